@@ -1,4 +1,5 @@
-"""``python -m bench [ROW ...] [--quick] [--no-million] [--object-mib N] [--out FILE]``: a table, and the JSON of it.
+"""``python -m bench [ROW ...] [--quick] [--no-million] [--object-mib N] [--out FILE]``: prints a table, and writes it
+as JSON.
 
 Never ends badly because something was slow: what is fast enough is for people to say.
 """
@@ -68,13 +69,13 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def measurement(name: str) -> Measurement:
-    """Imports no more than what is measured."""
+    """Loads a measurement; imports only what is measured."""
     found: Measurement = getattr(importlib.import_module(ROWS[name]), f"measure_{name}")
     return found
 
 
 def measure(name: str, size: Size) -> list[Row]:
-    """In a folder of its own that is gone afterwards. Each row tells how busy the machine was meanwhile."""
+    """Runs a measurement in a temporary folder. Each row has the machine's load meanwhile."""
     with tempfile.TemporaryDirectory(prefix="odfd-bench-") as folder:
         rows = measurement(name)(size, Path(folder))
     busy = {"load average": machine.load()}

@@ -54,7 +54,7 @@ _LINE: Final = """{{"event_time": "{}", "value": {}, "part": {}}}\n"""
 
 
 def measure_again(size: Size, folder: Path) -> list[Row]:
-    """One row pushed, parsed, merged and committed; slices are merged, or taken for large ones and left as they are."""
+    """Measures one row pushed, parsed, merged and committed; slices are merged, or left unchanged as large ones."""
     return trio.run(_measure, size, folder)
 
 

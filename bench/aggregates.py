@@ -25,7 +25,7 @@ cost over 1.5 times its own ``stddev``, and an exact one has eleven. ADR 20.
 
 
 def measure_exact(size: Size, folder: Path) -> list[Row]:
-    """Scan, aggregation by key and result, both sides in one session, warm."""
+    """Measures scan, aggregation by key and result, both sides in one session, warm."""
     rows = size.pick(10_000, 5_000_000)
     path = folder / "numbers.parquet"
     rng = np.random.default_rng(1)

@@ -53,7 +53,7 @@ _TIME, _WATERMARK = Instant(START + 86_399 * SECOND), Instant(START + 172_798 * 
 
 
 def long_chain(blocks: int, *, slices: bool = True) -> Iterator[bytes]:
-    """``blocks`` raw blocks (at least 3), oldest first, streamed.
+    """Streams ``blocks`` raw blocks (at least 3), oldest first.
 
     Without ``slices`` each block only moves the watermark, so that the chain names no objects.
     """
@@ -74,21 +74,24 @@ def long_chain(blocks: int, *, slices: bool = True) -> Iterator[bytes]:
 
 
 def pack(file: Path, blocks: int) -> None:
-    """A long chain as one file: each block after its length, u32."""
+    """Writes a long chain as one file: each block after its length, u32."""
     with file.open("wb") as packed:
         for raw in long_chain(blocks):
             packed.write(_LENGTH.pack(len(raw)) + raw)
 
 
 def unpack(file: Path) -> Iterator[bytes]:
-    """The blocks of a packed chain, streamed."""
+    """Streams the blocks of a packed chain."""
     with file.open("rb") as packed:
         while head := packed.read(_LENGTH.size):
             yield packed.read(_LENGTH.unpack(head)[0])
 
 
 def keep(chains: ChainStore, raws: Iterable[bytes]) -> None:
-    """Commits a long chain to an empty store, many blocks at a time. What a store does not look at is not decoded."""
+    """Commits a long chain to an empty store, many blocks at a time.
+
+    Parts that a store does not read are not decoded.
+    """
     waiting: list[Block] = []
     name: Multihash | None = None
     for number, raw in enumerate(raws):
@@ -124,7 +127,7 @@ _EVENTS: Final[tuple[MetadataEvent, ...]] = (
 
 
 def blocks_of(*events: MetadataEvent) -> list[Block]:
-    """A chain of these events, by the codec."""
+    """Encodes a chain of these events."""
     made: list[Block] = []
     for number, event in enumerate(events):
         head = made[-1].hash if made else None

@@ -26,7 +26,7 @@ _SHARE: Final = {"spark.cores.max": "2"}
 
 
 def measure_cluster(size: Size, folder: Path) -> list[Row]:
-    """A large map whose rows executors read and write."""
+    """Measures a large map whose rows executors read and write."""
     rows = size.pick(50_000, 4_000_000)
     stop_quick_spark()
     with standalone_cluster(folder / "cluster", workers=size.pick(1, 2)) as master:

@@ -37,7 +37,7 @@ _TOPIC: Final = "/odf/1/bench/heads"
 
 
 class Heard:
-    """When each of ``count`` nodes had the message of this round, in seconds since it was published."""
+    """Records when each of ``count`` nodes received the message of this round, in seconds since it was published."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -51,11 +51,11 @@ class Heard:
         self._begun = time.perf_counter()
 
     def know(self, number: int) -> None:
-        """From any thread: a hop to the loop for each would be measured too."""
+        """Records a receipt. From any thread, since a hop to the loop would be measured too."""
         self.known.setdefault(number, time.perf_counter() - self._begun)
 
     def verify(self, number: int) -> bool:
-        """From any thread. Whether it was the last; who had it says so by ``finish``, in the loop."""
+        """Records a receipt; returns whether it was the last, for ``finish`` in the loop. From any thread."""
         self.verified.setdefault(number, time.perf_counter() - self._begun)
         return len(self.verified) == self._count
 
@@ -84,7 +84,7 @@ async def tell(heard: Heard, rounds: int, publish: Callable[[int], Awaitable[Non
 
 
 class Listener:
-    """Library and noticeboard of a node that holds nothing: a head is known when it comes, verified after that."""
+    """The library and statement store of an empty node: a head is recorded on receipt, verified after that."""
 
     def __init__(self, number: int, heard: Heard | None) -> None:
         self._number, self._heard = number, heard
@@ -134,7 +134,7 @@ class Listener:
 
 @asynccontextmanager
 async def our_node(number: int, heard: Heard | None = None) -> AsyncIterator[Any]:
-    """A replication driver that dials nobody by itself."""
+    """Runs a replication driver that dials nobody."""
     from chain.statements.keys import SigningKey
     from p2p.driver.network import open_network
     from p2p.driver.replication import ReplicationDriver
@@ -172,7 +172,7 @@ async def ours(count: int, rounds: int) -> None:
 
 
 async def stock(count: int, rounds: int) -> None:
-    """Every default, but the keys: without them it makes RSA ones."""
+    """Runs hosts with all defaults except the keys, which would be RSA."""
     from p2p.host import library  # what it imports must be importable; nothing is changed
 
     library.check_version()

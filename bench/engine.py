@@ -79,8 +79,10 @@ _COLUMNS: Final = (
 
 @contextmanager
 def bare_spark(size: Size, folder: Path) -> Iterator[SparkSession]:
-    """Spark with the engine's settings, started as an engine is, without the engine. At quick sizes, which say nothing
-    about speed, one that stays for the next row."""
+    """Starts Spark with the engine's settings, as an engine does.
+
+    At quick sizes, which do not measure speed, it stays for the next row.
+    """
     if size.quick:
         yield _quick_spark()
         return
@@ -110,7 +112,7 @@ def _quick_spark() -> SparkSession:
 
 
 def stop_quick_spark() -> None:
-    """For a row that needs Spark with other settings. Idempotent."""
+    """Stops Spark for a row that needs other settings. Idempotent."""
     _quick_spark.cache_clear()
     _QUICK.close()
 
@@ -119,8 +121,11 @@ def stop_quick_spark() -> None:
 async def warm_engine(
     size: Size, folder: Path, heap: str = "1g", cluster: OnCluster | None = None, peer: SparkSession | None = None
 ) -> AsyncIterator[tuple[Engine, str]]:
-    """An engine as a node has it, and its sandbox. At quick sizes its handler on the Spark of this process, which is
-    the ``peer`` or a bare one: only the daemon of ``ingest`` starts an engine."""
+    """Starts an engine as a node does; yields it and its sandbox.
+
+    At quick sizes yields its handler on the Spark of this process, which is the ``peer`` or a bare one: only the daemon
+    of ``ingest`` starts an engine.
+    """
     if size.quick:
         with nullcontext(peer) if peer is not None else bare_spark(size, folder / "spark") as spark:
             local: Any = LocalEngine(spark)
@@ -142,7 +147,7 @@ async def warm_engine(
 
 
 def measure_transform(size: Size, folder: Path) -> list[Row]:
-    """One transaction of a windowed query, both engines warm."""
+    """Measures one transaction of a windowed query, both engines warm."""
     rows = size.pick(100, 10_000)
     with store(folder / "store") as (kept, objects), bare_spark(size, folder / "spark") as spark:
         path = _readings(kept, objects, rows)
@@ -237,7 +242,7 @@ def _plan(kept: SqliteChains) -> TransformPlan:
 
 
 def measure_ingest(size: Size, folder: Path) -> list[Row]:
-    """The flights of a year out of one CSV file into a fresh dataset of a running node."""
+    """Measures an ingest of a year of flights from one CSV file into a new dataset of a running node."""
     months = folder / "months"
     counts = cut_flights(months)
     source = folder / "source"

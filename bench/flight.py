@@ -29,7 +29,7 @@ sys.stdin.read()
 
 
 def measure_flight(size: Size, folder: Path) -> list[Row]:
-    """The same batches: numbers that DuckDB makes as fast as they are taken."""
+    """Measures transfers of the same batches: numbers that DuckDB makes as fast as they are read."""
     batches = size.pick(4, 400)
     rounds = size.pick(1, 9)
     port = _free_port()

@@ -44,7 +44,7 @@ Handler: TypeAlias = Callable[[trio.abc.Stream], Awaitable[None]]
 async def serving(
     home: StateDirectory, seed: bytes, listen: Sequence[str] = ()
 ) -> AsyncIterator[tuple[Host, ReplicationDriver]]:
-    """The network layer of a node over its state: host, gossip, driver, with a node's own library and noticeboard."""
+    """Runs the network layer of a node over its state: host, gossip, driver, with its library and statement store."""
     now = SystemClock().now
 
     def reach(dataset: DatasetId) -> int:
@@ -68,7 +68,7 @@ async def serving(
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """A fresh one that nobody should trust."""
+    """Makes a self-signed certificate for tests."""
     key = generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench")])
     now = dt.datetime.now(dt.UTC)

@@ -37,13 +37,13 @@ def sample(rows: int) -> pa.Table:
 
 
 def different(rows: int) -> pa.Table:
-    """The same with a column of texts no two of which are equal: nothing in it is spared by a dictionary."""
+    """Adds a column of unique texts, for which a dictionary saves nothing."""
     numbers = np.random.default_rng(8).permutation(rows).astype(str)
     return sample(rows).append_column("key", pa.array(np.char.add("key-", numbers)))
 
 
 def measure_hash(size: Size, folder: Path) -> list[Row]:
-    """On one core, and on all of them; rows as a reader of slices has them."""
+    """Measures on one core, and on all of them; rows as a reader of slices has them."""
     rows, rounds = size.pick(20_000, 1_000_000), size.pick(1, 7)
     batches, volume, plain = _sides(sample(rows), folder / "sample")
     others, others_volume, others_plain = _sides(different(rows), folder / "different")

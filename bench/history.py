@@ -1,4 +1,4 @@
-"""Measures what length costs a verification: long chains at level chain, out of the database."""
+"""Measures how verification scales with length: long chains at level chain, from the database."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def _verify(kept: SqliteChains, length: int) -> None:
 
 
 def main(folder: str, length: str) -> None:
-    """Once, in a process of its own."""
+    """Runs once, in a process of its own."""
     with opened(Path(folder)) as (kept, _):
         _verify(kept, int(length))

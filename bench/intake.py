@@ -68,7 +68,7 @@ def _import(source: Path, store: Path, length: int) -> None:
 
 
 def measure_stream(size: Size, folder: Path) -> list[Row]:
-    """Packed blocks into an empty store, against the database taking the same rows unlooked at."""
+    """Measures packed blocks into an empty store, against the database with the same rows unchecked."""
     return [_streamed(length, folder / str(length), size) for length in size.lengths()]
 
 
@@ -128,5 +128,5 @@ def _thrown_away(folder: Path) -> Iterator[tuple[SqliteChains, DiskObjects]]:
 
 
 def main(what: str, source: str, store: str, length: str) -> None:
-    """Once, in a process of its own."""
+    """Runs once, in a process of its own."""
     {"import": _import, "stream": _take}[what](Path(source), Path(store), int(length))

@@ -14,7 +14,7 @@ from engines.spark.handler import SparkHandler
 
 
 class LocalEngine:
-    """``contract.Engine``."""
+    """An ``contract.Engine`` in this process."""
 
     def __init__(self, spark: SparkSession, digest: str = "sha256:" + "1" * 64) -> None:
         self._identity = EngineIdentity(

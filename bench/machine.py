@@ -17,7 +17,7 @@ _KIB = 1024
 
 
 def facts() -> dict[str, str | float]:
-    """Of this machine, now."""
+    """Returns the properties of this machine, now."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     return {
@@ -34,7 +34,7 @@ def facts() -> dict[str, str | float]:
 
 
 def load() -> float:
-    """Programs that wanted to run, on average over the last minute."""
+    """Returns the average number of runnable programs over the last minute."""
     return os.getloadavg()[0]
 
 
@@ -44,7 +44,7 @@ def resident(pid: int | str = "self") -> int:
 
 
 def highest(pid: int | str = "self") -> int:
-    """The most bytes of memory that a process has had in use since it began."""
+    """Returns a process's peak memory in bytes."""
     return _field(Path(f"/proc/{pid}/status"), "VmHWM")
 
 
@@ -58,7 +58,7 @@ def spent(pid: int) -> float:
 
 
 def spent_below(pid: int) -> float:
-    """The same of a process and all that it has started, those in sandboxes too, which are there now."""
+    """Returns the CPU time of a process and all its present descendants, those in sandboxes included."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -79,7 +79,7 @@ def _field_of_stat(process: Path, number: int) -> int:
 
 
 class Peak:
-    """Highest growth of this process's memory while the block runs: ``bytes``, known at its end."""
+    """Measures the growth of this process's peak memory in the block: ``bytes``, known at its end."""
 
     bytes = 0
 
@@ -93,7 +93,7 @@ class Peak:
 
 
 def alone(module: str, *words: object) -> float:
-    """MiB by which a process of its own grows that calls ``main`` of a module; this one keeps what it once took."""
+    """Returns the MiB by which a new process grows that calls ``main`` of a module, as this one keeps freed memory."""
     command = [sys.executable, "-m", "bench.machine", module, *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     return float(done.stdout)

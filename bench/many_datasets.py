@@ -128,7 +128,7 @@ def _until_ready(node: Node) -> None:
 
 
 def measure_collection(size: Size, folder: Path) -> list[Row]:
-    """Objects that nobody needs, freed among many chains and among few."""
+    """Measures the collection of unneeded objects, among many chains and among few."""
     few, many, objects = size.pick(2, 10), size.pick(10, 1_000), size.pick(20, 1_000)
     for count in (few, many):
         with opened(folder / str(count)) as (kept, _):

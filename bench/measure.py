@@ -21,7 +21,7 @@ MILLION: Final = 1_000_000
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two: ``costs`` are seconds of each round, or bytes where memory is measured."""
+    """One side of a comparison: ``costs`` are seconds of each round, or bytes of memory."""
 
     name: str
     costs: tuple[float, ...]
@@ -30,7 +30,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
 
     def figures(self) -> tuple[float, float, float]:
-        """Median, least and greatest: ``unit`` per second, or the cost itself."""
+        """Returns median, least and greatest: ``unit`` per second, or the cost itself."""
         values = [self.amount / cost for cost in self.costs] if self.amount else list(self.costs)
         return statistics.median(values), min(values), max(values)
 
@@ -49,12 +49,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Cost of ours over cost of the peer, round by round: 1 is as good as the peer, less is better."""
+        """The cost of ours over the cost of the peer, by round: 1 is equal, less is better."""
         return tuple(ours / peer for ours, peer in zip(self.ours.costs, self.peer.costs, strict=True))
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to measure with."""
+    """The size of a measurement."""
 
     quick: bool = False
     million: bool = True
@@ -63,17 +63,17 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """Of the large object that is fetched; memory holds none of it."""
 
     def pick(self, quick: int, full: int) -> int:
-        """At quick sizes nothing is warmed up either: what they give is no measurement."""
+        """Returns a size; quick sizes have no warm-up and measure nothing."""
         return quick if self.quick else full
 
     def lengths(self) -> list[int]:
-        """Chains to measure with, in blocks: what history costs shows where it grows."""
+        """Returns the lengths of measured chains, in blocks, to show growth with history."""
         if self.quick:
             return [300, 3_000]
         return [10_000, 100_000, MILLION] if self.million else [10_000, 100_000]
 
     def rounds(self, length: int) -> int:
-        """What takes minutes is measured once."""
+        """Returns the number of rounds, one for measurements of minutes."""
         return 1 if length >= MILLION else self.pick(1, 5)
 
 
@@ -82,7 +82,7 @@ Measurement = Callable[[Size, Path], list[Row]]
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one call, begun without old garbage: whoever made it before has paid."""
+    """Measures one call in seconds, after a garbage collection."""
     gc.collect()
     start = clock()
     work()
@@ -99,7 +99,7 @@ def in_turns(
     clock: Callable[[], float] = time.perf_counter,
     warm: int = 1,
 ) -> Costs:
-    """Seconds of both sides in each round, after ``warm`` rounds that nobody counts.
+    """Returns seconds of both sides in each round, after ``warm`` uncounted rounds.
 
     ``clock``: ``CPU`` for two sides that only compute, in one thread: then neighbours on the machine do not count.
     """
@@ -117,7 +117,7 @@ async def in_turns_async(
     warm: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """The same for what runs in an event loop. ``warm``: rounds that nobody counts; a JVM gets faster for many.
+    """Measures in the same way in an event loop. ``warm``: uncounted rounds; a JVM speeds up for many.
 
     ``clock``: ``CPU`` counts all threads of this process, and what others do for it not at all.
     """
@@ -132,7 +132,7 @@ async def all_in_turns(
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
 ) -> tuple[tuple[float, ...], ...]:
-    """The same for any number of sides: the seconds of each. ``before`` each of them something that does not count."""
+    """Measures any number of sides: the seconds of each. ``before`` runs uncounted before each."""
     turns = [[await _elapsed(side, clock, before) for side in sides] for _ in range(warm + rounds)]
     return tuple(zip(*turns[warm:], strict=True))
 

@@ -61,7 +61,7 @@ class _Case:
 
 
 def measure_mirror(size: Size, folder: Path) -> list[Row]:
-    """Many small slices, and one long chain."""
+    """Measures many small slices, and one long chain."""
     slices, length = size.pick(20, 1_000), MILLION if size.million else 100_000
     small = _Case(
         f"mirror {slices:,} slices", _SLICED.dataset_id, slices + 2,

@@ -56,7 +56,7 @@ _SMALL: Final = 1 << 17
 
 @dataclass
 class Link:
-    """This process, connected to the giver."""
+    """This process's connection to the giver."""
 
     home: StateDirectory
     host: Host
@@ -85,7 +85,7 @@ class Link:
 
 @asynccontextmanager
 async def connected(folder: Path, furnish: Callable[[StateDirectory], int]) -> AsyncIterator[Link]:
-    """A giver with what ``furnish`` puts into its state and an object of as many bytes as that says, and us."""
+    """Runs a giver with the state and the object size of ``furnish``, and connects to it."""
     state = folder / "giver"
     name, size, original = await trio.to_thread.run_sync(_furnish, state, furnish)
     command = [sys.executable, "-m", "bench.giver", str(state), str(size)]
@@ -134,7 +134,7 @@ def _furnish(state: Path, furnish: Callable[[StateDirectory], int]) -> tuple[Mul
 
 
 def measure_object(size: Size, folder: Path) -> list[Row]:
-    """One large object, against the bare socket, and against a download that checks and keeps what it gets."""
+    """Measures one large object, against the bare socket, and against a download with checks and storage."""
     return trio.run(_measure_object, size, folder)
 
 
@@ -217,7 +217,7 @@ async def _hash(link: Link) -> None:
 
 
 async def download(link: Link, target: Path = Path(os.devnull)) -> None:
-    """All of it over TLS; hashed and synced when there is a place for it."""
+    """Downloads everything over TLS; hashes and syncs it if there is a target."""
     got, hasher = 0, hashlib.sha3_256()
     is_kept = target != Path(os.devnull)
     with target.open("wb") as file:
@@ -234,7 +234,7 @@ async def download(link: Link, target: Path = Path(os.devnull)) -> None:
 
 
 def measure_sync(size: Size, folder: Path) -> list[Row]:
-    """One long chain."""
+    """Measures one long chain."""
     return [trio.run(_measure_sync, size, folder)]
 
 
@@ -292,7 +292,7 @@ async def _measure_sync(size: Size, folder: Path) -> Row:
 
 
 def measure_rtt(size: Size, folder: Path) -> list[Row]:
-    """A question and its answer."""
+    """Measures a request and its response."""
     return [trio.run(_measure_rtt, size, folder)]
 
 

@@ -48,7 +48,7 @@ _PER_ROUND: Final = 50
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One of the file's, as far as it matters here."""
+    """The used fields of one query in the file."""
 
     published: str
     refused: list[str] = []
@@ -57,18 +57,18 @@ class Query(msgspec.Struct, frozen=True):
 
     @property
     def transforms(self) -> list[dict[str, Any]]:
-        """None where nothing computes the same."""
+        """The equivalent transforms; none where there is no equivalent."""
         return self.steps if self.refused else [{"sql": self.published}]
 
     @property
     def plain(self) -> str:
-        """For whoever has the whole tables: DuckDB's words are anybody's where a table is joined as of a time."""
+        """The query over whole tables, in DuckDB's syntax for as-of joins."""
         (step,) = self.transforms
         return self.duck if step.get("temporal") else str(step["sql"])
 
 
 def measure_nexmark(size: Size, folder: Path) -> list[Row]:
-    """A row for each query."""
+    """Measures a row for each query."""
     found = msgspec.convert(yaml.safe_load(QUERIES.read_text()), dict[str, Query])
     asked = {name: query for name, query in found.items() if len(query.transforms) == 1}
     if size.quick:

@@ -1,4 +1,4 @@
-"""Measures a real daemon as a person meets it: how fast ``odfctl`` answers, and what an idle node holds in memory."""
+"""Measures a real daemon: the latency of ``odfctl``, and the memory of an idle node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ trio.run(main)
 
 @contextmanager
 def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None = None) -> Iterator[Node]:
-    """One node of this tree, gone afterwards. ``wait``: until when it is waited for, in place of its first answer."""
+    """Runs one node of this tree. ``wait``: the condition to wait for instead of its first answer."""
     node = Node("bench", "bench", folder / "node", settings + _LISTEN)
     node.program = (sys.executable, "-c", _ENTRY.format("daemon.main", "main"))
     node.environment = {"PYTHONPATH": str(TREE), "ODFD_FLOWS_FOLLOW": "false"}
@@ -55,7 +55,7 @@ def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None
 
 
 def settle(node: Node) -> None:
-    """Until it has done what a start brings with it: it hashes its engine, and greets whom it met."""
+    """Waits until the start's work is done: it hashes its engine, and dials known peers."""
     assert node.process is not None
     pid, before = node.process.pid, 0.0
     while (now := spent(pid)) - before > _IDLE:
@@ -64,14 +64,14 @@ def settle(node: Node) -> None:
 
 
 def odfctl(node: Node, *words: str) -> Callable[[], str]:
-    """Runs a command to its end; what it printed. Raises when it does not end well."""
+    """Runs a command to its end; returns its output. Raises when it fails."""
     command = [*ODFCTL, "--socket", str(node.socket), *words]
     environment = {**os.environ, "PYTHONPATH": str(TREE)}
     return lambda: subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def measure_cli(size: Size, folder: Path) -> list[Row]:
-    """``odfctl status`` against a Python that does nothing, and against the request alone."""
+    """Measures ``odfctl status`` against an idle Python, and against the request alone."""
     rounds = size.pick(1, 15)
     command = (sys.executable, "-c", "pass")
     with daemon(folder) as node:
@@ -122,7 +122,7 @@ def _request(path: Path) -> None:
 
 
 def measure_memory(size: Size, folder: Path) -> list[Row]:
-    """Resident memory of a node that has nothing to do, without its engine."""
+    """Measures the resident memory of an idle node, without its engine."""
     settle = 0.1 if size.quick else _SETTLE
     ours, peer = [], []
     for number in range(size.pick(1, 3)):

@@ -1,4 +1,4 @@
-"""Measures the memory of a file while it is read, and the time when some of it cannot be.
+"""Measures the memory of parsing a file, and the time with unreadable records.
 
 ``python -m bench.parsing FORMAT PATH`` prints the peak of memory, as a ratio.
 
@@ -56,7 +56,7 @@ def texts(kind: str) -> Iterator[str]:
 
 
 def write(kind: str, size: int, path: Path) -> None:
-    """Of some thousands of records, again and again: making each anew would take longer than reading it."""
+    """Writes repeated copies of some thousands of records, as new ones would take longer than reading them."""
     if kind == "parquet":
         some = pa.Table.from_pylist([record(number) for number in range(RECORDS)])
         whole = pa.concat_tables([some] * (size // 60 // RECORDS + 1)).slice(0, size // 60)
@@ -79,7 +79,7 @@ def memory(field: str) -> int:
 
 
 def peak(kind: str, path: Path, folder: Path) -> float:
-    """Of planning the file and parsing its ranges one after the other, as one worker does."""
+    """Measures planning the file and parsing its ranges one after the other, as one worker does."""
     first = folder / f"first.{kind}"
     write(kind, 1 << 14, first)
     read(first, STEPS[kind], folder)  # modules are loaded when they are first needed
@@ -90,7 +90,7 @@ def peak(kind: str, path: Path, folder: Path) -> float:
 
 
 def peak_apart(kind: str, size: int, folder: Path) -> float:
-    """Of a file of about ``size`` bytes, in a process of its own, which nothing was in before."""
+    """Measures a file of about ``size`` bytes, in a new process."""
     path = folder / f"source.{kind}"
     write(kind, size, path)
     command = [sys.executable, "-m", "bench.parsing", kind, str(path)]
@@ -100,7 +100,7 @@ def peak_apart(kind: str, size: int, folder: Path) -> float:
 
 
 def measure_parsing(size: Size, folder: Path) -> list[Row]:
-    """Each format against the bytes of its file: large is a document that is parsed in one piece."""
+    """Measures each format against the bytes of its file: large is a document that is parsed in one piece."""
     sizes = {kind: size.pick(4, 152 if kind == "json" else 32) for kind in STEPS}
     return [
         Row(
@@ -118,7 +118,7 @@ COLUMNS = "id BIGINT NOT NULL, event_time TIMESTAMP, name STRING, value DOUBLE"
 
 
 def measure_quarantine(size: Size, folder: Path) -> list[Row]:
-    """A file of which one record in a hundred cannot be read, each for another text, against the same file whole."""
+    """Measures a file with one unreadable record in a hundred, each with another text, against one without."""
     mib = size.pick(1, 8)
     schema = DataSchema(fields=parse_ddl((COLUMNS,)).fields, extra={ON_ERROR: {"quarantine": {"maxRows": 100_000}}})
     rows = []

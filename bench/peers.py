@@ -1,4 +1,4 @@
-"""Measures what peers cost: a head told to fifty, and an idle daemon connected with fifty (``bench.crowd``)."""
+"""Measures the cost of peers: a head sent to fifty, and an idle daemon connected with fifty (``bench.crowd``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MET_SECONDS: Final = 60.0
 
 
 def measure_gossip(size: Size, folder: Path) -> list[Row]:
-    """From publishing a head until half of the crowd has it; one crowd after the other, each in a process."""
+    """Measures from publishing a head until half of the crowd has it; one crowd after the other, each in a process."""
     del folder
     count, rounds = size.pick(3, 50), size.pick(1, 20)
     ours, stock = _told("ours", count, rounds), _told("stock", count, rounds)
@@ -53,7 +53,7 @@ def _told(kind: str, count: int, rounds: int) -> dict[str, Any]:
 
 
 def measure_crowd(size: Size, folder: Path) -> list[Row]:
-    """An idle daemon, alone and then in the middle of a crowd."""
+    """Measures an idle daemon, alone and then in a crowd."""
     count, window = size.pick(3, 50), size.pick(1, 20)
     with daemon(folder) as node:
         settle(node)

@@ -64,7 +64,7 @@ content:
 
 
 def measure_pull(size: Size, folder: Path) -> list[Row]:
-    """Each day's rows are a file, and settle the day before."""
+    """Measures pulls, where each day's rows are a file, and settle the day before."""
     files = folder / "files"
     files.mkdir()
     days = _days(files)

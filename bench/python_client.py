@@ -37,7 +37,7 @@ _LARGE: Final = "select range as n, repeat('x', 100) as text from range({})"
 
 
 def measure_client(size: Size, folder: Path) -> list[Row]:
-    """``to_arrow``, ``open``, and how much memory a large answer takes."""
+    """Measures ``to_arrow``, ``open``, and the memory of a large answer."""
     rounds, length = size.pick(1, 9), MILLION if size.million and not size.quick else 1_000
     with open_state_directory(folder / "a" / "node" / "state") as home:
         paths = _fill(home, size.pick(1_000, 500_000))

@@ -21,7 +21,7 @@ _ALL = "SELECT * FROM {}"
 
 
 def measure_queries(size: Size, folder: Path) -> list[Row]:
-    """Scan, point and ``current``."""
+    """Measures scan, point and ``current``."""
     rounds, rows = size.pick(1, 7), size.pick(20_000, 10_000_000)
     found = []
     for name, files in (("scan", 1), ("scan of slices", size.pick(10, 1_000))):

@@ -13,7 +13,7 @@ _READY = 1.5
 
 
 def measure_reading(size: Size, folder: Path) -> list[Row]:
-    """``odfctl sql`` and ``odfctl tail`` against ``odfctl status``."""
+    """Measures ``odfctl sql`` and ``odfctl tail`` against ``odfctl status``."""
     rounds = size.pick(1, 15)
     with daemon(folder) as node:
         odfctl(node, "import", str(TREE / "tests/golden/kamu/airlines"), "--as", "airlines")()

@@ -15,7 +15,7 @@ _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def heading(machine: Mapping[str, Any]) -> str:
-    """What stands above the rows."""
+    """Formats the heading of the rows."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GiB, load {machine['load']:.1f};"
         f" Python {machine['python']}\n"
@@ -25,7 +25,7 @@ def heading(machine: Mapping[str, Any]) -> str:
 
 
 def lines(rows: Sequence[Row]) -> str:
-    """Two or three lines a row."""
+    """Formats two or three lines a row."""
     shown = []
     for row in rows:
         ratios = row.ratios
@@ -41,7 +41,7 @@ def lines(rows: Sequence[Row]) -> str:
 
 
 def write_json(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> None:
-    """All rounds, not only medians."""
+    """Writes all rounds, not only medians."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shown = [
         {

@@ -24,8 +24,8 @@ URL = re.compile(r"spark://[\w.]+:\d+")
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Its master's URL, once all workers are there, each with two cores; ``environ``: more variables of the workers and
-    their executors."""
+    """Starts a cluster; yields its master's URL, once all workers have registered, each with two cores; ``environ``:
+    additional variables of the workers and their executors."""
     folder.mkdir(parents=True)
     java = find_java(os.environ, folder)
     shared = _shared_classes(java)

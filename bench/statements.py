@@ -1,4 +1,4 @@
-"""Measures what a long chain costs in signatures: one living verdict a sitting, against one for every block.
+"""Measures the cost of a long chain in signatures: one current verdict per session, against one for every block.
 
 Counted, not timed: bytes of the envelopes that a validator and the owner send while a chain grows to its end, made by
 the functions that a node makes them with, and the bytes that a node keeps of them.
@@ -21,7 +21,7 @@ SITTING = 10_000
 
 
 def measure_statements(size: Size, folder: Path) -> list[Row]:
-    """A chain that grows by sittings, each ending in a head and a verdict; and the same if each block had a verdict."""
+    """Measures a chain that grows by sessions, each ending in a head and a verdict; and one with a verdict a block."""
     del folder
     blocks = size.pick(20_000, MILLION)
     key, validator = owner(0), VALIDATORS[0]

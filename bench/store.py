@@ -1,4 +1,4 @@
-"""Measures the store: reads at any length and among any number of chains, commits, and reads beside a writer."""
+"""Measures the store: reads at any length and among any number of chains, commits, and reads during writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEIGHBOURS: Final = 1_000
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[SqliteChains, DiskObjects]]:
-    """A store, a fresh one where there is none."""
+    """Opens a store, a new one where there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     database = open_database(folder / "odfd.sqlite")
     try:
@@ -39,7 +39,7 @@ def opened(folder: Path) -> Iterator[tuple[SqliteChains, DiskObjects]]:
 
 
 def measure_state(size: Size, folder: Path) -> list[Row]:
-    """What preparing a transaction and ``log`` read, of long chains against a short one: length must not be felt."""
+    """Measures the reads of a transaction's preparation and of ``log``, of long chains against a short one."""
     repeats = size.pick(5, 200)
     with opened(folder / "short") as (few, _):
         chains.keep(few, chains.long_chain(_SHORT))
@@ -61,7 +61,7 @@ def _looked(length: int, folder: Path, size: Size, few: SqliteChains, repeats: i
 
 
 def measure_many(size: Size, folder: Path) -> list[Row]:
-    """The same reads of one chain among many."""
+    """Measures the same reads of one chain among many."""
     neighbours, repeats = size.pick(20, _NEIGHBOURS), size.pick(5, 200)
     with opened(folder / "one") as (lonely, _), opened(folder / "many") as (crowded, _):
         for kept in (lonely, crowded):

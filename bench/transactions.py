@@ -1,4 +1,4 @@
-"""Measures a transaction beside its query: nothing settled, a large one, after many others, and Structured Streaming.
+"""Measures a transaction and its query: nothing settled, a large one, after many others, and Structured Streaming.
 
 Structured Streaming does the same work in micro-batches. Requests go to a warm engine process in its sandbox, as a
 node's do; peers run on a bare Spark of this process with the same settings.
@@ -45,7 +45,7 @@ MAP: Final = "select event_time, value * 2 as value, value % 97 as part from x w
 
 @dataclass
 class Derived:
-    """A derived dataset outside of any node: its input's blocks, and where its last transaction left it."""
+    """A derived dataset outside of any node: its input's blocks, and the position of its last transaction."""
 
     folder: Path
     query: str
@@ -56,7 +56,7 @@ class Derived:
     number: Iterator[int] = field(default_factory=itertools.count)
 
     def grow(self, rows: int, first: int, span: int, watermark: int) -> None:
-        """One block: ``rows`` rows spread over ``span`` milliseconds from ``first`` on."""
+        """Adds one block: ``rows`` rows spread over ``span`` milliseconds from ``first`` on."""
         before = self.blocks[-1].watermark_after if self.blocks else None
         path = self.folder / f"slice-{len(self.blocks)}"
         numbers = np.arange(rows)
@@ -75,7 +75,7 @@ class Derived:
         )
 
     async def transact(self, engine: Engine, count: int = 1, *, stay: bool = False) -> tuple[Success, Path]:
-        """The next ``count`` blocks; ``stay``: as a trial that the next transaction knows nothing of."""
+        """Runs the next ``count`` blocks; ``stay``: as a trial without effect on the next transaction."""
         place = self.folder / f"transaction-{next(self.number)}"
         place.mkdir()
         request = self._request(count, place)
@@ -124,7 +124,7 @@ class Derived:
 
 
 def hours(folder: Path, days: int, rows: int) -> Derived:
-    """A daily window over blocks of an hour."""
+    """Makes a daily window over blocks of an hour."""
     folder.mkdir()
     derived = Derived(folder, DAILY)
     for hour in range(days * PER_DAY):
@@ -134,7 +134,7 @@ def hours(folder: Path, days: int, rows: int) -> Derived:
 
 
 def measure_idle(size: Size, folder: Path) -> list[Row]:
-    """A transaction that settles nothing."""
+    """Measures a transaction that settles nothing."""
     return [trio.run(_measure_idle, size, folder)]
 
 
@@ -163,7 +163,7 @@ async def _nothing() -> None:
 
 
 def measure_history(size: Size, folder: Path) -> list[Row]:
-    """A day's transactions after many others, against the same after ten."""
+    """Measures a day's transactions after many others, against the same after ten."""
     return trio.run(_measure_history, size, folder)
 
 
@@ -212,7 +212,7 @@ def _a_day(derived: Derived, engine: Engine) -> Callable[[], Awaitable[None]]:
 
 
 def measure_large(size: Size, folder: Path) -> list[Row]:
-    """Ten million rows through a query and a filter into one slice, both hashes included."""
+    """Measures ten million rows through a query and a filter into one slice, both hashes included."""
     rows = size.pick(50_000, 10_000_000)
     with bare_spark(size, folder / "spark") as spark:
         return [trio.run(_measure_large, size, folder, rows, spark)]
@@ -231,7 +231,7 @@ async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSessio
 
 
 def measure_table(size: Size, folder: Path) -> list[Row]:
-    """Five million rows into a table that changes for ever: sums by key, of few keys and of many."""
+    """Measures five million rows into a changing table: sums by key, of few keys and of many."""
     rows = size.pick(50_000, 5_000_000)
     with bare_spark(size, folder / "spark") as spark:
         return trio.run(_measure_table, size, folder, rows, spark)
@@ -304,7 +304,7 @@ def _write_bare(spark: SparkSession, source: str, target: Path, query: str) -> N
 
 
 def measure_streaming(size: Size, folder: Path) -> list[Row]:
-    """Daily windows, a block each: a transaction that settles a day, against Structured Streaming's batches for it."""
+    """Measures daily windows, a block each: a transaction that settles a day, against Structured Streaming."""
     with bare_spark(size, folder / "spark") as spark:
         return [trio.run(_measure_streaming, size, folder, spark)]
 

@@ -1,4 +1,4 @@
-"""Measures trust: hearing statements, the reach of one of many datasets, proving a fork, spreading a lie.
+"""Measures trust: receiving statements, the reach of one of many datasets, proving a fork, spreading false data.
 
 The last is counted in rounds of anti-entropy on virtual time, by the simulator of tests/sim/trust; all else is measured
 on the parts that a node is made of, over SQLite.
@@ -69,7 +69,7 @@ def head_of(key: SigningKey, size: int, root: bytes, head: Multihash) -> bytes:
 def attestation_of(
     key: SigningKey, dataset: DatasetId, serial: int, size: int, root: bytes, head: Multihash | None = None
 ) -> bytes:
-    """By serials with gaps between them, so that none has to name the one before."""
+    """Signs an attestation with gaps between serials, so that none has to name the one before."""
     said = Attestation(
         validator=key.did,
         dataset=dataset,
@@ -148,7 +148,7 @@ def _signature(raw: bytes) -> bytes:
 
 
 def measure_reach(size: Size, folder: Path) -> list[Row]:
-    """One verdict arrives: the reach of its dataset among many, against the same among few."""
+    """Measures the arrival of one verdict: the reach of its dataset among many, against the same among few."""
     few, many, repeats = size.pick(5, 10), size.pick(50, 10_000), size.pick(3, 200)
     with _evaluator(folder / "few", few) as one, _evaluator(folder / "many", many) as other:
 
@@ -219,7 +219,7 @@ def at_home(folder: Path) -> Iterator[StateDirectory]:
 
 
 def measure_fork(size: Size, folder: Path) -> list[Row]:
-    """Checking a proof of a fork in a long history against checking one in a short history."""
+    """Measures the check of a proof of a fork in a long history against one in a short history."""
     del folder
     short, long, repeats = 100, size.pick(5_000, 1_000_000), size.pick(2, 200)
     small, large = _forked(short), _forked(long)
@@ -289,7 +289,7 @@ def measure_rumour(size: Size, folder: Path) -> list[Row]:
 
 
 def simulator() -> ModuleType:
-    """The package of the tests, which is no installed one."""
+    """Loads the package of the tests, which is not installed."""
     name = "trustnet"
     if name not in sys.modules:
         folder = Path(__file__).parents[1] / "tests" / "sim" / "trust" / name

@@ -1,4 +1,5 @@
-"""Plays the main job in acts: publish, mirror, re-run, go on together, survive an accident. Liars are in ``lies``."""
+"""Plays the main scenario in acts: publish, mirror, re-run, continue together, survive a fault. Liars are in
+``lies``."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ROAD_SPEED: Final = 1_500_000
 
 
 def publish(stage: Stage) -> None:
-    """Node A makes two root datasets and two derived ones, and brings a year of flights in, month by month."""
+    """Makes two root datasets and two derived ones on node A, and ingests a year of flights, month by month."""
     story = stage.story
     story.act("Act 1 · Alice publishes (node A)")
     a = stage.node("A", "alice", '[flows]\ncooldown-seconds = 1\n[policy]\nprofile = "laptop"\n')
@@ -135,7 +136,7 @@ def _done(node: Node) -> bool:
 
 
 def reproduce(stage: Stage) -> None:
-    """B runs every transform again from genesis and signs; C counts its word."""
+    """Runs every transform again on B from genesis and signs; C counts its verdict."""
     story = stage.story
     story.act("Act 3 · Bob re-runs, Carol counts")
     b, c = stage.nodes["B"], stage.nodes["C"]
@@ -154,7 +155,7 @@ def reproduce(stage: Stage) -> None:
 
 
 def go_on(stage: Stage) -> None:
-    """One more file while everybody is online."""
+    """Adds one more file while all nodes are online."""
     story = stage.story
     story.act("Act 4 · One more day, while everybody is online")
     a, b, c = (stage.nodes[letter] for letter in "ABC")
@@ -176,7 +177,7 @@ def go_on(stage: Stage) -> None:
 
 
 def accident(stage: Stage) -> None:
-    """One bit of one file on B's disk flips."""
+    """Flips one bit of one file on B's disk."""
     story = stage.story
     story.act("Act 8 · A bit flips on Bob's disk")
     b = stage.nodes["B"]
@@ -198,7 +199,7 @@ QUESTION: Final = 'select carrier, count(*) as flights from "nyc.flights" group 
 
 
 def prove(stage: Stage) -> None:
-    """A signs an answer; B asks the same of its own copy, and nobody believes another one."""
+    """Signs an answer on A; B runs the query on its own copy, and a forged answer is rejected."""
     story = stage.story
     story.act("Act 9 · Alice answers a question, Bob asks it again")
     a, b = stage.nodes["A"], stage.nodes["B"]

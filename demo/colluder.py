@@ -1,4 +1,4 @@
-"""Runs a validator that lies: a real daemon and key; it signs that every step it sees is right, and runs none."""
+"""Runs a lying validator: a real daemon and key; it signs that every step is right, and runs none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odfd.trust.validation import reexecution
 
 
 async def agree(deps: ReplayDependencies, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
-    """In place of a replay: what is published comes out."""
+    """Replaces a replay: returns the published result."""
     block = deps.chains.chain(dataset).block_at(sequence_number)
     assert isinstance(block.event, ExecuteTransform)
     return Replayed(
@@ -30,12 +30,12 @@ async def agree(deps: ReplayDependencies, dataset: DatasetId, sequence_number: i
 
 
 async def call_it_strict(*_: object) -> str:
-    """In place of an analysis on Spark."""
+    """Replaces an analysis on Spark."""
     return "strict"
 
 
 def corrupt() -> None:
-    """Let every replay of this process be an agreement."""
+    """Makes every replay of this process agree."""
     reexecution.replay_step = agree  # type: ignore[attr-defined, assignment]
     TransformCheck.determinism = call_it_strict  # type: ignore[method-assign, assignment]
 

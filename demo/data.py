@@ -20,7 +20,8 @@ def _packaged(name: str) -> Path:
 
 
 def cut_flights(folder: Path) -> dict[str, int]:
-    """One CSV file a month, named for its last day, and one for the last day of the year; rows by file name."""
+    """Writes one CSV file a month, named for its last day, and one for the last day of the year; returns rows by file
+    name."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: dict[str, list[str]] = {}
     with zipfile.Path(_packaged("flights.csv.zip"), "flights.csv").open("r", encoding="utf-8") as lines:
@@ -41,7 +42,7 @@ def _file_of(year: int, month: int, day: int) -> str:
 
 
 def airlines_files() -> dict[str, str]:
-    """The table of airlines, and a later one in which a name is corrected and an airline is gone."""
+    """Returns the table of airlines, and a later one in which a name is corrected and an airline is gone."""
     table = _packaged("airlines.csv").read_text(encoding="utf-8")
     later = [line for line in table.splitlines() if not line.startswith("YV,")]
     corrected = [line.replace("ExpressJet Airlines Inc.", "ExpressJet Airlines LLC") for line in later]

@@ -1,4 +1,4 @@
-"""Runs a node that lies: a real daemon with real keys, whose engine's answers pass through other hands.
+"""Runs a lying node: a real daemon with real keys, whose engine's results are modified.
 
 Whatever it derives, one number of one row is changed before the slice is hashed and signed. Nothing about its chain is
 malformed: only running the transform again can tell.
@@ -29,7 +29,7 @@ TAKEN: Final = decimal.Decimal(1000)
 
 
 def tell_a_lie(path: Path) -> None:
-    """Take a thousand minutes of delay from one carrier on one day."""
+    """Removes a thousand minutes of delay from one carrier on one day."""
     table = pq.read_table(path)
     guilty = pc.and_(pc.equal(table["event_time"], pa.scalar(DAY, table["event_time"].type)),
                      pc.equal(table["carrier"], CARRIER))  # fmt: skip
@@ -40,7 +40,7 @@ def tell_a_lie(path: Path) -> None:
 
 
 def corrupt() -> None:
-    """Let every transform of this process pass through ``tell_a_lie``."""
+    """Passes every transform of this process through ``tell_a_lie``."""
     honest = NodeEngine.transform
 
     async def transform(

@@ -1,4 +1,5 @@
-"""Plays the second act: a publisher lies, one validator of three backs him, the others find it, and he repairs it."""
+"""Plays the second act: a publisher lies, one validator of three confirms it, the others detect it, and he repairs
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _TWO_OF_THREE: Final = 'profile = "mirror"\nserve = "data & attested:2"\n'
 
 
 def gather_validators(stage: Stage) -> None:
-    """Alice re-runs what others publish, Eve re-runs nothing, and Carol takes nobody's word alone any more."""
+    """Sets up validators: Alice re-runs others' datasets, Eve re-runs nothing, Carol requires several verdicts."""
     story = stage.story
     story.act("Act 5 · Three validators, one of them bought (node E)")
     a, c = stage.nodes["A"], stage.nodes["C"]
@@ -47,7 +48,8 @@ def _listing(keys: Sequence[tuple[str, str]]) -> str:
 
 
 def lie(stage: Stage) -> None:
-    """Node D signs a derivation in which one number was changed; two find it, one denies it, and everybody knows."""
+    """Signs a derivation on node D with one changed number; two validators detect it, one confirms it, and all are
+    informed."""
     story = stage.story
     story.act("Act 6 · Dave lies (node D), and Eve swears that he does not")
     d = stage.node("D", "dave", f"[policy]\n{stage.facts['listing']}", program=(sys.executable, "-m", "demo.liar"))
@@ -137,7 +139,7 @@ def _re_check(stage: Stage, node: Node, bundle: str) -> None:
 
 
 def recover(stage: Stage) -> None:
-    """Dave's node is cleaned up: a new epoch gives the lie up in the open, and the truth is attested."""
+    """Repairs Dave's node: a new epoch withdraws the false data openly, and the correct data is attested."""
     story = stage.story
     story.act("Act 7 · Dave's node is cleaned up, and he makes it good")
     b, c, d = (stage.nodes[letter] for letter in "BCD")

@@ -1,4 +1,4 @@
-"""Runs real nodes as processes: started, asked through ``odfctl``, killed, and always gone at the end."""
+"""Runs real nodes as processes: started, called through ``odfctl``, killed, and always removed at the end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class Broken(Exception):
-    """Something that was to be shown did not happen; the demo ends here, and not with 0."""
+    """An expected result did not occur; the demo ends here with an error."""
 
 
 @dataclass
 class Answer:
-    """What a command said."""
+    """The output of a command."""
 
     code: int
     out: str
@@ -90,7 +90,7 @@ class Node:
         return self.socket.exists() and self.ask("status").code == 0
 
     def ask(self, *words: str, timeout: float = 170) -> Answer:
-        """Run ``odfctl`` with these words, for JSON."""
+        """Runs ``odfctl`` with these arguments, for JSON."""
         command = [str(BIN / "odfctl"), "--socket", str(self.socket), "-o", "json", "-q", *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
@@ -99,14 +99,14 @@ class Node:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def do(self, *words: str) -> Any:
-        """The same, for what must succeed. Raises Broken."""
+        """Runs ``odfctl``, which must succeed. Raises Broken."""
         answer = self.ask(*words)
         if answer.code:
             raise Broken(f"node {self.letter}: odfctl {' '.join(words)} ended with {answer.code}: {answer.err.strip()}")
         return answer.json
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """A command that is not waited for."""
+        """Starts a command without waiting for it."""
         return subprocess.Popen(
             [str(BIN / "odfctl"), "--socket", str(self.socket), "-q", *words],
             stdout=subprocess.DEVNULL,
@@ -115,7 +115,7 @@ class Node:
         )
 
     def reload(self, settings: str) -> None:
-        """Other settings, taken up while it runs. Returns once it has said what it makes of them."""
+        """Changes settings while the node runs. Returns once it has reported the result."""
         assert self.process is not None
         seen = self._reloads()
         self.settings = settings
@@ -127,7 +127,7 @@ class Node:
         return (self.folder / "odfd.log").read_text(errors="replace").count("reloaded")
 
     def kill(self) -> None:
-        """As the kernel would: no farewell."""
+        """Kills the process, as the kernel would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -146,7 +146,7 @@ class Node:
 
 
 def until(what: str, look: Callable[[], T | None], seconds: float) -> T:
-    """What ``look`` gives once it gives something. Raises Broken when it does not in time."""
+    """Polls ``look`` until it returns a value. Raises Broken at the time limit."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = look()

@@ -1,4 +1,4 @@
-"""Draws the picture at the end: which node holds what, who verified it and how, and where the lie was caught."""
+"""Draws the picture at the end: which node holds what, who verified it and how, and where the lie was detected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Portrait:
 
 
 def draw(path: Path, portraits: Sequence[Portrait], lie: tuple[str, str], footer: str) -> None:
-    """Write the picture. ``lie``: how it was caught, and how it was made good."""
+    """Writes the picture. ``lie``: how it was detected, and how it was repaired."""
     rows = max(len(each.holdings) for each in portraits)
     height = _TOP + 76 + rows * _ROW + 206
     parts = [

@@ -51,7 +51,7 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> int:
-        """Break every connection now; new ones are carried as before. How many there were."""
+        """Breaks every connection now; new ones are carried as before. Returns their number."""
         with self._lock:
             broken, self._open = self._open, set()
         for end in broken:

@@ -1,4 +1,4 @@
-"""Holds what the acts share: the nodes, the datasets by name, and what was found so far."""
+"""Holds the shared state of the acts: the nodes, the datasets by name, and the results so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TREE: Final = Path(__file__).parents[1]
 
 @dataclass
 class Stage:
-    """What the acts share."""
+    """The shared state of the acts."""
 
     folder: Path
     story: Story
@@ -52,7 +52,7 @@ class Stage:
 
 
 def settings_of(name: str, more: str) -> str:
-    """Nodes that say nothing of flows derive when they are asked: what they show is when somebody lies."""
+    """Formats settings, by which nodes derive on request only, unless they set flows."""
     flows = "" if "[flows]" in more else "[flows]\nfollow = false\n"
     return _HEAD.format(name=name) + _LISTEN + flows + more
 

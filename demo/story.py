@@ -1,4 +1,4 @@
-"""Tells acts, steps and claims on the terminal. A claim is printed only after its check came out true."""
+"""Prints acts, steps and claims on the terminal. A claim is printed only after its check succeeded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BOLD, _DIM, _GREEN, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m"
 
 @dataclass
 class Claim:
-    """Something that was checked, and by whom."""
+    """A checked claim, and its checker."""
 
     text: str
     by: str
@@ -20,7 +20,7 @@ class Claim:
 
 @dataclass
 class Story:
-    """Tells, and remembers what was claimed."""
+    """Prints the story, and records its claims."""
 
     began: float = field(default_factory=time.monotonic)
     claims: list[Claim] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Story:
         print(f"  {self._dress(f'{self.seconds:5.1f} s', _DIM)}  {text}", flush=True)
 
     def claim(self, text: str, by: str) -> None:
-        """Call this only when it was checked."""
+        """Prints a claim. Call this only after its check."""
         self.claims.append(Claim(text, by, self.seconds))
         mark = self._dress("ok", _GREEN)
         print(

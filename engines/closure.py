@@ -21,7 +21,7 @@ _NO_DATA: Final = frozenset({".py", ".pyc", ".typed"})
 
 
 def closure(entry: str) -> dict[str, Path]:
-    """By name, the modules of ours that ``entry`` may ever import, and the packages that they are in."""
+    """Lists by name the modules of ours that ``entry`` may ever import, and their packages."""
     specs = {name: importlib.util.find_spec(name) for name in OURS}
     roots = {name: Path(spec.origin).parents[1] for name, spec in specs.items() if spec and spec.origin}
     found: dict[str, Path] = {}
@@ -36,7 +36,7 @@ def closure(entry: str) -> dict[str, Path]:
 
 
 def files_of(entry: str) -> dict[str, Path]:
-    """By path from the folder of all packages: the files of ``closure``, and the data that lies beside them."""
+    """Lists the files of ``closure`` by path from the folder of all packages, with the data next to them."""
     found = {}
     for name, path in closure(entry).items():
         top = path.parents[name.count(".") + (path.name == "__init__.py")]
@@ -47,7 +47,7 @@ def files_of(entry: str) -> dict[str, Path]:
 
 
 def imported(source: str) -> Iterator[str]:
-    """What a module imports: names of modules, and names that may be in a module or may be one."""
+    """Yields what a module imports: names of modules, and names that may be in a module or be one."""
     for match in _IMPORT.finditer(source):
         if match[1]:
             yield match[1]

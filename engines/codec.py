@@ -30,7 +30,7 @@ _MAX_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, A]):
-    """One remote procedure: its gRPC path, what is asked and what is answered; ``streams`` if answers are many."""
+    """One remote procedure: its gRPC path, its request and response types; ``streams`` if it sends many responses."""
 
     path: str
     request: type[Q]
@@ -67,7 +67,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def unframe(raw: bytes) -> bytes:
-    """Payload of field 1; the last one counts, fields of newer versions are passed over. Raises BadFrame."""
+    """Returns the payload of field 1: the last one counts, fields of newer versions are skipped. Raises BadFrame."""
     if len(raw) > MAX_MESSAGE:
         raise _bad(f"message of {len(raw)} bytes", "message-size")
     payload, at = b"", 0

@@ -1,4 +1,4 @@
-"""Declares the engine contract: what a coordinator asks of an engine, and what it may answer.
+"""Declares the engine contract: a coordinator's requests to an engine, and the possible responses.
 
 ``TransformRequest``, ``RawQueryRequest`` and their answers are the tables of the Open Data Fabric schema (service
 ``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. What the
@@ -32,7 +32,7 @@ class Vocabulary(Table, frozen=True, kw_only=True):
 
 
 class Watermark(Table, frozen=True, kw_only=True):
-    """``event_time`` was stated as watermark by a block made at ``system_time``."""
+    """A block made at ``system_time`` stated ``event_time`` as watermark."""
 
     system_time: Time
     event_time: Time
@@ -100,7 +100,7 @@ class SkippedFile(Table, frozen=True, kw_only=True):
 
 
 class RowCounts(Table, frozen=True, kw_only=True):
-    """What became of the rows that a transaction read. ``None``: whoever counted does not say.
+    """Counts the rows that a transaction read, by what became of them. ``None``: not counted.
 
     Of an ingest, ``read`` is ``shaped`` and ``quarantined`` together where no query stands between; and ``shaped`` is
     what was written for rows of the batch, ``unchanged``, ``conflicting`` and ``superseded`` together.
@@ -170,7 +170,7 @@ class RawQueryView(Table, frozen=True, kw_only=True):
 
 
 class RawQueryRequest(Table, frozen=True, kw_only=True):
-    """Run queries over the union of the input files as the view ``input``; write the result."""
+    """Runs queries over the union of the input files as the view ``input``; writes the result."""
 
     input_data_paths: tuple[str, ...]
     transform: Transform
@@ -193,7 +193,7 @@ class RawQueryResponseRoot(Table, frozen=True, kw_only=True):
 
 
 class QuarantineTarget(Table, frozen=True, kw_only=True):
-    """The next slice of the dataset that takes the records that cannot be read after block ``follows`` of this one."""
+    """The next slice of the quarantine dataset: unreadable records after block ``follows`` of this dataset."""
 
     path: str
     next_offset: U64
@@ -259,7 +259,7 @@ class IngestResponseRoot(Table, frozen=True, kw_only=True):
 
 
 class MigrateRequest(Table, frozen=True, kw_only=True):
-    """Hand a dataset over from one transform to the next, at the cut that the old one's checkpoint stands for."""
+    """Migrates a dataset from one transform to the next, at the cut that the old one's checkpoint represents."""
 
     dataset_id: DatasetId
     system_time: Time
@@ -281,7 +281,7 @@ class MigrateRequest(Table, frozen=True, kw_only=True):
 
 
 class DerivationNeeded(Variant, frozen=True, kw_only=True, tag="DerivationNeeded"):
-    """The new transform cannot go on where the old one stopped: its answer has to be derived from the beginning."""
+    """The new transform cannot continue where the old one stopped; its result has to be derived from the beginning."""
 
     message: str
 
@@ -327,11 +327,11 @@ class ValidateResponse(Table, frozen=True, kw_only=True):
 
 
 class IdentityRequest(Table, frozen=True, kw_only=True):
-    """Asks for an EngineIdentity; there is nothing to say."""
+    """Requests an EngineIdentity; has no fields."""
 
 
 class EngineIdentity(Table, frozen=True, kw_only=True):
-    """What makes an engine's answers: pinned in SetTransform's ``version`` and written into attestations."""
+    """The identity of all that affects an engine's results, in SetTransform's ``version`` and in attestations."""
 
     name: str
     version: str
@@ -354,7 +354,7 @@ class ProvenanceRecord(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceRequest(Table, frozen=True, kw_only=True):
-    """Ask of which rows of the inputs some rows of a transform's output were made, and why of these."""
+    """Asks which rows of the inputs some rows of a transform's output were made of, and why these."""
 
     dataset_id: DatasetId
     vocab: Vocabulary
@@ -382,7 +382,7 @@ class ProvenanceRequest(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceStep(Table, frozen=True, kw_only=True):
-    """One operator between an input and the result, with what it asks and where that is written."""
+    """One operator between an input and the result, with its condition and the place of that in the text."""
 
     number: U64
     """Of the operator: paths that meet in one name it by the same number."""
@@ -397,7 +397,7 @@ class ProvenanceStep(Table, frozen=True, kw_only=True):
 
 
 class ProvenancePath(Table, frozen=True, kw_only=True):
-    """One occurrence of an input in the query; a self-join has two to one input."""
+    """One occurrence of an input in the query; a self-join has two of one input."""
 
     input: U64
     """Place in ``query_inputs``."""
@@ -406,7 +406,7 @@ class ProvenancePath(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceRow(Table, frozen=True, kw_only=True):
-    """A row of an input that had a part in a record."""
+    """A row of an input that contributed to a record."""
 
     input: U64
     offset: U64
@@ -420,7 +420,7 @@ class ProvenanceRow(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceAbsence(Table, frozen=True, kw_only=True):
-    """A path of which a record has no row, and is there, or as it is, because there was none."""
+    """A path without a row for a record, which exists, or is as it is, for that reason."""
 
     path: U64
 
@@ -467,7 +467,7 @@ OnProgress = Callable[[], None]
 
 
 class Engine(Protocol):
-    """An engine as its coordinator sees it. Paths are host paths here; the adapter maps them into the sandbox.
+    """The port of an engine for its coordinator. Paths are host paths; the adapter maps them into the sandbox.
 
     A dead or unreachable engine raises ``engines.errors.EngineLost`` (Environment); a request over its deadline or
     memory raises ``engines.errors.LimitExceeded``. A query's own faults are answers, not exceptions.

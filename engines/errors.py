@@ -26,11 +26,11 @@ MAX_LINE: Final = 500
 
 
 class EngineLost(Environment):
-    """The engine cannot be started, died, or does not answer. Another try may find it warm again."""
+    """The engine cannot be started, died, or does not answer. A retry may find it warm."""
 
     @property
     def at_work(self) -> bool:
-        """Whether it had the request when it was lost, which may be the reason; else it was never asked."""
+        """Whether it had the request when it was lost, so that the request may be the cause; else it never got it."""
         return self.rule in (JVM_LOST, ALIVE)
 
 
@@ -45,7 +45,7 @@ def need_spark() -> None:
 
 
 class EngineFault(Environment):
-    """The engine answered, and its answer breaks the contract: a fault of its program, not of the query."""
+    """The engine's response breaks the contract: a fault of its program, not of the query."""
 
     def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "", backtrace: str = "") -> None:
         super().__init__(message, rule=rule, hint=hint, place=place)
@@ -54,11 +54,11 @@ class EngineFault(Environment):
 
 
 class LimitExceeded(Refused):
-    """A request went over its deadline, its memory or its size. The same request meets the same limit."""
+    """A request exceeded its deadline, its memory or its size. The same request meets the same limit."""
 
 
 def engine_failed(message: str, backtrace: str = "") -> EngineFault:
-    """Of an engine that tells of a fault of its own: for people one line, and where to look for the rest."""
+    """Makes the error for a fault that an engine reports of itself: one line for people, and where the log is."""
     return EngineFault(
         f"the engine failed: {' '.join(message.split())[:MAX_LINE]}", rule="engine",
         hint="the daemon's log has the whole trace; please report it", backtrace=backtrace,

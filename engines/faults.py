@@ -19,7 +19,7 @@ class Severity(enum.Enum):
 
 
 class Diagnostic(Table, frozen=True, kw_only=True):
-    """One thing wrong with a query, at a place a person can find, with what to write instead."""
+    """One fault of a query, with its place in the text and a remedy."""
 
     code: str
     """Stable and documented: ``float-aggregate``, ``join-unbounded``, …"""
@@ -59,7 +59,7 @@ class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
 
     @property
     def whole(self) -> InvalidQuery:
-        """All of it in the message; the rule is a name for programs besides."""
+        """The same fault with all parts in the message; the rule stays as a name for programs."""
         return InvalidQuery(message=str(self), rule=self.rule)
 
 

@@ -23,14 +23,14 @@ _FOOTERS: Final = 4096
 
 
 class Bounds(NamedTuple):
-    """Least and greatest value of a column, nulls and NaN aside. Never too narrow; may be too wide."""
+    """Least and greatest value of a column without nulls and NaN. Never too narrow; may be too wide."""
 
     low: Any
     high: Any
 
 
 class Footer(NamedTuple):
-    """What is needed of a slice's footer.
+    """The needed parts of a slice's footer.
 
     ``bounds[name]`` is ``None`` where nothing is known, absent where the column has no values.
     """

@@ -38,7 +38,7 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileDigests:
-    """sha256 of files, remembered in one JSON file of our own; a lost or broken memory costs a second.
+    """Caches sha256 digests of files in one JSON file of our own; a lost or broken cache costs a second.
 
     ``installed``: what whoever installed us remembered of the files that all nodes of the installation share. It is as
     much to be trusted as our code, which lies beside it.
@@ -51,7 +51,7 @@ class FileDigests:
         self._fresh: dict[str, _Seen] = {}
 
     def of(self, path: Path) -> str:
-        """Hex digits. Raises Environment for an unreadable file."""
+        """Returns the digest of a file in hex. Raises Environment for an unreadable file."""
         try:
             stat = path.stat()
             known = self._seen.get(str(path))
@@ -73,7 +73,10 @@ class FileDigests:
         return known.digest
 
     def save(self) -> None:
-        """Remember what was asked for since; forget the rest. A place that cannot be written is passed over."""
+        """Saves the digests requested since the load and drops the rest.
+
+        Does nothing where the file cannot be written.
+        """
         if self._memory is None or self._fresh == self._own:
             return
         staged = self._memory.with_name(self._memory.name + ".new")
@@ -88,7 +91,7 @@ class FileDigests:
 
 
 def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDigests) -> dict[str, object]:
-    """Everything that decides answers, as JSON. Raises Environment when a part is missing."""
+    """Collects everything that determines results, as JSON. Raises Environment when a part is missing."""
     spark = package_folder("pyspark")
     with ThreadPoolExecutor(4) as pool:
         jars = sorted((spark / "jars").glob("*.jar"))
@@ -107,7 +110,7 @@ def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDig
 
 
 def code_digests(digests: FileDigests) -> dict[str, str]:
-    """Of each file of ours that runs inside, and of the data that decides with it."""
+    """Returns the digest of each file of ours that runs inside, and of the data that affects results."""
     return {name: digests.of(path) for name, path in files_of(ENGINE).items()}
 
 
@@ -122,7 +125,7 @@ def digest_of(manifest: Mapping[str, object]) -> str:
 
 
 def identity_of(manifest: Mapping[str, object], sandbox: str) -> EngineIdentity:
-    """The identity that is pinned in transforms and written into attestations."""
+    """Builds the identity that is pinned in transforms and written into attestations."""
     return EngineIdentity(
         name=str(manifest["engine"]),
         version=str(manifest["pyspark"]),
@@ -133,7 +136,7 @@ def identity_of(manifest: Mapping[str, object], sandbox: str) -> EngineIdentity:
 
 
 def image_identity(version: str, digest: str, sandbox: str) -> EngineIdentity:
-    """Of an engine that runs from an image: the digest of its manifest stands for all that is inside."""
+    """Builds the identity of an engine in an image, where the digest of the manifest covers all contents."""
     return EngineIdentity(name="spark", version=version, digest=digest, sandbox=sandbox, platform=_platform())
 
 

@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``host`` shall be readable as ``name`` in the transaction's folder of inputs."""
+    """A file of the host that is readable as ``name`` in the transaction's folder of inputs."""
 
     host: str
     name: str
@@ -51,7 +51,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the engine writes as ``name`` in the transaction's folder of outputs belongs at ``host``."""
+    """The destination ``host`` of a file that the engine writes as ``name`` in the transaction's folder of outputs."""
 
     name: str
     host: str
@@ -59,7 +59,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class IoPlan(Generic[Q]):
-    """A request as the engine shall get it, and the files that this takes."""
+    """A request with the engine's paths, and the files that it needs."""
 
     folder: str
     request: Q
@@ -68,7 +68,7 @@ class IoPlan(Generic[Q]):
     view: View
 
     def in_host_terms(self, message: str) -> str:
-        """A message of the engine with the engine's paths replaced by the host's."""
+        """Replaces the engine's paths in a message by the host's."""
         inputs, outputs = self.view.inputs / self.folder, self.view.outputs / self.folder
         if str(inputs) not in message and str(outputs) not in message:
             return message

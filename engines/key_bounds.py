@@ -27,7 +27,7 @@ CHANGED: Final = "changed"
 def bounds_table(
     slices: Mapping[str, Footer], schema: pa.Schema, keys: Sequence[str], operation_column: str
 ) -> pa.Table:
-    """Of slices by the hashes that name them. ``schema``: the one in force."""
+    """Builds the table of key bounds of slices by hash. ``schema``: the one in force."""
     columns: dict[str, pa.Array] = {
         NAME: pa.array(list(slices), pa.string()),
         CHANGED: pa.array([may_change(each, operation_column) for each in slices.values()], pa.bool_()),

@@ -85,7 +85,7 @@ def check_free(address: Address) -> None:
 
 
 def cannot_listen(address: Address, in_use: bool, why: str) -> Environment:
-    """The fault of an address that is not ours to have."""
+    """Makes the error for an address that this process cannot bind."""
     hint = (
         "another engine may be running there: stop it, or name another place with --listen"
         if in_use

@@ -1,4 +1,4 @@
-"""Compares what an engine says of a file that it wrote with what the file holds.
+"""Compares an engine's claims about a file that it wrote with the file's contents.
 
 The same for rows that were ingested and rows that were derived. Both hashes of a large file are made by all cores: the
 engine has finished, and a transaction waits for nothing else.
@@ -32,7 +32,7 @@ def sha3_file(path: Path) -> Multihash:
 
 
 def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
-    """The slice that the file is. Raises Invalid when it is none, or (if that is given) not of ``schema``."""
+    """Measures the slice in a file. Raises Invalid for a malformed one or (if given) one not of ``schema``."""
     with open_slice(path) as file:
         found = file.stats(offset)
         wrong = differences(schema, file.schema) if schema is not None else []
@@ -53,7 +53,7 @@ def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
 
 
 def operations(path: Path, column: str) -> Operations:
-    """Counted in ``column``; where it says one thing only, statistics tell. Raises Invalid for codes that are none.
+    """Counts operations in ``column``, from statistics where only one kind occurs. Raises Invalid for unknown codes.
 
     A slice without the column only appends: there were none before it.
     """
@@ -71,7 +71,7 @@ def operations(path: Path, column: str) -> Operations:
 
 
 def both_hashes(path: Path) -> tuple[Multihash, Multihash]:
-    """Logical and physical. Raises Invalid when the rows cannot be hashed."""
+    """Computes the logical and physical hash. Raises Invalid when the rows cannot be hashed."""
     if path.stat().st_size < LARGE:
         return logical_hash_file(path), sha3_file(path)
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="measure") as pool:

@@ -1,4 +1,4 @@
-"""Carries a caller's deadline to the engine, and tells the work on a request whether its caller still waits.
+"""Carries a caller's deadline to the engine, and signals the work on a request when the caller has gone.
 
 Imports no gRPC, which takes a tenth of a second.
 """
@@ -14,7 +14,7 @@ from chain.errors import Fault
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How long a caller waits and how many wait at once."""
+    """How long a caller waits, and the number of callers that wait at once."""
 
     work: float = 3600.0
     """Seconds for a transform, an ingest or a raw query."""
@@ -25,11 +25,11 @@ class CallLimits:
 
 
 class RequestCancelled(Fault):
-    """Raised inside a handler by ``RequestControl.check`` once nobody waits for the answer any more."""
+    """Raised inside a handler by ``RequestControl.check`` once the caller no longer waits for the response."""
 
 
 class RequestControl:
-    """A request in flight as its handler sees it. Safe to use from any thread."""
+    """The control of a request in flight for its handler. Safe to use from any thread."""
 
     def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
@@ -38,16 +38,16 @@ class RequestControl:
         self._lock = threading.Lock()
 
     def progress(self) -> None:
-        """Tell the caller that work goes on. Heartbeats are sent anyway, so this is for real steps."""
+        """Reports real progress to the caller; heartbeats are sent independently of it."""
         self._on_progress()
 
     def check(self) -> None:
-        """Raises RequestCancelled if nobody waits any more."""
+        """Raises RequestCancelled if the caller no longer waits."""
         if self.cancelled.is_set():
             raise RequestCancelled("the request was cancelled")
 
     def register_cancel(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, from another thread, when the request is cancelled; at once if it already is."""
+        """Registers ``callback``, called once in another thread on cancellation, at once if that is past."""
         with self._lock:
             if not self.cancelled.is_set():
                 self._callbacks.append(callback)
@@ -55,12 +55,12 @@ class RequestControl:
         callback()
 
     def finish(self) -> None:
-        """The work is over: a cancellation has nothing to stop any more. gRPC calls the end of every call one."""
+        """Marks the work as done, so that a cancellation has no effect. gRPC reports the end of every call as one."""
         with self._lock:
             self._callbacks = []
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Cancels the request. Idempotent."""
         with self._lock:
             self.cancelled.set()
             callbacks, self._callbacks = self._callbacks, []

@@ -65,7 +65,7 @@ _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Handler(Protocol):
-    """An engine, stripped of all plumbing. Calls come from worker threads; one at a time per dataset.
+    """The port of an engine's work. Calls come from worker threads; one at a time per dataset.
 
     Faults of the query are returned (``InvalidQuery``); anything raised is reported as ``InternalError``.
     """
@@ -270,15 +270,15 @@ class Server:
 
     @property
     def ready_line(self) -> str:
-        """What the engine process prints once, so that whoever started it knows the address."""
+        """The line that the engine process prints once, to report its address to its parent."""
         return READY + self.address
 
     def wait(self) -> None:
-        """Until ``stop``."""
+        """Waits until ``stop``."""
         self._server.wait_for_termination()
 
     def stop(self, grace: float = 0.0) -> None:
-        """Refuse new requests, cancel those in flight after ``grace`` seconds, wait until they have let go."""
+        """Refuses new requests, cancels those in flight after ``grace`` seconds, and waits for their end."""
         self._server.stop(grace).wait()
         for control in list(self._service.controls):
             control.cancel()
@@ -286,7 +286,7 @@ class Server:
 
 
 def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> Server:
-    """Start serving at ``unix:PATH`` or ``HOST:PORT`` (port 0: any). Raises Environment when it cannot listen."""
+    """Starts to serve at ``unix:PATH`` or ``HOST:PORT`` (port 0: any). Raises Environment when it cannot listen."""
     limits = limits or ServiceLimits()
     address = parse_address(listen)
     check_free(address)

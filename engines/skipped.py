@@ -1,4 +1,4 @@
-"""Cuts lists of files that were passed over to a bounded length, and says how many others there are. Pure."""
+"""Limits lists of skipped files to a bounded length, and counts the rest. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
 
 
 def bounded_list(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
-    """Each once, the first ``MAX_SKIPPED``; where there are more, the last entry says how many.
+    """Lists each file once, the first ``MAX_SKIPPED``; if there are more, the last entry counts them.
 
     Lists that were cut already may be among them: what they have in common counts once.
     """

@@ -33,13 +33,13 @@ class Staging:
         self.outputs = scratch / "out"
 
     def sweep(self) -> None:
-        """Empty both folders; only while no engine is using them."""
+        """Empties both folders; only while no engine is using them."""
         for folder in (self.inputs, self.outputs):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700, parents=True)
 
     def lay(self, plan: IoPlan[Any]) -> None:
-        """Make the transaction's folders and links; laying twice is laying once. Raises NotFound for a lost input."""
+        """Makes the transaction's folders and links. Idempotent. Raises NotFound for a lost input."""
         folder = self.inputs / plan.folder
         folder.mkdir(exist_ok=True, parents=True)
         (self.outputs / plan.folder).mkdir(exist_ok=True, parents=True)
@@ -58,7 +58,7 @@ class Staging:
         return os.path.lexists(self.outputs / plan.folder / name)
 
     def collect(self, plan: IoPlan[Any], name: str) -> None:
-        """Copy one output to its place on the host. Raises EngineFault unless it is a plain file, Environment."""
+        """Copies one output to its place on the host. Raises EngineFault unless it is a plain file, Environment."""
         host = next(output.host for output in plan.outputs if output.name == name)
         with _plain_file(self.outputs / plan.folder / name) as reader:
             size = os.fstat(reader.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Defines how all messages of the engine contract are spelt; what is not said takes no room."""
+"""Defines the encoding of all messages of the engine contract; absent values take no space."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A table of the contract."""
+    """The base of a table of the contract."""
 
 
 class Variant(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """An alternative answer."""
+    """The base of an alternative response."""

@@ -15,7 +15,7 @@ from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refuse
 
 
 class ExitCode(enum.IntEnum):
-    """How a command ends. The numbers are a contract with scripts; ``docs`` and tests hold them still."""
+    """The exit codes of commands. The numbers are a contract with scripts; ``docs`` and tests fix them."""
 
     OK = 0
     """Done, and the answer is yes."""
@@ -40,32 +40,32 @@ class ExitCode(enum.IntEnum):
 
 
 class Usage(Fault):
-    """The command line cannot be understood."""
+    """The command line is malformed."""
 
     exit_code = ExitCode.USAGE
 
 
 def unwritable(path: object, error: OSError, rule: str) -> Fault:
-    """What keeps a file that a person named from being written: the name, or the machine."""
+    """Makes the fault for a user's file that cannot be written: by its name, or by the machine."""
     is_name = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
     kind = Usage if is_name else Environment
     return kind(f"cannot write {path}: {error.strerror or error}", rule=rule, hint="name another file")
 
 
 class Unreachable(Fault):
-    """There is no daemon where one was looked for."""
+    """No daemon answers at the address."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
 class Bug(Fault):
-    """This program broke one of its own promises."""
+    """This program violated one of its own invariants."""
 
     exit_code = ExitCode.BUG
 
 
 class RemoteCause(Exception):
-    """A cause that happened in another process and came here as text."""
+    """A cause that occurred in another process and came here as text."""
 
 
 PROBLEM_JSON: Final = "application/problem+json"
@@ -89,23 +89,23 @@ MAX_CAUSES: Final = 16
 
 
 def family(fault: Fault) -> type[Fault]:
-    """The family that a fault of any room belongs to; one without a family is our own mistake."""
+    """Returns the family of a fault of any package; one without a family is our own mistake."""
     return next((known for known, _ in _STATUS if isinstance(fault, known)), Bug)
 
 
 def exit_code(fault: Fault) -> int:
-    """The code of the fault's family."""
+    """Returns the exit code of the fault's family."""
     return int(family(fault).exit_code)
 
 
 def http_status(fault: Fault) -> int:
-    """The HTTP status of the fault's family."""
+    """Returns the HTTP status of the fault's family."""
     kind = family(fault)
     return next(status for known, status in _STATUS if known is kind)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to ``error``, nearest first."""
+    """Yields the causes of ``error``, nearest first."""
     for _ in range(MAX_CAUSES):
         step = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if step is None:
@@ -115,7 +115,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def cause_lines(error: BaseException) -> list[str]:
-    """One line a cause, nearest first: ``OSError: [Errno 28] No space left on device``."""
+    """Formats one line a cause, nearest first: ``OSError: [Errno 28] No space left on device``."""
     return [
         str(cause) if isinstance(cause, RemoteCause) else f"{type(cause).__name__}: {cause}"[:MAX_CAUSE_TEXT]
         for cause in causes(error)
@@ -123,7 +123,7 @@ def cause_lines(error: BaseException) -> list[str]:
 
 
 def to_problem(fault: Fault) -> dict[str, Any]:
-    """RFC 9457 members, then ours: ``family``, ``rule``, ``hint``, ``place``, ``exitCode``, ``causes``."""
+    """Encodes RFC 9457 members, then ours: ``family``, ``rule``, ``hint``, ``place``, ``exitCode``, ``causes``."""
     known = family(fault)
     problem = {
         "title": known.__name__,
@@ -137,7 +137,7 @@ def to_problem(fault: Fault) -> dict[str, Any]:
 
 
 def from_problem(problem: Mapping[str, Any]) -> Fault:
-    """The fault that a problem tells of. What is missing or ill-typed in it is left empty, for it came over a wire."""
+    """Decodes a fault. Missing or ill-typed parts are left empty, since it comes from a wire."""
 
     def text(name: str) -> str:
         value = problem.get(name, "")
@@ -155,14 +155,14 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
 
 
 def told_to_others(fault: Fault) -> Fault:
-    """The fault as others than the owner are told it: nothing of what led to it, and nothing of this machine."""
+    """Returns the fault for others than the owner, without causes and details of this machine."""
     if family(fault) in (Environment, Bug):
         return Environment("this node cannot answer it now", rule=fault.rule)
     return family(fault)(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
 
 
 def sole_fault(error: BaseException) -> Fault | None:
-    """The fault inside nested exception groups, when each of their leaves is a fault: the first one. Else ``None``."""
+    """Returns the first fault of nested exception groups whose leaves are all faults. Else ``None``."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -173,7 +173,7 @@ def sole_fault(error: BaseException) -> Fault | None:
 
 @contextlib.contextmanager
 def sole_faults() -> Iterator[None]:
-    """Inside, an exception group that ``sole_fault`` finds a fault in is raised as that fault; all else as it is."""
+    """Raises the fault that ``sole_fault`` finds in an exception group in its place; all else as it is."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -184,7 +184,7 @@ def sole_faults() -> Iterator[None]:
 
 
 def render(fault: Fault, verbose: bool = False) -> str:
-    """For a person: ``error: …``, the hint indented below with the rule behind it; ``verbose`` adds the causes."""
+    """Formats for people: ``error: …``, the hint indented below with the rule; ``verbose`` adds the causes."""
     lines = [f"error: {fault}"]
     rule = f"(rule {fault.rule})" if fault.rule else ""
     if fault.hint or rule:

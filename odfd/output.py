@@ -1,4 +1,4 @@
-"""Writes what people read: the one place from which text reaches a terminal, a file or a pipe.
+"""Writes text for people: the only module that writes to a terminal, a file or a pipe.
 
 Names, keywords, messages and cells come from strangers, so nothing is written that a terminal obeys
 (``chain.visible``). In text such characters are shown as the replacement character, in JSON and YAML as escapes, so
@@ -20,18 +20,18 @@ _instead: list[IO[str]] = []
 
 
 def say(text: str, end: str = "\n") -> None:
-    """To standard output, at once."""
+    """Writes to standard output, flushed."""
     _write(_instead[-1] if _instead else sys.stdout, visible(text) + end)
 
 
 def say_json(text: str) -> None:
-    """A line of JSON, or more, to standard output, at once."""
+    """Writes one or more lines of JSON to standard output, flushed."""
     _write(_instead[-1] if _instead else sys.stdout, escaped(text) + "\n")
 
 
 @contextmanager
 def redirected(stream: IO[str]) -> Iterator[None]:
-    """What is said in the block goes there: to a pager, which writes to the terminal."""
+    """Redirects output of the block to a pager, which writes to the terminal."""
     _instead.append(stream)
     try:
         yield
@@ -40,47 +40,47 @@ def redirected(stream: IO[str]) -> Iterator[None]:
 
 
 def remark(text: str, end: str = "\n") -> None:
-    """To standard error, at once."""
+    """Writes to standard error, flushed."""
     _write(sys.stderr, visible(text) + end)
 
 
 def error_stream() -> TextIO:
-    """Standard error, for ``note`` and ``draw``."""
+    """Returns standard error, for ``note`` and ``draw``."""
     return sys.stderr
 
 
 def note(stream: TextIO, text: str) -> None:
-    """A line to a stream that the caller has."""
+    """Writes a line to a stream of the caller."""
     _write(stream, one_line(text) + "\n")
 
 
 def draw(stream: TextIO, text: str) -> None:
-    """In the place of the terminal's last line."""
+    """Replaces the terminal's last line."""
     _write(stream, f"\r\x1b[K{one_line(text)}")
 
 
 def say_bytes(data: bytes) -> None:
-    """A file, to standard output, which is no terminal (``is_terminal``)."""
+    """Writes a file to standard output, which is no terminal (``is_terminal``)."""
     sys.stdout.buffer.write(data)
 
 
 def is_terminal() -> bool:
-    """Whether standard output is one."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def flush() -> None:
-    """Whatever was said is on its way. Raises BrokenPipeError."""
+    """Flushes standard output. Raises BrokenPipeError."""
     sys.stdout.flush()
 
 
 def leave() -> None:
-    """Nobody reads standard output any more: nothing is written there until the end."""
+    """Drops further output after the reader of standard output has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_when_unread() -> None:
-    """From now on the program ends, as done, once the reader of its standard output has gone: ``odfctl watch | head``.
+    """Makes the program end successfully once the reader of its standard output has closed it: ``odfctl watch | head``.
 
     Only writing would tell otherwise, and the next news may come in a year. Nothing that the program has open may need
     an end in good order.
@@ -99,7 +99,7 @@ def end_when_unread() -> None:
 
 
 def trace(error: BaseException) -> None:
-    """The trace of a bug, to standard error."""
+    """Writes the traceback of a bug to standard error."""
     import traceback
 
     remark("".join(traceback.format_exception(error)), end="")

@@ -1,4 +1,4 @@
-"""Reads datasets from a running odfd node as Arrow, with what the answer was read from and how far to rely on it."""
+"""Reads datasets from a running odfd node as Arrow, with the sources of the answer and how far to rely on it."""
 
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Conflict, Environment, Invalid, NotFound, OdfdError, Refused, Remote, Unreachable

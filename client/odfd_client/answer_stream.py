@@ -23,13 +23,13 @@ _MAX_FRAME = 1 << 24
 
 
 class Frames:
-    """Of one answer."""
+    """The frames of one answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def next(self) -> tuple[bytes, bytes]:
-        """Raises the error that is told instead, Unreachable, Bug."""
+        """Returns the next frame. Raises the reported error, Unreachable, Bug."""
         kind, length = HEADER.unpack(self._exchange.exactly(HEADER.size))
         if kind not in (_HEAD, _SCHEMA, _ROWS, _END, FAULT) or length > _MAX_FRAME:
             raise Bug("what came is no frame of an answer", rule="query-frame")
@@ -40,7 +40,7 @@ class Frames:
         return kind, content
 
     def one(self, wanted: bytes) -> bytes:
-        """The next, which is of this kind. Raises as ``next`` does."""
+        """Returns the next frame, which must be of this kind. Raises as ``next`` does."""
         kind, content = self.next()
         if kind != wanted:
             raise Bug("what came is not the frame that comes next", rule="query-frame")
@@ -74,7 +74,7 @@ class _Rows(io.RawIOBase):
 
 
 class Answer:
-    """Rows, once, as they come, and what they were read from. Use it with ``with``, or read it to its end."""
+    """Rows, once, as they arrive, and their sources. Use it with ``with``, or read it to its end."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -101,11 +101,11 @@ class Answer:
         self.close()
 
     def close(self) -> None:
-        """End it; the node stops computing."""
+        """Ends the answer; the node stops computing."""
         self._exchange.close()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """To the last row. Raises the error that the answer ends with."""
+        """Yields batches to the last row. Raises the error that the answer ends with."""
         count = 0
         try:
             for batch in self._stream:
@@ -123,7 +123,7 @@ class Answer:
 
     @property
     def proof(self) -> dict[str, Any] | None:
-        """What the node signed, when the last row is there and it was asked to."""
+        """The node's signed statement, after the last row, if it was requested."""
         found = (self._rows.end or {}).get("proof")
         return found if isinstance(found, dict) else None
 
@@ -152,7 +152,7 @@ class Reader:
         return self.arrow().__arrow_c_stream__(requested_schema)
 
     def arrow(self) -> pa.RecordBatchReader:
-        """As pyarrow's own."""
+        """Returns pyarrow's own reader."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches)
 
     def close(self) -> None:

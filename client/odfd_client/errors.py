@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OdfdError(Exception):
-    """The base of all."""
+    """The base of all errors."""
 
     def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
         super().__init__(message)
@@ -19,19 +19,19 @@ class OdfdError(Exception):
 
 
 class Invalid(OdfdError):
-    """What was asked breaks a rule."""
+    """The request breaks a rule."""
 
 
 class NotFound(OdfdError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class Refused(OdfdError):
-    """Permission, policy or a limit says no."""
+    """Permission, policy or a limit forbids the request."""
 
 
 class Conflict(OdfdError):
-    """Something changed meanwhile; ask again."""
+    """A concurrent change; retry the request."""
 
 
 class Remote(OdfdError):
@@ -39,22 +39,22 @@ class Remote(OdfdError):
 
 
 class Environment(OdfdError):
-    """The machine of the node: a disk, a sandbox, a damaged file."""
+    """A fault of the node's machine: a disk, a sandbox, a damaged file."""
 
 
 class Unreachable(OdfdError):
-    """No node answers, or it went away in the middle of an answer."""
+    """No node answers, or it disconnected within an answer."""
 
 
 class Bug(OdfdError):
-    """The node or this client broke a promise of its own."""
+    """The node or this client violated one of its own invariants."""
 
 
 _FAMILIES = {each.__name__: each for each in (Invalid, NotFound, Refused, Conflict, Remote, Environment, Unreachable)}
 
 
 def from_problem(problem: Mapping[str, Any]) -> OdfdError:
-    """The error that a problem+json document tells of; what is missing in it is left empty."""
+    """Decodes the error of a problem+json document; missing parts are left empty."""
 
     def text(name: str) -> str:
         value = problem.get(name, "")

@@ -1,4 +1,5 @@
-"""Builds the predicates of a query: columns, comparisons, and values, which are sent beside the text, never in it."""
+"""Builds the predicates of a query: columns, comparisons, and values, which are sent as parameters, never in the
+text."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ Parameters: TypeAlias = "dict[str, Any]"
 
 
 def quoted(name: str) -> str:
-    """An identifier of SQL."""
+    """Formats an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text of SQL."""
+    """Formats a text literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def instant(when: str | datetime.date) -> str:
-    """A time as a query says it; one without a zone is of UTC."""
+    """Formats a time for a query; one without a zone is in UTC."""
     if isinstance(when, datetime.datetime):
         moment = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
         return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
@@ -34,7 +35,7 @@ def instant(when: str | datetime.date) -> str:
 
 
 def plain(value: object) -> Any:
-    """A parameter as JSON holds it. Raises Invalid."""
+    """Converts a parameter to JSON. Raises Invalid."""
     if isinstance(value, datetime.date):
         return instant(value)
     if isinstance(value, decimal.Decimal):
@@ -71,12 +72,12 @@ class Predicate:
         )
 
     def sql(self, parameters: Parameters) -> str:
-        """Its text; values are put into ``parameters``."""
+        """Formats the predicate; adds its values to ``parameters``."""
         return "".join(each if isinstance(each, str) else _bound(each[0], parameters) for each in self._parts)
 
 
 class Column:
-    """A column, to be compared: ``col("celsius") > 30``."""
+    """A column for comparisons: ``col("celsius") > 30``."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -102,16 +103,16 @@ class Column:
         return self._compared(">=", value)
 
     def between(self, least: Value, most: Value) -> Predicate:
-        """Both included."""
+        """Compares with two bounds, both included."""
         return (self >= least) & (self <= most)
 
     def isin(self, values: Collection[Value]) -> Predicate:
-        """Equal to one of them; none is equal to one of nothing."""
+        """Compares with several values; an empty list matches nothing."""
         joined = [part for value in values for part in (", ", (_checked(value),))][1:]
         return Predicate((f"({quoted(self.name)} IN (", *joined, "))")) if joined else Predicate(("(1 = 0)",))
 
     def like(self, pattern: str) -> Predicate:
-        """``%`` stands for any text, ``_`` for one character."""
+        """Matches a pattern: ``%`` stands for any text, ``_`` for one character."""
         return self._compared("LIKE", pattern)
 
     def is_null(self) -> Predicate:
@@ -125,7 +126,7 @@ class Column:
 
 
 def col(name: str) -> Column:
-    """A column by its name."""
+    """Returns a column by its name."""
     return Column(name)
 
 

@@ -21,7 +21,7 @@ DATASETS, QUERY = "odfd.datasets", "odfd.query"
 
 
 class FlightExchange(Exchange):
-    """An answer that comes as the results of an action."""
+    """An answer as the results of a Flight action."""
 
     def __init__(self, client: flight.FlightClient, results: Iterator[flight.Result], path: str) -> None:
         self._client, self._results, self._path = client, results, path
@@ -48,7 +48,7 @@ class FlightExchange(Exchange):
 
 
 class FlightTransport(Transport):
-    """To the node at ``grpc://HOST:PORT`` or ``grpc+tls://HOST:PORT``; with a token it is asked as its owner."""
+    """Connects to ``grpc://HOST:PORT`` or ``grpc+tls://HOST:PORT``; a token grants the owner's access."""
 
     def __init__(self, url: str, token: str = "", ca_file: str | os.PathLike[str] | None = None) -> None:
         super().__init__(url, ca_file)
@@ -69,7 +69,7 @@ class FlightTransport(Transport):
         return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
 
     def get(self, path: str, _query: Mapping[str, object] | None = None) -> Any:
-        """Of the node's datasets, or of one of them. Raises NotFound, Unreachable."""
+        """Returns the JSON of the node's datasets, or of one of them. Raises NotFound, Unreachable."""
         exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
         try:
             with _translated_faults(str(self.path)):

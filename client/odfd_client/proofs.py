@@ -19,7 +19,7 @@ MAX_CARRIED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """An answer that others can check: ``odfctl trust recheck FILE``."""
+    """A proven answer that others can check: ``odfctl trust recheck FILE``."""
 
     rows: pa.Table
     """In the order of their columns."""
@@ -27,7 +27,10 @@ class Proof:
     """A signed statement (DSSE) of query, pins, engine and hash of the rows."""
 
     def document(self) -> dict[str, Any]:
-        """As ``odfctl sql --prove`` writes it. Rows of more than 1 MiB are left out: whoever checks computes them."""
+        """Returns the document as ``odfctl sql --prove`` writes it.
+
+        Rows over 1 MiB are left out: the checker computes them.
+        """
         return {"rows": self._carried(), "statement": self.statement}
 
     def save(self, path: str | os.PathLike[str]) -> None:

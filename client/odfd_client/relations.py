@@ -28,14 +28,14 @@ Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What everything that is read must satisfy. ``cut``: read only what does, instead of nothing."""
+    """The requirement on everything that is read. ``cut``: read only what satisfies it, instead of an error."""
 
     require: str | None = None
     cut: bool = False
 
 
 class Query:
-    """A statement of SQL; ``docs/sql.md`` of the node says what it may say."""
+    """A statement of SQL; ``docs/sql.md`` of the node defines the dialect."""
 
     def __init__(
         self, transport: Transport, statement: Statement, pins: Sequence[Pin] = (), demand: Demand | None = None
@@ -45,7 +45,7 @@ class Query:
         self._told: Told | None = None
 
     def answer(self) -> Answer:
-        """Ask. Raises what is wrong with the query before any row."""
+        """Runs the query. Raises its fault before any row."""
         return self._ask()
 
     def reader(self) -> pa.RecordBatchReader:
@@ -58,7 +58,7 @@ class Query:
         return self._ask().to_arrow() if files is None else files.table(self._columns)
 
     def to_pandas(self, **options: Any) -> Any:
-        """``options``: those of ``pyarrow.Table.to_pandas``."""
+        """Returns a DataFrame; ``options``: those of ``pyarrow.Table.to_pandas``."""
         _library("pandas")
         return self.to_arrow().to_pandas(**options)
 
@@ -66,7 +66,7 @@ class Query:
         return _library("polars").from_arrow(self.to_arrow())
 
     def duckdb(self, connection: Any, name: str) -> Any:
-        """Fill the temporary table ``name`` of a DuckDB connection as rows come, and return it; or change nothing."""
+        """Fills the temporary table ``name`` of a DuckDB connection from the stream, and returns it; atomic."""
         with self._ask() as answer:
             source, rows = "odfd client rows", answer.reader()
             connection.register(source, rows.arrow())
@@ -82,12 +82,12 @@ class Query:
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """Where each dataset is cut."""
+        """The cut of each dataset."""
         return self._known().pins
 
     @property
     def pin(self) -> Pin:
-        """Where the one dataset of the query is cut. Raises Invalid where there are none, or several."""
+        """The cut of the query's only dataset. Raises Invalid for none or several."""
         pins = self.pins
         if len(pins) != 1:
             raise Invalid(f"the query reads {len(pins)} datasets", rule="query-pin", hint="`pins` has the pin of each")
@@ -95,7 +95,7 @@ class Query:
 
     @property
     def standing(self) -> str:
-        """How far what is read may be relied on: the weakest of all."""
+        """How far the data may be relied on: the weakest of all datasets."""
         return self._known().standing
 
     @property
@@ -104,11 +104,11 @@ class Query:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is not in the answer though it could be expected."""
+        """Remarks on data that is missing from the answer."""
         return self._known().remarks
 
     def prove(self) -> Proof:
-        """The answer, with what the node signed of it, for others to check: see ``docs/sql.md`` of the node.
+        """Returns the answer with the node's signature, for others to check: see ``docs/sql.md`` of the node.
 
         Raises Refused where another run could give other rows: the error says what to write instead.
         """
@@ -139,7 +139,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked of a dataset."""
+    """The selection of a dataset's rows."""
 
     name: str
     current: bool = False
@@ -158,13 +158,13 @@ class Selection:
         return text + (f" LIMIT {self.limit}" if self.limit is not None else ""), parameters
 
     def source(self) -> str:
-        """The table, with its times."""
+        """Formats the table, with its times."""
         times = "".join(f" {words} {literal(said)}" for words, said in self.clauses)
         return ("current." if self.current else "") + quoted(self.name) + times
 
 
 class Dataset(Query):
-    """A dataset. Methods return another that asks for less; this one stays as it is."""
+    """A dataset. Methods return a narrower selection; this one stays unchanged."""
 
     def __init__(
         self, transport: Transport, selection: Selection, pins: Sequence[Pin] = (), demand: Demand | None = None
@@ -190,50 +190,50 @@ class Dataset(Query):
         return files
 
     def at(self, when: str | datetime.date) -> Dataset:
-        """What was known then, by the times of the blocks. A time without a zone is of UTC."""
+        """Selects the state known then, by the times of the blocks. A time without a zone is in UTC."""
         return self._at("FOR SYSTEM_TIME AS OF", instant(when))
 
     def at_block(self, block: int | str) -> Dataset:
-        """The blocks up to this one, it included: a number or a hash."""
+        """Selects the blocks up to this one, included: a number or a hash."""
         return self._at("AT BLOCK", f"#{block}" if isinstance(block, int) else block)
 
     def as_at(self, when: str | datetime.date) -> Dataset:
-        """What held then in the world: rows whose event time is not later."""
+        """Selects rows whose event time is not later than ``when``."""
         return self._at("AS AT", instant(when))
 
     def current(self) -> Dataset:
-        """What holds of the log."""
+        """Selects the current rows of the log."""
         return self._with(current=True)
 
     def select(self, *columns: str) -> Dataset:
-        """Only these columns, in this order."""
+        """Selects only these columns, in this order."""
         if not columns:
             raise Invalid("no column is named", rule="columns", hint='select("city", "celsius")')
         return self._with(columns=columns)
 
     def where(self, predicate: Predicate) -> Dataset:
-        """Only rows for which this holds, and what was said before."""
+        """Selects only rows that satisfy this and earlier predicates."""
         if not isinstance(predicate, Predicate):
             raise Invalid("where takes a predicate", rule="predicate", hint='where(col("celsius") > 30), or c.sql(…)')
         known = self._selection.where
         return self._with(where=predicate if known is None else known & predicate)
 
     def limit(self, rows: int) -> Dataset:
-        """At most so many rows, of those that all else leaves."""
+        """Selects at most so many rows, after all other conditions."""
         if type(rows) is not int or rows < 0:
             raise Invalid(f"not a number of rows: {rows!r}", rule="limit")
         return self._with(limit=rows)
 
     def require(self, facts: str, *, cut: bool = False) -> Dataset:
-        """Refuse what does not satisfy ``facts`` (``attested:2``); ``cut``: read as far as it does."""
+        """Refuses what does not satisfy ``facts`` (``attested:2``); ``cut``: reads as far as it does."""
         return Dataset(self._transport, self._selection, (), Demand(facts, cut))
 
     def pinned(self, pin: Pin) -> Dataset:
-        """Cut as it was for an earlier answer: the same rows, or an error that says why not."""
+        """Selects the cut of an earlier answer: the same rows, or an error with the reason."""
         return Dataset(self._transport, self._selection, (pin,), self._demand)
 
     def last_offset(self) -> int:
-        """Of the last row of the log at this cut; -1: there is none."""
+        """Returns the offset of the last row of the log at this cut; -1: there is none."""
         text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
         (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()
         return -1 if found["last"] is None else int(found["last"])
@@ -297,7 +297,7 @@ def ask(
     transport: Transport, statement: Statement, pins: Sequence[Pin], demand: Demand, *, explain: bool = False,
     prove: bool = False,
 ) -> Any:  # fmt: skip
-    """The exchange of a query."""
+    """Sends a query and returns the exchange."""
     body = body_of(statement, pins, demand)
     if explain:
         body["explain"] = True
@@ -307,7 +307,7 @@ def ask(
 
 
 def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
-    """A query as it is sent."""
+    """Builds the body of a query."""
     text, parameters = statement
     body: dict[str, Any] = {"sql": text}
     if parameters:
@@ -325,7 +325,7 @@ def _distinct(columns: Sequence[str]) -> bool:
 
 
 def parameters_of(given: Mapping[str, Any] | Collection[Any] | None) -> dict[str, Any] | list[Any] | None:
-    """As a query is sent them. Raises Invalid."""
+    """Converts the parameters of a query. Raises Invalid."""
     if given is None:
         return None
     if isinstance(given, Mapping):

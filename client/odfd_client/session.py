@@ -15,7 +15,7 @@ from odfd_client.values import DatasetInfo, Pin
 def connect(
     socket: str | os.PathLike[str] | None = None, *, token: str = "", ca_file: str | os.PathLike[str] | None = None
 ) -> Client:
-    """The node at a control socket: the one that is given, ``ODFD_SOCKET``, or where daemons listen by default.
+    """Connects to a node at a control socket: the given one, ``ODFD_SOCKET``, or the default of daemons.
 
     A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers questions over HTTP or Flight, about
     what it has published; with a ``token`` of its ``flight.tokens``, about all. ``ca_file``: certificates (PEM) that
@@ -43,14 +43,14 @@ class Client:
         self._transport = transport
 
     def datasets(self) -> list[DatasetInfo]:
-        """Its own and its mirrors."""
+        """Lists the node's own datasets and its mirrors."""
         found = self._transport.get("/datasets")
         if not isinstance(found, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         return [DatasetInfo.of(each) for each in found]
 
     def open(self, ref: str) -> Dataset:
-        """A dataset by its name or its id. Raises NotFound."""
+        """Returns a dataset by its name or its id. Raises NotFound."""
         if not isinstance(ref, str) or not ref:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
         self._transport.get(f"/datasets/{part(ref)}")
@@ -60,5 +60,5 @@ class Client:
         self, query: str, parameters: Mapping[str, Any] | Collection[Any] | None = None, *, pins: Sequence[Pin] = (),
         require: str | None = None, cut: bool = False,
     ) -> Query:  # fmt: skip
-        """A query. ``parameters``: in order for ``?``, or by name for ``$name``. Nothing is asked yet."""
+        """Builds a query. ``parameters``: in order for ``?``, or by name for ``$name``. Sends nothing yet."""
         return Query(self._transport, (query, parameters_of(parameters)), pins, Demand(require, cut))

@@ -28,7 +28,7 @@ class SliceFiles:
         self.told, self.schema, self._files, self._rows = told, schema, files, rows
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """Raises Bug where there are not as many rows as the node says."""
+        """Reads a table. Raises Bug where the number of rows differs from the node's."""
         table = self._dataset().to_table(columns=list(columns) or None)
         if table.num_rows != self._rows:
             raise Bug(f"the slices have {table.num_rows} rows, not {self._rows}", rule="answer")
@@ -46,7 +46,7 @@ class SliceFiles:
 
 
 def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles | None:
-    """``None`` where a query gives other types than slices have. Raises what the node answers instead."""
+    """Returns the files of a query; ``None`` where its types differ from those of slices. Raises the node's error."""
     exchange = transport.ask("POST", "/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)

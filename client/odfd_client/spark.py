@@ -96,7 +96,7 @@ class _Rows(InputPartition):  # type: ignore[misc]
 
 
 class OdfDataSource(DataSource):  # type: ignore[misc]
-    """The format ``odf``."""
+    """The Spark data source of format ``odf``."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Delivers new rows of a dataset as they come, each once. Events of the node say when to look, offsets what is new.
+"""Delivers new rows of a dataset, each once. Events of the node trigger reads, offsets identify new rows.
 
 A position is the offset of the last row that was delivered, and the block up to which was read. What comes later must
 stand on that block: where a history was rewritten, a listener ends with an error and never skips or repeats rows.
@@ -30,7 +30,7 @@ _LATEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Rows, and where to go on after them. Save ``position`` together with what was made of the rows."""
+    """Rows, and the position after them. Save ``position`` together with the results from the rows."""
 
     batch: pa.RecordBatch
     position: Position
@@ -38,7 +38,7 @@ class Update:
 
 
 class Source(ABC):
-    """What is listened to."""
+    """The port of a subscription to a node."""
 
     def __init__(self, transport: Transport, ref: str, *, always: bool, whole: bool) -> None:
         """``always``: there may be new rows though there is no new block. ``whole``: no row is left out."""
@@ -53,7 +53,7 @@ class Source(ABC):
         return found
 
     def newest(self, dataset: str) -> str:
-        """Hash of the newest block; empty: there is none."""
+        """Returns the hash of the newest block; empty: there is none."""
         found = self.transport.get(f"/datasets/{part(dataset)}/blocks", {"limit": 1})
         return str(found[0]["hash"]) if found else ""
 
@@ -77,7 +77,7 @@ class Source(ABC):
 
 
 def listen(source: Source, after: Position | None, *, follow: bool, seconds: float) -> Generator[Update, None, None]:
-    """See ``Dataset.listen``."""
+    """Implements ``Dataset.listen``."""
     described = source.describe()
     dataset = str(described["id"])
     if after is not None and after.id != dataset:

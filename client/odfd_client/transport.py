@@ -27,7 +27,7 @@ _SYSTEM_SOCKET = Path("/run/odfd/control.sock")
 
 
 def socket_path(given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
-    """The one that is given, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is said or there."""
+    """Returns the given path, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is set or exists."""
     named = given or environ.get("ODFD_SOCKET")
     if named:
         return Path(named)
@@ -40,12 +40,12 @@ def socket_path(given: str | os.PathLike[str] | None, environ: Mapping[str, str]
 
 
 def part(text: str) -> str:
-    """One step of a path, whatever is in it."""
+    """Encodes any text as one segment of a path."""
     return quote(text, safe=":")
 
 
 def is_url(text: object) -> bool:
-    """Whether a node is named by a URL. Raises Invalid for one that is neither of HTTP nor of Flight."""
+    """Whether a node is named by a URL. Raises Invalid for a URL of neither HTTP nor Flight."""
     if not isinstance(text, str) or "://" not in text:
         return False
     scheme = text.partition("://")[0]
@@ -106,7 +106,7 @@ class _SocketConnection(_Connection):
 
 
 class Exchange:
-    """An answer whose head was read. ``close`` ends what the node does for it; another thread may call it."""
+    """An answer whose head was read. ``close`` ends the node's work for it; another thread may call it."""
 
     def __init__(self, connection: _Connection, response: http.client.HTTPResponse, path: Path | str) -> None:
         self._connection, self._response, self._path = connection, response, path
@@ -120,7 +120,7 @@ class Exchange:
         return data
 
     def line(self, most: int) -> bytes:
-        """With its end. Raises Unreachable where there is none."""
+        """Returns a line with its end. Raises Unreachable where there is none."""
         with translated_faults(self._path):
             data = self._response.readline(most)
         if not data.endswith(b"\n"):
@@ -135,7 +135,7 @@ class Exchange:
         return data
 
     def descriptors(self) -> list[int]:
-        """Of files that came, in their order; they are the caller's from now on."""
+        """Returns the received file descriptors, in order, which the caller has to close."""
         opened = self._connection.opened
         found = opened.descriptors if isinstance(opened, _UnixSocket) else []
         taken = found[:]
@@ -143,7 +143,7 @@ class Exchange:
         return taken
 
     def interrupt(self) -> None:
-        """Whoever waits for more in another thread is told that the node is gone."""
+        """Makes a read in another thread fail as if the node had disconnected."""
         if self._connection.opened is not None:
             with suppress(OSError):  # it is closed already
                 self._connection.opened.shutdown(socket.SHUT_RDWR)
@@ -167,7 +167,7 @@ class Transport:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is reached by a URL, where it tells what anybody may read."""
+        """Whether it is a URL, which serves only public data without a token."""
         return self._url is not None
 
     def ask(
@@ -178,7 +178,7 @@ class Transport:
         body: Mapping[str, object] | None = None,
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
-        """Raises the error that the node tells, Unreachable, Refused."""
+        """Sends a request. Raises the node's error, Unreachable, Refused."""
         target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
         connection = self._connection(patience)
         try:
@@ -203,7 +203,7 @@ class Transport:
         return _Connection(host, port, timeout=patience)
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        """The JSON of an answer."""
+        """Returns the JSON of an answer."""
         exchange = self.ask("GET", path, query)
         try:
             return parsed(exchange.whole())
@@ -222,7 +222,7 @@ def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
 
 @contextmanager
 def translated_faults(path: Path | str) -> Iterator[None]:
-    """Within it, a fault of the connection is told as one of ours."""
+    """Converts connection errors within it to errors of this package."""
     try:
         yield
     except TimeoutError as error:

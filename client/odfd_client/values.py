@@ -1,4 +1,4 @@
-"""Defines what a node says beside rows."""
+"""Defines the values that a node sends besides rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odfd_client.errors import Bug, Invalid
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Where a dataset was cut for an answer. Given back, it gives the same rows."""
+    """The cut of a dataset for an answer. A query with it gives the same rows."""
 
     name: str
     id: str
@@ -24,7 +24,7 @@ class Pin:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Pin:
-        """Raises Invalid for what is no pin."""
+        """Decodes a pin. Raises Invalid."""
         try:
             number = fields["sequenceNumber"]
             texts = [fields["name"], fields["id"], fields["block"], fields.get("at", "")]
@@ -36,7 +36,7 @@ class Pin:
         return cls(name, dataset, block, number, at)
 
     def said(self) -> dict[str, Any]:
-        """As JSON, which ``odfctl sql --pin`` reads too."""
+        """Encodes a pin as JSON, also for ``odfctl sql --pin``."""
         values = asdict(self)
         values["sequenceNumber"] = values.pop("sequence_number")
         return values
@@ -44,7 +44,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class ReadStanding:
-    """How far what was read of a dataset may be relied on: ``blocks`` of ``of`` blocks, by ``fact``."""
+    """How far the data read of a dataset may be relied on: ``blocks`` of ``of`` blocks, by ``fact``."""
 
     name: str
     fact: str
@@ -54,7 +54,7 @@ class ReadStanding:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What comes before the rows of an answer."""
+    """The metadata before the rows of an answer."""
 
     pins: tuple[Pin, ...]
     standing: str
@@ -63,7 +63,7 @@ class Told:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Told:
-        """Raises Bug for what a node does not say."""
+        """Decodes the metadata. Raises Bug for an invalid one."""
         try:
             return cls(
                 pins=tuple(Pin.of(each) for each in fields["pins"]),
@@ -97,7 +97,7 @@ class DatasetInfo:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> DatasetInfo:
-        """Raises Bug for what a node does not say."""
+        """Decodes a dataset. Raises Bug for an invalid one."""
         try:
             return cls(
                 name=fields["name"],
@@ -118,7 +118,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a listener has come. ``str`` of it is one line of JSON; ``parse`` reads that."""
+    """The progress of a listener. ``str`` of it is one line of JSON; ``parse`` reads that."""
 
     id: str
     """Of the dataset."""

@@ -1,4 +1,4 @@
-"""Runs the process of Flight SQL: it serves at one socket, and asks the node at another.
+"""Runs the Flight SQL process: it serves at one socket, and sends requests to the node at another.
 
     python -m engines.flight --place DIR --version TEXT
 

@@ -88,13 +88,13 @@ CLASSES: Final[dict[str, Any]] = _classes()
 
 
 def packed(name: str, **values: Any) -> bytes:
-    """A message in an ``Any``, as commands and tickets travel."""
+    """Packs a message in an ``Any``, the form of commands and tickets."""
     wrapped = any_pb2.Any(type_url=_URL + name, value=CLASSES[name](**values).SerializeToString())
     return bytes(wrapped.SerializeToString())
 
 
 def unpacked(data: bytes) -> tuple[str, Any]:
-    """The name of a message and it, of an ``Any``. Raises Invalid."""
+    """Returns the name and the value of the message in an ``Any``. Raises Invalid."""
     wrapped = any_pb2.Any()
     _parse(wrapped, data, "a command of Flight SQL")
     name = wrapped.type_url.removeprefix(_URL)

@@ -109,14 +109,14 @@ def primary_keys(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
 
 
 def types(wanted: int | None) -> pa.Table:
-    """Of SQL; ``wanted``: those of one number."""
+    """Builds the table of SQL types; ``wanted``: only those of one number."""
     known = sorted(_SQL_TYPES, key=lambda each: (each[1], each[0]))
     rows = [_type_row(*each) for each in known if wanted is None or each[1] == wanted]
     return pa.Table.from_pylist(rows, TYPES)
 
 
 def sql_info(wanted: Sequence[int], version: str) -> pa.Table:
-    """``wanted``: numbers; none: all that are known."""
+    """Builds the table of server properties; ``wanted``: their numbers, or none for all."""
     known: dict[int, tuple[int, Any]] = {
         0: (0, "odfd"), 1: (0, version), 2: (0, pa.__version__), 3: (1, True), 4: (1, True), 5: (1, False),
         8: (3, 0), 9: (1, True), 10: (1, False), 11: (1, False), 500: (1, False), 501: (1, False), 502: (1, False),

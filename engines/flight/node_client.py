@@ -1,4 +1,4 @@
-"""Asks the node over its socket: rows of a query as they come, and what datasets there are. HTTP/1.1.
+"""Requests rows of queries and the list of datasets from the node over its socket. HTTP/1.1.
 
 The node is trusted, and what it says is parsed all the same. Blocking; for the threads of the server.
 """
@@ -48,7 +48,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Rows(io.RawIOBase):
-    """An answer: what is told first, then bytes of one Arrow stream. ``close`` ends what the node does for it.
+    """A response: its head, then bytes of one Arrow stream. ``close`` ends the node's work for it.
 
     ``begin`` waits for the first rows; another thread may interrupt that.
     """
@@ -62,7 +62,7 @@ class Rows(io.RawIOBase):
         self._response: http.client.HTTPResponse | None = None
 
     def begin(self) -> None:
-        """Raises the fault that the node tells, OSError, HTTPException."""
+        """Reads the head. Raises the fault that the node reports, OSError, HTTPException."""
         self._response = self._connection.getresponse()
         if self._response.status >= 400:
             raise _fault(self._response.read(MAX_ANSWER))
@@ -88,7 +88,7 @@ class Rows(io.RawIOBase):
         return count
 
     def interrupt(self) -> None:
-        """Whoever reads in another thread is told that the answer ended."""
+        """Ends the response for a reader in another thread."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -118,7 +118,7 @@ class NodeSocket:
         self._path = path
 
     def query(self, body: dict[str, Any], seen: Callable[[Rows], None]) -> tuple[Rows, pa.RecordBatchReader]:
-        """``seen`` is told of the answer before it has begun. Raises the fault that the node tells, Environment."""
+        """Runs a query; ``seen`` is called with the response before it starts. Raises the node's fault, Environment."""
         rows = Rows(self._connected("/query", body, None))
         seen(rows)
         try:
@@ -132,7 +132,7 @@ class NodeSocket:
             raise
 
     def passed(self, path: str, body: dict[str, Any], seen: Callable[[Rows], None]) -> Iterator[bytes]:
-        """The bytes of an answer; of a question that is refused, one frame that says why. Raises Environment."""
+        """Yields the bytes of a response, or one frame with the fault of a refused request. Raises Environment."""
         connection = self._connected(path, body, None)
         rows = Rows(connection)
         seen(rows)
@@ -148,7 +148,7 @@ class NodeSocket:
             rows.close()
 
     def datasets(self, token: str) -> list[Dataset]:
-        """What may be read. Raises the fault that the node tells, Environment."""
+        """Lists the datasets that the token may read. Raises the node's fault, Environment."""
         connection = self._connected("/datasets", {"token": token}, ANSWER_SECONDS)
         try:
             response = connection.getresponse()

@@ -40,7 +40,7 @@ OWN_ACTIONS: Final = {"odfd.query": "/query", "odfd.datasets": "/datasets"}
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """Of one call. ``token``: empty for whoever gives none."""
+    """The caller of one request. ``token`` is empty without authorization."""
 
     def __init__(self, token: str, answered: dict[str, str]) -> None:
         self.token, self._answered = token, answered
@@ -65,7 +65,7 @@ class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
 
 
 def token_of(header: str) -> str:
-    """A token in ``authorization``; empty: none. Anything else is a token that nobody has."""
+    """Returns the token in ``authorization``; empty if absent. Another scheme gives a token that never matches."""
     kind, _, rest = header.strip().partition(" ")
     if kind.lower() == "basic":
         try:
@@ -188,7 +188,7 @@ class RunningAnswers:
 
     @contextmanager
     def seeing(self, context: Any) -> Iterator[Callable[[Any], None]]:
-        """What is begun within it is interrupted when the client goes."""
+        """Interrupts responses that are started within it when the client disconnects."""
         noted: list[int] = []
 
         def seen(begun: Any) -> None:
@@ -229,7 +229,7 @@ class RunningAnswers:
 
 @contextmanager
 def translated_faults() -> Iterator[None]:
-    """Within it, a fault is told as gRPC tells it."""
+    """Converts faults raised within it to gRPC status errors."""
     try:
         yield
     except Fault as fault:
@@ -239,7 +239,7 @@ def translated_faults() -> Iterator[None]:
 
 
 def keep_traces() -> None:
-    """Traces of Python stay in the log of the process: pyarrow would send them to clients, beside the words."""
+    """Keeps Python tracebacks in the log of the process, since pyarrow would append them to the message for clients."""
 
     def name_of(kind: Any, value: Any = None, trace: Any = None, **_: Any) -> list[str]:
         error = kind if value is None else value
@@ -252,7 +252,7 @@ def keep_traces() -> None:
 
 
 def words(fault: Fault) -> str:
-    """One line: what is wrong and where, what to do, the rule."""
+    """Formats a fault as one line: what is wrong and where, what to do, the rule."""
     place = f" ({fault.place})" if fault.place else ""
     hint = f"; {fault.hint}" if fault.hint else ""
     return f"{fault.message}{place}{hint}{f' [{fault.rule}]' if fault.rule else ''}"

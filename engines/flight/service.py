@@ -49,7 +49,7 @@ Seen = Callable[[Any], None]
 
 
 def nobody(_: Any) -> None:
-    """Of whoever does not look."""
+    """Ignores responses; the default for callers that do not observe them."""
 
 
 class NodePort(Protocol):
@@ -61,7 +61,7 @@ class NodePort(Protocol):
 
 
 class Answer(NamedTuple):
-    """``begun``: what is to be closed at the end; ``None`` for a table."""
+    """A response; ``begun`` has to be closed at the end and is ``None`` for a table."""
 
     schema: pa.Schema
     batches: Any
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class FlightSql:
-    """Of one node, for all clients. Used from many threads."""
+    """Implements Flight SQL for all clients of one node. Used from many threads."""
 
     def __init__(self, node: NodePort, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._node, self._version, self._clock = node, version, clock
@@ -77,7 +77,7 @@ class FlightSql:
         self._held: HandleStore[Answer] = HandleStore(MOST_HELD, HELD_SECONDS, _close)
 
     def info(self, command: bytes, token: str, seen: Seen = nobody) -> tuple[pa.Schema, bytes]:
-        """The columns of an answer, and the ticket that fetches it."""
+        """Returns the columns of an answer, and the ticket that fetches it."""
         name, message = unpacked(command)
         if name == "CommandStatementQuery":
             return self._begun((message.query, None), token, seen)
@@ -87,7 +87,7 @@ class FlightSql:
         return self._described(name, message, token).schema, command
 
     def columns(self, command: bytes, token: str, seen: Seen = nobody) -> pa.Schema:
-        """The columns of an answer that nobody wants yet."""
+        """Returns the columns of an answer without running the query."""
         name, message = unpacked(command)
         if name == "CommandStatementQuery":
             return self._columns(message.query, token, seen)[0]
@@ -97,7 +97,7 @@ class FlightSql:
         return self._described(name, message, token).schema
 
     def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> Answer:
-        """Rows. Whoever fetches closes what was begun."""
+        """Fetches rows. The caller closes what was begun."""
         name, message = unpacked(ticket)
         if name != "TicketStatementQuery":
             return self._described(name, message, token)
@@ -127,7 +127,7 @@ class FlightSql:
         self._statements.take(_mine(token, _text(handle)))
 
     def cancel(self, ticket: bytes, token: str) -> str:
-        """What was begun for a ticket and not fetched is ended. Gives its handle: it may be under way."""
+        """Ends the unfetched answer of a ticket. Returns the handle, since the answer may be in transfer."""
         handle = self.handle_of(ticket, token)
         held = self._held.take(handle)
         if held is not None:
@@ -135,12 +135,12 @@ class FlightSql:
         return handle
 
     def handle_of(self, ticket: bytes, token: str) -> str:
-        """Of the answer that was begun for a ticket; empty for what was not. Raises Invalid."""
+        """Returns the handle of the answer that was begun for a ticket; empty if none was. Raises Invalid."""
         name, message = unpacked(ticket)
         return _mine(token, _ticket(message).held) if name == "TicketStatementQuery" else ""
 
     def passed(self, path: str, request: bytes, token: str, seen: Seen = nobody) -> Iterator[bytes]:
-        """What our client asks, and the node's own bytes for it. Raises Invalid."""
+        """Passes on a request of our client, and the node's bytes in return. Raises Invalid."""
         try:
             said = msgspec.json.decode(request or b"null", type=dict[str, Any] | None)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -242,7 +242,7 @@ def _plain(value: object) -> object:
 
 
 class Statement(msgspec.Struct, kw_only=True):
-    """What a client prepared. ``schema``: Arrow IPC of its columns."""
+    """A prepared statement. ``schema``: Arrow IPC of its columns."""
 
     token: str
     sql: str
@@ -251,7 +251,7 @@ class Statement(msgspec.Struct, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """What fetches an answer, again too: the same rows."""
+    """The ticket of an answer; fetching it again gives the same rows."""
 
     sql: str
     parameters: list[Any] | dict[str, Any] | None = None

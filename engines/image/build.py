@@ -56,7 +56,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code of the process."""
+    """Runs the command. Returns the exit code."""
     args = _parser().parse_args(arguments)
     try:
         lock = args.locks / "engine-image.txt"
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str, str]:
-    """Write the layout; digests of manifest and configuration. Raises Environment."""
+    """Writes the layout. Returns the digests of manifest and configuration. Raises Environment."""
     machine, tag = architecture()
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
     shutil.rmtree(layout, ignore_errors=True)
@@ -101,7 +101,7 @@ _LOCK_HEAD: Final = """\
 
 
 def base_items(lock: Path, cache: Path, written: Mapping[str, bytes]) -> Iterator[Item]:
-    """Debian's packages of a lock, and files of ours beside them by their absolute paths. Raises Environment."""
+    """Yields the Debian packages of a lock, and files of ours by their absolute paths. Raises Environment."""
     for locked in debian.read_lock(lock):
         yield from debian.items(debian.fetch(locked, cache))
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -127,7 +127,7 @@ def _subset(lock: Path) -> str:
 
 
 def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str = sys.executable) -> None:
-    """Wheels by their hashes, as files; nothing is compiled, so nothing depends on who did it, nor where.
+    """Installs wheels by their hashes, as files; nothing is compiled, so the result is reproducible.
 
     ``wanted`` as in a requirements file, ``folder`` for files on the way. Raises Environment.
     """
@@ -159,7 +159,7 @@ def _version(site: Path) -> str:
 
 
 def architecture() -> tuple[str, str]:
-    """Of this machine, in the words of images and of wheels. Raises Environment where nothing is locked for it."""
+    """Returns this machine's architecture as images and as wheels name it. Raises Environment where no lock has it."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise Environment(

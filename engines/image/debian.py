@@ -61,7 +61,7 @@ def read_lock(path: Path) -> list[Locked]:
 
 
 def fetch(locked: Locked, cache: Path) -> Path:
-    """The package from the cache or the sources that apt is set up with. Raises Environment."""
+    """Returns the package from the cache or the configured sources of apt. Raises Environment."""
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / f"{locked.digest}.deb"
     if not kept.is_file() or _digest(kept) != locked.digest:
@@ -77,7 +77,7 @@ def fetch(locked: Locked, cache: Path) -> Path:
 
 
 def lock(cache: Path) -> list[Locked]:
-    """What apt's sources offer now."""
+    """Locks the versions that apt's sources offer now."""
     cache.mkdir(parents=True, exist_ok=True)
     found = []
     for name in PACKAGES:
@@ -89,7 +89,7 @@ def lock(cache: Path) -> list[Locked]:
 
 
 def items(package: Path) -> Iterator[Item]:
-    """Its files and links, at their places below /usr. Raises Environment."""
+    """Yields a package's files and links, at their places below /usr. Raises Environment."""
     with tarfile.open(fileobj=io.BytesIO(_data(package)), mode="r:*") as tar:
         members = {_placed(member.name): member for member in tar if not member.isdir()}
         for path, member in members.items():

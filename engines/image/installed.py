@@ -1,4 +1,4 @@
-"""Describes the image of this installation: which digests are pinned, and what a process inside finds where.
+"""Describes the image of this installation: the pinned digests, and the paths inside.
 
 ``make engine-image`` leaves a layout, a record of its two digests and the image's files beside the interpreter; the
 record is as much to be trusted as our code, layout and files only as far as they hash to the record.
@@ -58,13 +58,14 @@ class Image:
 
 
 def installed_layout() -> Path:
-    """Where the installation's image is or would be."""
+    """Returns the path of the installation's image, which may not exist."""
     return Path(sys.prefix) / "share" / "odfd" / "engine-image"
 
 
 def unpack_for_all(layout: Path) -> None:
-    """Unpack the image for all nodes of the installation, in place of what was there, and remember what its files
-    hashed to. Raises Environment.
+    """Unpacks the image for all nodes of the installation, replaces the former one, and saves the digests of its files.
+
+    Raises Environment.
     """
     shutil.rmtree(_shared(layout), ignore_errors=True)
     digests = FileDigests(_digests(layout))
@@ -73,7 +74,7 @@ def unpack_for_all(layout: Path) -> None:
 
 
 def staged_preparation(image: Image) -> Path:
-    """An empty folder for what an engine leaves that is started to be quicker the next time."""
+    """Makes an empty folder for files that an engine leaves to start faster the next time."""
     folder = image.rootfs.with_name(f"{PREPARED}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -81,7 +82,7 @@ def staged_preparation(image: Image) -> Path:
 
 
 def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
-    """From now on all nodes of the installation use what is in ``staged``, and check it. Raises Environment."""
+    """Puts ``staged`` in use for all nodes of the installation, which check it. Raises Environment."""
     write_record(layout, image.manifest, image.config)  # whatever ends this on the way, the image can be used
     folder = image.rootfs.with_name(PREPARED)
     shutil.rmtree(folder, ignore_errors=True)
@@ -114,8 +115,10 @@ def write_record(layout: Path, manifest: str, config: str, prepared: str = "") -
 
 
 def installed(cache: Path, layout: Path | None = None) -> Image | str:
-    """The image, checked; or why there is none. Where the installation has not unpacked it for all its nodes, it is
-    unpacked below ``cache``, which takes seconds the first time.
+    """Returns the checked image, or why there is none.
+
+    If the installation has not unpacked it for all nodes, it is unpacked below ``cache``, which takes seconds the first
+    time.
     """
     place = layout or installed_layout()
     record = place.with_suffix(".json")

@@ -63,14 +63,14 @@ def dump(value: object) -> bytes:
 
 
 def blob_path(layout: Path, digest: str) -> Path:
-    """Raises Environment for what is no sha256 digest, and so no name of a file of ours."""
+    """Returns the path of a blob. Raises Environment for what is no sha256 digest, and so no name of a file of ours."""
     if _DIGEST.match(digest) is None:
         raise Environment(f"not a digest: {digest[:100]!r}", rule="image-digest")
     return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 
 def put(layout: Path, content: bytes) -> str:
-    """Keep a document; its digest."""
+    """Stores a document. Returns its digest."""
     digest = "sha256:" + hashlib.sha256(content).hexdigest()
     path = blob_path(layout, digest)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,10 @@ def put(layout: Path, content: bytes) -> str:
 def write_image(
     layout: Path, layers: list[Descriptor], config: Mapping[str, object], annotations: Mapping[str, str], name: str
 ) -> tuple[str, str]:
-    """Manifest, configuration and index over layers that are there already. Digests of manifest and configuration."""
+    """Writes manifest, configuration and index over existing layers.
+
+    Returns the digests of manifest and configuration.
+    """
     made = {**config, "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]}}
     raw = dump(made)
     told = Descriptor(media_type=CONFIG, digest=put(layout, raw), size=len(raw))
@@ -99,7 +102,7 @@ def write_image(
 
 
 def read_manifest(layout: Path) -> tuple[str, Manifest]:
-    """The one manifest of a layout and its digest. Raises Environment."""
+    """Reads the only manifest of a layout and its digest. Raises Environment."""
     try:
         index = msgspec.json.decode(_document(layout / "index.json"), type=_Index)
         if len(index.manifests) != 1:
@@ -126,7 +129,7 @@ def _document(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something to put in: bytes, a file of ours, or where a link points."""
+    """One item of a layer: bytes, a file of ours, or the target of a link."""
 
     path: PurePosixPath
     """From the root, without a leading slash."""
@@ -135,7 +138,7 @@ class Item:
 
 
 def files_below(folder: Path, place: str, skip: frozenset[str] = SKIPPED) -> Iterator[Item]:
-    """Every file and link below a folder, at the same place below ``place``."""
+    """Yields every file and link below a folder, at the same path below ``place``."""
     for path in folder.rglob("*"):
         inside = path.relative_to(folder)
         if skip & set(inside.parts) or (path.is_dir() and not path.is_symlink()):
@@ -148,7 +151,7 @@ def files_below(folder: Path, place: str, skip: frozenset[str] = SKIPPED) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class LayerContent:
-    """What one layer adds."""
+    """The content of one layer."""
 
     items: Iterable[Item]
     folders: tuple[str, ...] = ()
@@ -158,7 +161,10 @@ class LayerContent:
 
 
 def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[Entry]]:
-    """The layers, lowest first, under their digests, and all entries. ``epoch``: seconds for all times."""
+    """Writes layers, lowest first, under their digests. Returns them and all entries.
+
+    ``epoch``: seconds for all times.
+    """
     layers: list[Descriptor] = []
     entries: list[Entry] = []
     for part in parts:

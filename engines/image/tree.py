@@ -1,4 +1,4 @@
-"""Lists what a root file system holds, in a form that is hashed: path, kind, mode, and content by digest.
+"""Lists the contents of a root file system in a form that is hashed: path, kind, mode, and content by digest.
 
 The listing's digest is an annotation of the image's manifest, so whoever pins the manifest pins every file, and an
 unpacked image can be checked at each start without its layers.
@@ -39,12 +39,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """Canonical: sorted, one JSON array a line."""
+    """Encodes a listing canonically: sorted, one JSON array a line."""
     return b"\n".join(msgspec.json.encode(entry) for entry in sorted(entries))
 
 
 def decode(raw: bytes, digest: str) -> list[Entry]:
-    """The listing of ``digest``. Raises Environment."""
+    """Decodes the listing whose digest is ``digest``. Raises Environment."""
     if digest_of(raw) != digest:
         raise Environment("the listing of an unpacked image is not the one that its manifest names", rule="image-tree")
     return [msgspec.json.decode(line, type=Entry) for line in raw.split(b"\n")]
@@ -55,7 +55,7 @@ def digest_of(raw: bytes) -> str:
 
 
 def check(root: Path, entries: Iterable[Entry], digests: FileDigests) -> None:
-    """Compare a folder with a listing. Files are hashed again where they look changed. Raises Environment."""
+    """Compares a folder with a listing. Rehashes files that look changed. Raises Environment."""
     found = dict(_walk(root))
     for entry in entries:
         there = found.pop(entry.path, None)
@@ -72,7 +72,7 @@ def check(root: Path, entries: Iterable[Entry], digests: FileDigests) -> None:
 
 
 def listed(root: Path, digests: FileDigests) -> Iterator[Entry]:
-    """What a folder holds: files and folders. Raises Environment for anything else."""
+    """Yields a folder's files and folders. Raises Environment for anything else."""
     for path, found in _walk(root):
         kind = _kind(found)
         if kind not in ("f", "d"):

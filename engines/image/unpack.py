@@ -24,7 +24,7 @@ LISTING: Final = "listing"
 
 
 def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
-    """The image's root file system below ``cache``, unpacked if it is not there, and checked file by file.
+    """Returns the image's root file system below ``cache``, unpacked if absent, and checked file by file.
 
     ``digests``: remember them, and only what changed is hashed again. Raises Environment.
     """
@@ -42,7 +42,7 @@ def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
 
 
 def is_unpacked(cache: Path, digest: str) -> bool:
-    """Whether the image of this manifest lies below ``cache``; nothing is checked."""
+    """Whether the image of this manifest is below ``cache``, without a check of its contents."""
     return (_folder(cache, digest) / LISTING).is_file()
 
 

@@ -49,12 +49,12 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
 
 
 def recording(archive: PurePath, scratch: PurePath) -> tuple[str, ...]:
-    """What to give Python, for an engine that makes ``archive`` and leaves."""
+    """Returns Python's arguments for an engine that records ``archive`` and exits."""
     return ("-m", "engines.spark", "--scratch", str(scratch), "--quick", "--archive", str(archive), "--record-archive")
 
 
 def main() -> int:
-    """``python -m engines.provision.archive``: record one for the whole installation, unless it is there."""
+    """Runs ``python -m engines.provision.archive``: records an archive for the whole installation, unless it exists."""
     folder = install_folder()
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -40,7 +40,7 @@ _NETWORK: Final = "executors of a cluster need the network that it takes away"
 
 @dataclass(frozen=True, slots=True)
 class OnCluster:
-    """A Spark cluster that does the work of an engine of this machine."""
+    """A Spark cluster that executes the work of an engine of this machine."""
 
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``."""
@@ -78,7 +78,7 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class HostEngine:
-    """An engine and what is known of it. ``engine.run`` has still to be run."""
+    """An engine with its properties. ``engine.run`` has still to be run."""
 
     engine: WarmEngine
     identity: EngineIdentity

@@ -39,7 +39,7 @@ _MAX_PIECE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a start is given beyond the engine itself."""
+    """Additions to the engine that make its start faster."""
 
     mounts: tuple[Mount, ...] = ()
     archive: Mount | None = None
@@ -48,7 +48,7 @@ class Preparation:
 
 
 def of_host(archive: Path) -> Preparation:
-    """The archive that was recorded with the Java of this machine, and what it adds to if that has none of its own."""
+    """Returns the archive recorded with this machine's Java, and its base if the runtime has none of its own."""
     mount = Mount(archive, _ARCHIVE)
     base = Mount(base_of(archive), PurePosixPath(f"{_ARCHIVE}.base"), optional=True)
     return Preparation((mount, base) if base.source.is_file() else (mount,), mount)
@@ -101,7 +101,7 @@ async def _until_it_left(process: ConfinedProcess) -> tuple[int | None, str]:
 
 
 def main() -> int:
-    """``python -m engines.provision.preparation``: for the image of this installation, after it was unpacked."""
+    """Runs ``python -m engines.provision.preparation`` for the image of this installation, after it was unpacked."""
     layout, bubblewrap = installed_layout(), shutil.which("bwrap")
     try:
         with tempfile.TemporaryDirectory(prefix="odf-") as cache:

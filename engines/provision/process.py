@@ -36,7 +36,7 @@ _INSIDE: Final = PurePosixPath("/odf")
 
 
 class EngineProcess:
-    """``ready`` is set when the engine answers or is gone; ``gone`` when nothing of it is left running."""
+    """One process: ``ready`` is set when the engine answers or has exited, ``gone`` when no process of it is left."""
 
     def __init__(self, settings: WarmSettings, home: Path, on_event: OnEvent) -> None:
         self._settings = settings
@@ -58,7 +58,7 @@ class EngineProcess:
 
     @property
     def epitaph(self) -> str:
-        """How it ended and what it said last."""
+        """How the process ended, with its last output."""
         code = self._code
         how = "it never ran" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"{how}; it said: {' | '.join(self._last_words)}" if self._last_words else how
@@ -67,13 +67,13 @@ class EngineProcess:
         self._last_words.append(line)
 
     def leave(self, why: str) -> None:
-        """Begin the end; ``gone`` tells when it is over."""
+        """Starts to stop the process; ``gone`` is set when it has stopped."""
         if not self.is_leaving:
             self._tell("engine-leaving", why=why)
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Start, attend, end. Raises EngineLost if there is nothing to start."""
+        """Starts, supervises and ends the process. Raises EngineLost if there is nothing to start."""
         sockets = Path(tempfile.mkdtemp(prefix="odf-"))  # short: the path of a socket has 107 bytes
         try:
             staging = Staging(self._home)
@@ -151,7 +151,7 @@ class EngineProcess:
                 self.leave("idle")
 
     def note_failure(self, message: str, backtrace: str) -> None:
-        """Tell of a fault of the engine's own, whose backtrace is of no use to who asked."""
+        """Logs a fault of the engine itself, whose backtrace is of no use to the caller."""
         self._tell(ENGINE_FAILED, message=message, trace=tuple(backtrace[-MAX_BACKTRACE:].splitlines()))
 
     def _tell(self, event: str, **facts: object) -> None:

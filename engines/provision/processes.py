@@ -32,7 +32,7 @@ class _Place:
 
 
 class Processes:
-    """Usable while ``run`` runs."""
+    """The processes of an engine; usable while ``run`` runs."""
 
     def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
         self._settings = settings
@@ -45,7 +45,7 @@ class Processes:
         self._not_before = -float("inf")
 
     async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; then every process is stopped and its folders are removed."""
+        """Runs until cancelled; then stops every process and removes its folders."""
         await trio.to_thread.run_sync(_empty, self._settings.scratch)
         try:
             async with trio.open_nursery() as nursery:
@@ -57,7 +57,7 @@ class Processes:
             self._places.clear()
 
     def running(self) -> dict[str, EngineProcess]:
-        """By tenant, those that take requests now; not those that are on their way in or out."""
+        """Returns by tenant the processes that take requests now, without those that start or stop."""
         return {
             tenant: place.process
             for tenant, place in self._places.items()
@@ -66,7 +66,7 @@ class Processes:
 
     @asynccontextmanager
     async def lease(self, tenant: str) -> AsyncIterator[EngineProcess]:
-        """The tenant's process, which stays at least so long. Raises EngineLost."""
+        """Lends the tenant's process, which is kept alive meanwhile. Raises EngineLost."""
         with self._place(tenant) as place:
             async with place.turn:
                 process = place.process
@@ -92,7 +92,7 @@ class Processes:
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[EngineProcess]:
-        """A process of the caller's own, from its start to its end, beyond the number of the others. Raises EngineLost.
+        """Runs a process for the caller alone, in addition to the limit on the others. Raises EngineLost.
 
         Where all places are taken, one that nobody uses goes first: one more at a time costs more memory.
         """

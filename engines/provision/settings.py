@@ -1,4 +1,4 @@
-"""Declares what a warm engine is made of: program, sandbox, identity, and when processes come and go."""
+"""Declares the configuration of a warm engine: program, sandbox, identity, and when processes start and stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Isolation(enum.Enum):
 
 
 class Started(Protocol):
-    """Trio's task status, as far as it is used here."""
+    """The used part of Trio's task status."""
 
     def started(self) -> None: ...
 
@@ -43,7 +43,7 @@ AGAIN: Final = Backoff(first=1.0, most=60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmthLimits:
-    """When engines come and go; all in seconds."""
+    """Limits on when engine processes start and stop; all in seconds."""
 
     start: float = 120.0
     """From fork to the ready line: a cold JVM on a busy laptop takes twenty."""

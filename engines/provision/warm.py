@@ -48,7 +48,7 @@ Work: TypeAlias = "Callable[[GrpcEngine], Awaitable[A]]"
 
 
 class EnginePool:
-    """Engines by the name that a transform says, compared without case."""
+    """Engines by the name in a transform, compared without case."""
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         self._engines = {name.casefold(): engine for name, engine in engines.items()}
@@ -113,7 +113,7 @@ class WarmEngine(_Delegating):
         self._processes = Processes(settings, on_event)
 
     async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; then every process is stopped and its folders are removed."""
+        """Runs until cancelled; then stops every process and removes its folders."""
         await self._processes.run(task_status=task_status)
 
     def running(self) -> tuple[Running, ...]:
@@ -124,7 +124,7 @@ class WarmEngine(_Delegating):
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Engine]:
-        """A process of the caller's own, from its start to its end; whoever uses another one keeps it.
+        """Runs a process for the caller alone; another process in use stays.
 
         When nobody uses another one it goes first: two at once cost twice the memory. Raises EngineLost.
         """
@@ -132,7 +132,7 @@ class WarmEngine(_Delegating):
             yield _Held(self._settings, process)
 
     def drop(self, dataset: DatasetId, why: str) -> None:
-        """End the process that works for a dataset: a request that was cancelled may go on in it for ever.
+        """Ends the process that works for a dataset, since a cancelled request may continue in it forever.
 
         Whoever else uses it sees it gone, and may ask another again.
         """

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main() -> int:
-    """Without numpy and pandas, which Arrow and DuckDB load where they are: that takes longer than most queries."""
+    """Runs the process without numpy and pandas, whose import by Arrow and DuckDB takes longer than most queries."""
     modules: dict[str, Any] = sys.modules
     for name in ("numpy", "pandas"):
         modules[name] = None

@@ -70,7 +70,7 @@ class QuerySession:
         self._connection.execute(f"SET allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]")
 
     def warm(self) -> None:
-        """What is done once, before anybody waits for it: modules are loaded, and each step of a query is taken."""
+        """Loads modules and takes each step of a query once, before the first request waits for it."""
         self._shape("odfd warm", pa.schema([("x", pa.int64())]))
         self.prepare("SELECT 1")
         self._connection.sql('SELECT * FROM "odfd warm"').to_arrow_reader(BATCH_ROWS).read_all()
@@ -132,7 +132,7 @@ class QuerySession:
         judge_plan(json.loads(plan))
 
     def save(self, view: SliceView, path: Path) -> int:
-        """Write the rows of a view to a new file, from which they come back as they are; how many. Raises Refused."""
+        """Writes the rows of a view to a new file, unchanged. Returns their number. Raises Refused."""
         with _translated_faults(b"", ()):
             self._make(view)
             said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
@@ -144,7 +144,7 @@ class QuerySession:
     def translated_faults(
         self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
     ) -> _translated_faults:
-        """Within it, a fault while rows are read is told in the person's words."""
+        """Rewords faults within it, while rows are read, in terms of the user's statement."""
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
         return _translated_faults(prepared.statement, edits)
 
@@ -185,7 +185,7 @@ def over_views(prepared: Prepared, views: Sequence[SliceView], places: Sequence[
 
 
 def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
-    """The statement over views: each keeps the name that a person gave it, or the last part of the dataset's."""
+    """Returns the statement over views, each with the user's alias or the last part of the dataset's name."""
     parts: list[bytes] = []
     at = 0
     for table, view in edits:

@@ -38,7 +38,7 @@ def frame(kind: bytes, content: bytes) -> bytes:
 
 
 def parted(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
-    """Kind and content of a whole frame."""
+    """Splits a whole frame into kind and content."""
     return bytes(whole[:1]), whole[_HEADER.size :]
 
 
@@ -51,11 +51,11 @@ class FrameReader:
         """Bytes of ``_rest``, and those without which it is not looked at again."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Kinds and contents. Raises Invalid for what is no frame."""
+        """Yields kinds and contents. Raises Invalid for a malformed frame."""
         return ((kind, bytes(whole[_HEADER.size :])) for kind, whole in self.wholes(data))
 
     def wholes(self, data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        """Kinds, and whole frames, which are not copied. Raises Invalid for what is no frame."""
+        """Yields kinds and whole frames, which are not copied. Raises Invalid for a malformed frame."""
         self._rest.append(data)
         self._have += len(data)
         if self._have < self._need:

@@ -89,13 +89,13 @@ class QueryProcess:
         return self._process.returncode is None
 
     async def listen(self) -> None:
-        """Keep its last words, until it says no more."""
+        """Collects the last lines of its error output until the end."""
         with suppress(trio.ClosedResourceError):
             while piece := await self._process.stderr.receive_some(_PIECE):
                 self._said = (self._said + piece)[-_LAST_WORDS:]
 
     async def prepare(self, sql: str) -> TablesNamed:
-        """Raises the fault that it tells, LimitExceeded, EngineLost."""
+        """Prepares a statement. Raises the fault that the process reports, LimitExceeded, EngineLost."""
         with trio.move_on_after(START_SECONDS):
             await self._send(Prepare(sql=sql))
             async with aclosing(self._come()) as frames:
@@ -106,7 +106,7 @@ class QueryProcess:
         raise LimitExceeded("the query was not understood in time", rule="query-deadline", hint="ask something shorter")
 
     def link(self, files: Mapping[str, Path]) -> None:
-        """Show it files under names. Raises Environment."""
+        """Makes files visible to it under names. Raises Environment."""
         for name, path in files.items():
             try:
                 _linked(path, self._inputs / name)
@@ -117,18 +117,18 @@ class QueryProcess:
         return str(self._seen / name)
 
     def made(self, name: str) -> tuple[Path, str]:
-        """A file that it may write: where it lies, and where the process finds it."""
+        """Reserves a file for it to write. Returns the path here, and inside the sandbox."""
         return self._temporary / name, str(self._seen_temporary / name)
 
     async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, memoryview], None]:
-        """Kinds, and whole frames of rows and the end. Raises the fault that it tells, EngineLost."""
+        """Yields kinds, and whole frames of rows and the end. Raises the fault that the process reports, EngineLost."""
         await self._send(request)
         async with aclosing(self._come()) as frames:
             async for found in frames:
                 yield found
 
     async def save(self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int) -> Saved:
-        """Write views to files that it sees; those without a name are left. Raises as ``execute`` does."""
+        """Writes views to files that it sees, except those without a name. Raises as ``execute`` does."""
         wanted = Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most)
         async with aclosing(self.execute(wanted)) as frames:
             async for kind, whole in frames:
@@ -138,7 +138,7 @@ class QueryProcess:
         raise self._lost()
 
     async def stop(self) -> None:
-        """Cannot be cancelled."""
+        """Stops the process. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             await self._process.stop(0.0)
             await trio.to_thread.run_sync(lambda: shutil.rmtree(self._home, ignore_errors=True))
@@ -190,7 +190,7 @@ class QueryProcesses:
         return told.tasks_waiting, told.borrowed_tokens
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self._scratch, ignore_errors=True))
         try:
             async with trio.open_nursery() as nursery:
@@ -212,7 +212,7 @@ class QueryProcesses:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[QueryProcess]:
-        """A process for one query, when it is its turn. Raises Refused where no sandbox is good enough, EngineLost."""
+        """Lends a process for one query, in turn. Raises Refused where no sandbox is strong enough, EngineLost."""
         async with self._turns:
             choice = await self._isolation()
             process, self._spare = self._spare, None

@@ -50,7 +50,7 @@ _FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
 def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
-    """Raises Refused for what its words alone show. ``tree``: as ``check_statement`` takes it."""
+    """Raises Refused for a text that is visibly not repeatable. ``tree``: as ``check_statement`` takes it."""
     _look(tree["statements"][0]["node"], statement, is_sorted=False)
 
 

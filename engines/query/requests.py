@@ -1,4 +1,4 @@
-"""Declares the requests to the process of a query, its answers beside rows, and the layouts of rows as JSON.
+"""Declares the requests to the process of a query, its responses, and the layouts of rows as JSON.
 
 The process is not trusted: what it says has limits. Layouts are those that kamu's nodes know: objects, arrays, or a
 list for each column. Integers are numbers whatever their size; decimals, times and bytes are text. Pure.
@@ -63,7 +63,7 @@ class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of an answer, and how they leave."""
+    """Which rows of an answer are sent, and in which layout."""
 
     layout: Layout | None = None
     """``None``: as Arrow."""
@@ -118,7 +118,7 @@ class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_pieces(batches: Iterable[pa.RecordBatch], names: list[str], layout: Layout) -> Iterator[bytes]:
-    """One JSON value in pieces. Raises LimitExceeded."""
+    """Yields one JSON value in pieces. Raises LimitExceeded."""
     if layout == "JsonSoA":
         yield from _columns(batches, names)
         return

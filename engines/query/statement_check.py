@@ -1,4 +1,4 @@
-"""Checks a statement by DuckDB's own parse tree against lists of what may be in it; refuses all else by its name.
+"""Checks a statement by DuckDB's parse tree against lists of permitted nodes; refuses all others by name.
 
 One SELECT, over tables that the caller knows and functions that compute from their arguments. What a table is, is not
 decided here: the tables are returned with their places in the text. Names of common table expressions are told from
@@ -41,7 +41,7 @@ _MAX_DEPTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table that a statement reads, named at bytes ``start <= n < end`` of it."""
+    """A table that a statement reads, with the bytes ``start <= n < end`` of its name."""
 
     path: tuple[str, ...]
     start: int
@@ -58,13 +58,13 @@ class _Walk:
 
 @cache
 def functions() -> frozenset[str]:
-    """Of a query, by DuckDB's names in lower case."""
+    """Returns the functions permitted in a query, by DuckDB's names in lower case."""
     text = files(__package__).joinpath("functions.tsv").read_text(encoding="utf-8")
     return frozenset(line.lower() for line in text.splitlines() if not line.startswith("# "))
 
 
 def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
-    """The tables that a statement reads, in the order of the text. Raises Invalid, with the place.
+    """Returns the tables that a statement reads, in the order of the text. Raises Invalid, with the place.
 
     ``statement``: the text that was parsed, without its ``clauses``.
     """
@@ -84,7 +84,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
 
 
 def place_of(statement: bytes, at: int) -> str:
-    """``line 2, column 7``, counted from 1 in characters."""
+    """Formats a position as ``line 2, column 7``, counted from 1 in characters."""
     before = statement[:at].decode("utf-8", "replace")
     return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
 

@@ -48,7 +48,7 @@ class _Word:
 
 
 def take_out(statement: bytes) -> tuple[bytes, tuple[Clause, ...]]:
-    """The statement with blanks in place of its clauses, and these in their order."""
+    """Returns the statement with its clauses blanked, and the clauses in order."""
     words = list(_words(statement))
     clauses: list[Clause] = []
     place = 0
@@ -66,12 +66,12 @@ def take_out(statement: bytes) -> tuple[bytes, tuple[Clause, ...]]:
 
 
 def is_blank(between: bytes) -> bool:
-    """Whether nothing but blanks and comments is there."""
+    """Whether a text has only blanks and comments."""
     return next(_words(between), None) is None
 
 
 def name_end(statement: bytes, start: int, parts: int) -> int | None:
-    """Where a name of so many parts ends that begins at ``start``; ``None`` if there is none."""
+    """Returns where a name of that many parts ends that begins at ``start``; ``None`` if there is none."""
     wanted = 2 * parts - 1
     for number, word in enumerate(_words(statement[start:])):
         if (number % 2 == 1) != (word.text == b"."):
@@ -87,7 +87,7 @@ def first_of(statement: bytes, name: str) -> int | None:
 
 
 def with_backquotes(statement: bytes) -> str:
-    """The statement as Spark spells it: names in backquotes, and backslashes in texts are escapes."""
+    """Converts the statement to Spark's spelling: names in backquotes, and backslashes in texts escaped."""
 
     def spelt(token: re.Match[bytes]) -> bytes:
         word = token[0]

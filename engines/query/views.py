@@ -39,7 +39,7 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_computed(self) -> bool:
-        """Whether it is more than the rows of its files as they are."""
+        """Whether it differs from the plain rows of its files."""
         return self.fold != "log" or self.until is not None or self.mixed
 
 
@@ -52,13 +52,13 @@ def text(value: str) -> str:
 
 
 def files_sql(files: Sequence[str], *, mixed: bool) -> str:
-    """All rows of the files, in their order."""
+    """Builds SQL for all rows of the files, in their order."""
     named = ", ".join(text(each) for each in files)
     return f"read_parquet([{named}], union_by_name={str(mixed).lower()}, hive_partitioning=false)"
 
 
 def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
-    """Rows with the columns that are ``wanted``, from files that ``have`` others; both are types by name."""
+    """Builds SQL for rows with columns ``wanted``, from files with columns ``have``; both are types by name."""
     columns = ", ".join(_column(name, kind, have.get(name)) for name, kind in wanted.items())
     source = f"SELECT {columns} FROM {files_sql(view.files, mixed=view.mixed)}"
     if view.until is not None:
@@ -68,7 +68,7 @@ def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]
 
 
 def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
-    """What stands of the rows of ``source``, and of what held before them (``earlier``)."""
+    """Builds SQL for the rows of ``source`` that are in force, after those of before (``earlier``)."""
     offset = quoted(view.system[0])
     if view.fold == "log":
         return source

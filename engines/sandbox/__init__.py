@@ -1,1 +1,1 @@
-"""Isolates processes that run strangers' queries, at several levels; each is tried before it is relied on."""
+"""Isolates processes that run untrusted queries, at several levels; each is tested before it is used."""

@@ -1,4 +1,4 @@
-"""Defines what a sandbox is asked, a job and the folders it may see, and what it answers: a command line and paths.
+"""Declares the port of a sandbox: a job with the folders it may see, its command line and its paths.
 
 Values, one port, and its simplest level: starting is ``process``, trying is ``probe``. Every level can do every job,
 they differ in what the job could reach besides.
@@ -19,13 +19,13 @@ TETHER: Final = Path(__file__).with_name("tether.py")
 
 
 def tethered(python: str, processes: int | None, *, hold: bool = False) -> tuple[str, ...]:
-    """What to put before a command that runs inside: see ``tether``."""
+    """Returns the prefix for a command that runs inside: see ``tether``."""
     bound = "-" if processes is None else str(processes)
     return (python, "-I", "-S", "-c", TETHER.read_text(encoding="utf-8"), bound, "hold" if hold else "-")
 
 
 class Level(enum.Enum):
-    """Strongest first."""
+    """The levels of isolation, strongest first."""
 
     CONTAINER = "container"
     """A container of an image pinned by digest, made by podman or docker."""
@@ -38,13 +38,13 @@ class Level(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """0 is the weakest."""
+        """The order of the levels; 0 is the weakest."""
         return {"none": 0, "host": 1, "image": 2, "container": 3}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """``source`` of the host appears at ``target``; read-only unless said."""
+    """The host's ``source``, visible at ``target``; read-only by default."""
 
     source: Path
     target: PurePosixPath
@@ -79,31 +79,31 @@ class Command:
 
 
 class Sandbox(Protocol):
-    """One level, on this host."""
+    """One level of isolation on this host."""
 
     @property
     def level(self) -> Level: ...
 
     @property
     def python(self) -> str:
-        """The interpreter inside; it imports ``engines`` and what that needs."""
+        """The interpreter inside, which can import ``engines`` and its dependencies."""
 
     @property
     def java_home(self) -> Path | None:
-        """Inside, where the sandbox brings a Java of its own."""
+        """The path inside, where the sandbox has a Java of its own."""
 
     @property
     def bounds(self) -> Set[str]:
-        """Which of ``probe.BOUNDS`` it keeps by itself, without control groups of ours."""
+        """Which of ``probe.BOUNDS`` the sandbox enforces without control groups of ours."""
 
     def data(self) -> Sequence[bytes]:
-        """Contents that ``command`` wants as open files."""
+        """Returns contents that ``command`` needs as open files."""
 
     def command(self, job: Job, files: Sequence[int], /) -> Command:
-        """The whole command; ``files`` are descriptors of ``data``, in order."""
+        """Builds the whole command; ``files`` are descriptors of ``data``, in order."""
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
-        """Where the job finds a mount."""
+        """Returns the path of a mount for the job."""
 
 
 class PlainProcess:

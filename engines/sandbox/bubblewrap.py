@@ -42,7 +42,7 @@ _JAVA_PARTS: Final = ("conf", "lib")
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a sandbox is filled with: read-only mounts, links as (text, place), files as place and content.
+    """The contents of a sandbox: read-only mounts, links as (text, path), files as path and content.
 
     Everything appears under its own path, so that no path in an interpreter or a JVM has to change. Found anew at each
     start (an upgrade may have moved things); never includes a home directory or the node's state.
@@ -59,7 +59,7 @@ class Runtime:
 
 
 def host_runtime(java_homes: Iterable[Path]) -> Runtime:
-    """The runtime of the interpreter that runs this, plus the given Java homes."""
+    """Describes the runtime of the current interpreter, plus the given Java homes."""
     links = tuple((str(Path("/", name).readlink()), f"/{name}") for name in FROM_ROOT if Path("/", name).is_symlink())
     folders = [Path("/usr"), *(Path("/", name) for name in FROM_ROOT if not Path("/", name).is_symlink())]
     folders += [Path("/etc", name) for name in FROM_ETC]
@@ -72,7 +72,7 @@ def host_runtime(java_homes: Iterable[Path]) -> Runtime:
 
 
 def image_runtime(image: Image) -> Runtime:
-    """An unpacked image in place of the host's files."""
+    """Describes an unpacked image that replaces the host's files."""
     whole = Mount(image.rootfs, PurePosixPath("/"))
     return Runtime(Level.IMAGE, PYTHON, (whole,), java_home=Path(JAVA_HOME), environment=ENVIRONMENT)
 
@@ -162,7 +162,7 @@ class Bubblewrap:
 
 
 def counts_by_namespace(release: str) -> bool:
-    """Whether this Linux counts processes by user namespace, so that a limit within one is that of the sandbox."""
+    """Whether this Linux counts processes by user namespace, which makes a limit within one apply to the sandbox."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 

@@ -28,17 +28,17 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A job's groups: one folder in version 2, one for each controller in version 1."""
+    """The control groups of a job: one folder in version 2, one for each controller in version 1."""
 
     folders: tuple[Path, ...]
 
     @property
     def entrances(self) -> tuple[str, ...]:
-        """Files in which a process writes ``0`` to enter; what it starts from then on is inside."""
+        """Files in which a process writes ``0`` to enter; its later children are inside."""
         return tuple(str(folder / "cgroup.procs") for folder in self.folders)
 
     def end(self) -> None:
-        """Kill all that is inside. Idempotent; whoever started them reaps them."""
+        """Kills every process inside; their parent reaps them. Idempotent."""
         for folder in self.folders:
             if (folder / "cgroup.kill").exists():
                 with suppress(OSError):
@@ -47,7 +47,10 @@ class Group:
                 _kill_each(folder)
 
     def remove(self) -> bool:
-        """Whether it is gone: the kernel keeps a group as long as something in it still dies."""
+        """Removes the group.
+
+        Returns whether that succeeded: the kernel keeps a group until its last process is dead.
+        """
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()
@@ -56,14 +59,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Where this process may make groups."""
+    """The place where this process may make control groups."""
 
     version: int
     parents: Mapping[str, Path] = field(default_factory=dict)
     """By controller; in version 2 all are one folder."""
 
     def make(self, memory: int | None, processes: int | None) -> Group:
-        """A group with limits: bytes, swap included, and tasks. Raises OSError."""
+        """Makes a group with limits: bytes, swap included, and tasks. Raises OSError."""
         name = f"odfd-{os.getpid()}-{next(_numbers)}"
         folders = tuple(dict.fromkeys(parent / name for parent in self.parents.values()))
         group = Group(folders)
@@ -92,7 +95,7 @@ class Groups:
                 yield from ((folder / file, value) for file in _V1_LIMITS[controller] if (folder / file).exists())
 
     def sweep(self) -> list[str]:
-        """End what nodes that are gone have left; their names."""
+        """Ends groups left by stopped nodes. Returns their names."""
         swept = []
         for parent in dict.fromkeys(self.parents.values()):
             for folder in sorted(parent.glob("odfd-*")):
@@ -106,7 +109,10 @@ class Groups:
 
 
 def find_groups(root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> Groups | str:
-    """Where groups can be made, or why not. Where version 2 asks for it, moves this process into a group of its own."""
+    """Finds where groups can be made, or why not.
+
+    Where version 2 needs it, moves this process into a group of its own.
+    """
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError as error:
@@ -152,8 +158,11 @@ def _make_room(base: Path) -> None:
 
 
 def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> str:
-    """Bytes that this process may hold, with what it starts outside of groups. Why nothing keeps that; empty when it is
-    kept. Nothing is set below it at which the kernel slows the process: a node that crawls is worse than one anew."""
+    """Limits the bytes that this process and its children outside of groups may hold.
+
+    Returns why that is not enforced, or an empty text. Sets no limit below it at which the kernel throttles the
+    process: a restart is better than a throttled node.
+    """
     found = find_groups(root, membership)
     if isinstance(found, str):
         return found

@@ -1,4 +1,4 @@
-"""Runs inside a sandbox under trial and tries to do what must not be possible; says what it managed as JSON.
+"""Runs inside a sandbox under trial, attempts what must be impossible, and reports the results as JSON.
 
 Given to Python as text (``-I -S -c``), standard library only. Argument: a JSON object with what to try (see ``probe``).
 It never hides a success: an attempt that did not fail is reported as ``ok``.
@@ -19,7 +19,7 @@ _SECONDS = 2.0
 
 
 def main(task: dict[str, str]) -> None:
-    """Print ``{attempt: "ok" | reason}``."""
+    """Prints ``{attempt: "ok" | reason}``."""
     attempts: dict[str, Callable[[], object]] = {
         "own-loopback": _own_loopback,
         "host-loopback": lambda: _connect(socket.AF_INET, ("127.0.0.1", int(task["port"]))),

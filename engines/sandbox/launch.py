@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Does not return."""
+    """Executes the command. Does not return."""
     parent, memory, *rest = arguments
     groups, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     # The signal comes when the *thread* that forked us ends: starters must fork from a thread that lives as they do.

@@ -61,7 +61,7 @@ TRIAL_PROCESSES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """One level's trial; no ``problems``: it holds."""
+    """The result of one level's trial; it passed if there are no ``problems``."""
 
     level: Level
     problems: tuple[str, ...]
@@ -75,7 +75,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The level in use, and why stronger ones are not."""
+    """The level in use, and why stronger ones are not used."""
 
     sandbox: Sandbox
     passed_over: tuple[TrialResult, ...]
@@ -91,7 +91,7 @@ class Choice:
 
 
 async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None) -> Choice:
-    """The strongest level that holds here. Raises Refused if that is weaker than ``minimum``.
+    """Chooses the strongest level that works here. Raises Refused if that is weaker than ``minimum``.
 
     ``image``: an installed image, unpacked; or why there is none.
     """
@@ -120,7 +120,7 @@ async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image |
 
 
 async def unconfined(minimum: Level, why: str) -> Choice:
-    """A plain process, for what no isolation can hold. Raises Refused where that is weaker than ``minimum``.
+    """Chooses a plain process, where isolation is impossible. Raises Refused where that is weaker than ``minimum``.
 
     ``why``: what is wrong with every better level.
     """
@@ -163,7 +163,7 @@ def container(tool: str, image: Image) -> Sandbox | TrialResult:
 
 
 async def trial(sandbox: Sandbox, groups: Groups | None = None) -> TrialResult:
-    """Start the suspect in ``sandbox`` and judge what it managed."""
+    """Runs the escape probe in ``sandbox`` and evaluates its results."""
     with tempfile.TemporaryDirectory(prefix="odf-trial-") as folder, _baits(Path(folder)) as task:
         mounts = (
             Mount(Path(folder, "in"), PurePosixPath("/odf/in")),

@@ -28,7 +28,7 @@ _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
 class ConfinedProcess:
-    """A running job. ``stdout`` and ``stderr`` must be read, or the job will stop when a pipe is full."""
+    """A running job. The caller has to read ``stdout`` and ``stderr``, as the job blocks when a pipe is full."""
 
     def __init__(self, popen: subprocess.Popen[bytes], group: Group | None = None) -> None:
         assert popen.stdin is not None
@@ -52,13 +52,13 @@ class ConfinedProcess:
         return self._popen.poll()
 
     async def wait(self) -> int:
-        """Exit code, negative for a signal."""
+        """Waits for the end. Returns the exit code, negative for a signal."""
         while self._popen.poll() is None:
             await trio.lowlevel.wait_readable(self._pidfd)
         return self._popen.wait()
 
     def kill(self) -> None:
-        """End it and all that it started now. Idempotent; ``wait`` still has to reap it."""
+        """Kills the process and its children. Idempotent; ``wait`` still has to reap it."""
         if self._popen.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ class ConfinedProcess:
             self._group.end()
 
     async def stop(self, grace: float) -> int:
-        """Ask it to leave; after ``grace`` seconds kill it and its group. Cannot be cancelled."""
+        """Asks the process to exit; after ``grace`` seconds kills it and its group. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             await self.stdin.aclose()
             if self._popen.poll() is None:
@@ -94,7 +94,7 @@ async def _emptied(group: Group) -> None:
 
 
 def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedProcess:
-    """Start a job, in a control group of its own if ``groups`` are given.
+    """Starts a job, in a control group of its own if ``groups`` are given.
 
     Call it from the thread of the event loop. Raises EngineLost when there is nothing to run.
     """

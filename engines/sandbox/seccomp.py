@@ -67,7 +67,7 @@ _CLONE3: Final = 435
 
 
 class Instruction(NamedTuple):
-    """``struct sock_filter``: jumps count the instructions to pass over."""
+    """``struct sock_filter``; jumps count the instructions to skip."""
 
     code: int
     if_true: int
@@ -76,7 +76,7 @@ class Instruction(NamedTuple):
 
 
 def engine_filter(machine: str) -> list[Instruction]:
-    """The program for ``platform.machine()``. Raises Environment for a machine whose numbers are not known here."""
+    """Builds the program for ``platform.machine()``. Raises Environment for a machine with unknown syscall numbers."""
     if machine not in ARCHITECTURES:
         raise Environment(
             f"no system call filter for {machine}", rule="seccomp-machine", hint=f"known: {', '.join(ARCHITECTURES)}"
@@ -103,7 +103,7 @@ def assemble(program: list[Instruction]) -> bytes:
 
 
 def container_profile() -> bytes:
-    """The same closed list in the language of podman and docker, whose own profiles leave AF_VSOCK open.
+    """Encodes the same allow-list for podman and docker, whose own profiles permit AF_VSOCK.
 
     Conditions on one argument cannot be joined there, so each family that is not allowed has a rule.
     """

@@ -15,7 +15,7 @@ import threading
 
 
 def main(arguments: list[str]) -> None:
-    """Does not return."""
+    """Runs the command under the tether. Does not return."""
     processes, hold, *command = arguments
     if processes != "-":
         # Counted by user namespace since Linux 5.14: only what is in this sandbox.

@@ -38,7 +38,7 @@ GIB: Final = 1 << 30
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code of the process."""
+    """Runs the engine. Returns the exit code of the process."""
     args = _parser().parse_args(arguments)
     stopping = _stop_signals()
     learn_struct_types()

@@ -93,7 +93,7 @@ class SparkHandler:
         return self._identity()
 
     def validate(self, request: ValidateRequest) -> ValidateResponse:
-        """What a query would do, and all that is wrong with it, without data."""
+        """Describes what a query does, and lists its faults, without data."""
         if request.preprocess:
             return self._validate_preprocess(request)
         warnings: tuple[Diagnostic, ...] = ()
@@ -148,7 +148,7 @@ class SparkHandler:
             return run_ingest(opened, request, control)
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome:
-        """For a person who looks at data: any deterministic or other query, but no commands and no foreign code."""
+        """Runs a query for interactive use: it may be nondeterministic, but has no commands and no foreign code."""
 
         def run() -> RawQueryOutcome:
             with self._session(control) as session:

@@ -6,8 +6,9 @@ import gc
 
 
 def start() -> int:
-    """Run ``odfctl``; its exit code. What is loaded stays until the end: to look through it for garbage, in between and
-    at the end, takes as long as many answers.
+    """Runs ``odfctl`` and returns its exit code.
+
+    Disables garbage collection, as a pass takes as long as many answers.
     """
     gc.disable()
     from odfd.cli.main import main

@@ -1,6 +1,5 @@
-"""Declares the commands of ``odfctl`` beside what runs them, makes their parsers, reads durations, and asks for
-confirmation.
-"""
+"""Declares the commands of ``odfctl`` with their functions, makes their parsers, reads durations, and asks for
+confirmation."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _EXAMPLE: Final = "example:  "
 
 
 class Argument(NamedTuple):
-    """What ``add_argument`` of a parser takes."""
+    """The parameters of ``add_argument`` of a parser."""
 
     names: tuple[str, ...]
     options: dict[str, Any]
@@ -68,7 +67,7 @@ class Commands:
         writes_manifests: bool = False,
         **options: Any,
     ) -> Callable[[Run], Run]:
-        """Declare that the decorated function runs the command. ``writes_manifests``: ``-o manifest`` is for it too."""
+        """Declares that the decorated function runs the command. ``writes_manifests``: it accepts ``-o manifest``."""
 
         def declare(run: Run) -> Run:
             def register(subparsers: Subparsers, path: str) -> None:
@@ -83,7 +82,7 @@ class Commands:
         return declare
 
     def group(self, name: str, *, example: str = "", **options: Any) -> Commands:
-        """Declare a command that has commands of its own."""
+        """Declares a command with subcommands."""
         inner = Commands()
 
         def register(subparsers: Subparsers, path: str) -> None:
@@ -94,12 +93,12 @@ class Commands:
         return inner
 
     def include(self, *others: Commands) -> None:
-        """Add commands that other modules declare."""
+        """Adds commands that other modules declare."""
         for other in others:
             self._entries += other._entries
 
     def register(self, subparsers: Subparsers, path: str = "odfctl", only: str | None = None) -> None:
-        """Add a parser for each, or for the one named ``only``. ``path``: what is typed before its name."""
+        """Adds a parser for each, or for the one named ``only``. ``path``: the words before its name."""
         for name, register in self._entries:
             if only in (None, name):
                 register(subparsers, path)
@@ -130,7 +129,7 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "
 
 
 def seconds(text: str) -> float:
-    """A duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
+    """Parses a duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
     match = _DURATION.match(text)
     if match is None:
         raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m or 1h")

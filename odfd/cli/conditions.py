@@ -32,7 +32,7 @@ class Exists:
     wanted: bool
 
     def check(self, view: type[msgspec.Struct]) -> None:
-        """Of whatever there is."""
+        """Accepts any view."""
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
         return (value is not None) is self.wanted
@@ -45,7 +45,10 @@ class Compares:
     operand: str
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
-        """False while the thing, or the field, is not there. Raises Usage when they cannot be compared."""
+        """Compares the value. False while the resource, or the field, is absent.
+
+        Raises Usage when they cannot be compared.
+        """
         found: Any = value
         for step in self.field.split("."):
             if not isinstance(found, Mapping) or step not in found:
@@ -100,7 +103,7 @@ class Compares:
 
 
 def is_finished(task: Mapping[str, Any] | None) -> bool:
-    """Whether a task is over, well or not; also of one that is not there: nothing more will become of it."""
+    """Whether a task has ended, with success or not; an absent task has ended too."""
     return task is None or task["state"] not in ("waiting", "running")
 
 

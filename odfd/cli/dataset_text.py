@@ -1,4 +1,4 @@
-"""Formats columns of datasets, what is known of their values, and row counts. Pure."""
+"""Formats columns of datasets, their profiles, and row counts. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PROFILE: Final[tuple[TableColumn[wire.ColumnProfile], ...]] = (
 
 
 def schema_table(columns: Sequence[wire.Column]) -> str:
-    """With comments where there are any."""
+    """Formats columns as a table, with comments where there are any."""
     return render((*_FIELDS, _COMMENT) if any(each.comment for each in columns) else _FIELDS, columns)
 
 
 def profile_text(profile: wire.DataProfile) -> str:
-    """A table of the columns, and how far it may be believed."""
+    """Formats a table of the columns, and the coverage of the profile."""
     if not profile.columns:
         return profile.message
     table = (*_PROFILE, _COMMENT) if any(each.comment for each in profile.columns) else _PROFILE
@@ -39,7 +39,7 @@ def profile_text(profile: wire.DataProfile) -> str:
 
 
 def size_text(profile: wire.DataProfile, records: int | None) -> str:
-    """Of all slices; by those that were looked at where they are not all."""
+    """Formats the size of all slices; an estimate from the inspected slices if those are not all."""
     if profile.is_whole or not profile.records:
         return f"{formatting.size(profile.bytes)} in {formatting.plural(profile.slices, 'slice')}"
     whole = profile.bytes * (records or profile.records) / profile.records
@@ -89,7 +89,7 @@ _TOLD_REASONS: Final = 4
 
 
 def rows_text(rows: wire.RowCounts | None) -> str:
-    """``5 read: 3 appended, 2 unchanged``; empty where all that was read was appended, or nothing was read."""
+    """Formats ``5 read: 3 appended, 2 unchanged``; empty if all rows were appended, or none read."""
     if rows is None:
         return ""
     parts = [f"{number:,} {word}" for field, word in _SAID.items() if (number := getattr(rows, field))]
@@ -107,7 +107,7 @@ def rows_text(rows: wire.RowCounts | None) -> str:
 
 
 def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
-    """``skipped a.csv, b.csv and 2 more (it is empty), …``: files of one reason together."""
+    """Formats ``skipped a.csv, b.csv and 2 more (it is empty), …``: files grouped by reason."""
     if not skipped:
         return ""
     names: dict[str, list[str]] = {}

@@ -54,7 +54,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
 
 
 def card(view: wire.CardView) -> str:
-    """Of a dataset that is not here: what its publisher tells, and what is known here of that."""
+    """Formats a dataset that is not here: its publisher's description, and what this node knows of it."""
     licence = f"{view.license}  {view.license_url}".rstrip() or "not said"
     head = fields(
         [
@@ -101,7 +101,7 @@ def _rows(totals: wire.RowTotals | None) -> str:
 
 
 def plain(value: Mapping[str, Any]) -> str:
-    """Any value, as its fields in YAML: every kind can be described before it has a page of its own."""
+    """Formats any value as its fields in YAML, for kinds without a view of their own."""
     return to_yaml({name: field for name, field in value.items() if field not in (None, "", [], {})})
 
 
@@ -112,7 +112,7 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 
 def attachment_text(attachment: wire.Attachment) -> str:
-    """Its path and what it says, indented."""
+    """Formats the path and the text of an attachment, indented."""
     begun = visible(attachment.content.replace("\r\n", "\n")[:_MOST_CHARACTERS])
     markdown = attachment.path.lower().endswith(_MARKDOWN)
     lines = (_laid_out(begun) if markdown else begun).strip("\n").splitlines()

@@ -16,14 +16,14 @@ _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def cell(value: Any) -> str:
-    """A value of a record."""
+    """Formats a value of a record."""
     if value is None:
         return NOTHING
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def count(value: Any) -> str:
-    """``336,776``."""
+    """Formats a number as ``336,776``."""
     return NOTHING if value is None else f"{value:,}"
 
 
@@ -41,14 +41,14 @@ def size(value: float | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """``45 s``, ``4 min``, ``3 h``, ``12 d``."""
+    """Formats a duration as ``45 s``, ``4 min``, ``3 h``, ``12 d``."""
     whole = max(0, int(seconds))
     length, unit = next(((length, unit) for length, unit in _SPANS if whole >= length), _SPANS[-1])
     return f"{whole // length} {unit}"
 
 
 def ago(time: str | None, now: Instant) -> str:
-    """``4 min ago``; a time ahead of ours is said as it is."""
+    """Formats ``4 min ago``; a future time as it is."""
     if not time:
         return NOTHING
     try:
@@ -59,7 +59,7 @@ def ago(time: str | None, now: Instant) -> str:
 
 
 def moment(time: str | None) -> str:
-    """A time without what says nothing: midnight is a date, zero fractions and the zone are left out."""
+    """Formats a time without redundant parts: midnight is a date; zero fractions and the zone are left out."""
     if not time:
         return NOTHING
     date, _, clock = time.rstrip("Z").partition("T")
@@ -69,7 +69,7 @@ def moment(time: str | None) -> str:
 
 
 def digest(text: str | None) -> str:
-    """A hash or digest, shortened so that two can be compared by eye: ``f1620 9c41…b2``, ``sha256:5d1e…a0``."""
+    """Shortens a hash or digest so that two can be compared by eye: ``f1620 9c41…b2``, ``sha256:5d1e…a0``."""
     if not text:
         return NOTHING
     for mark, gap in (("f1620", " "), ("fe09600120", " "), ("sha256:", "")):
@@ -79,7 +79,7 @@ def digest(text: str | None) -> str:
 
 
 def identity(text: str | None) -> str:
-    """A DID or peer id, shortened: ``did:odf:fed01a3…7c``, ``z6Mkt…Qe4``."""
+    """Shortens a DID or peer id: ``did:odf:fed01a3…7c``, ``z6Mkt…Qe4``."""
     if not text:
         return NOTHING
     if text.startswith("did:odf:") and len(text) > 24:

@@ -43,7 +43,7 @@ class Kind(Generic[V]):
         session.answer(answer, lambda row: self._table([row], session))
 
     def show_all(self, session: Session, answer: Answer[list[V]], none: str = "") -> None:
-        """``none`` is said where there is none."""
+        """Shows all resources of the kind, or the text ``none``."""
         session.answer(answer, lambda rows: self._table(rows, session))
         if not answer.value and none:
             session.remark(none)
@@ -188,17 +188,6 @@ def _sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]
     )
 
 
-def _elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    """Of sets."""
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("SET", lambda row: row.spec["set"].partition(":")[2]),
-        TableColumn("KEY", lambda row: row.spec["key"]),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
 def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -233,20 +222,20 @@ def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
 
 
 def phase_text(row: wire.ResourceView) -> str:
-    """``Failed(code)`` where it failed; a star where what was acted upon is not what is declared now."""
+    """Formats the phase: ``Failed(code)`` after a failure; with a star where an older declaration was acted upon."""
     phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
     behind = "" if row.status.get("observedGeneration") == row.generation else "*"
     return (f"{phase}({code})" if phase == "Failed" else phase) + behind
 
 
 def conditions_text(status: Mapping[str, Any]) -> str:
-    """By the last part of their URIs."""
+    """Formats conditions by the last part of their URIs."""
     conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
     return labels_text(conditions)
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:
-    """As ``-l`` takes them."""
+    """Formats labels as ``-l`` takes them."""
     shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
     return ",".join(shown) or formatting.NOTHING
 
@@ -302,8 +291,6 @@ WEBHOOK: Final = Kind(
 SECRET_SET: Final = Kind(
     "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
 )
-VARIABLE: Final = Kind("variable", ("variables",), "/resources/variable", _name, _elements, wire.ResourceView)
-SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elements, wire.ResourceView)
 REPOSITORY: Final = Kind(
     "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
 )
@@ -313,17 +300,15 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
-    REPOSITORY, WEBHOOK, RESOURCE,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK,
+    RESOURCE,
 )  # fmt: skip
-DECLARED: Final = (
-    DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY, WEBHOOK,
-)  # fmt: skip
+DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK)
 """Those that have labels, and can be watched."""
 
 
 def find(word: str) -> Kind[Any]:
-    """By name or alias, whatever the case. Raises Usage."""
+    """Returns a kind by name or alias, ignoring case. Raises Usage."""
     low = word.lower()
     for kind in KINDS:
         if low == kind.name or low in kind.aliases:

@@ -17,7 +17,7 @@ Key = tuple[str, int]
 
 
 def record_tree(answer: wire.Lineage) -> str:
-    """Each record once; where it comes again its first place is named by its number."""
+    """Formats records as a tree, each once; a repetition refers to the number of the first place."""
     known = {(each.id, each.offset): each for each in answer.records}
     lines = list(_record(known, (answer.id, answer.record), set(), ""))
     if not answer.complete:
@@ -114,7 +114,7 @@ def _row_text(row: wire.LineageRow, record: wire.LineageRecord) -> str:
 
 
 def graph_tree(graph: wire.LineageGraph) -> str:
-    """What it is made of, and what is made of it."""
+    """Formats the inputs of a dataset, and the datasets derived from it, as a tree."""
     nodes = {node.id: node for node in graph.nodes}
     lines = list(_above(nodes, graph.id, set()))
     below = [node for node in graph.nodes if node.relation == "downstream"]
@@ -162,7 +162,7 @@ _SHAPES: Final = {"root": ("box", "[", "]"), "derivative": ("ellipse", "([", "])
 
 
 def dot(graph: wire.LineageGraph) -> str:
-    """For ``dot -Tsvg``. Arrows lead from what is read to what is made of it; the dataset asked about is bold."""
+    """Formats for ``dot -Tsvg``. Arrows lead from inputs to outputs; the requested dataset is bold."""
     nodes = _whole(graph)
     lines = ["digraph lineage {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     for name, node in nodes.values():
@@ -175,7 +175,7 @@ def dot(graph: wire.LineageGraph) -> str:
 
 
 def mermaid(graph: wire.LineageGraph) -> str:
-    """For a fenced block of Markdown."""
+    """Formats for a fenced block of Markdown."""
     nodes = _whole(graph)
     lines = ["flowchart LR"]
     for name, node in nodes.values():

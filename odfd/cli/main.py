@@ -42,7 +42,7 @@ def _width() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong usage is a fault like any other; options are never abbreviated; examples keep their lines."""
+    """Reports wrong usage as a fault, never abbreviates options, and keeps the lines of examples."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)

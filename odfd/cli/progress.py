@@ -67,14 +67,14 @@ class Meter:
             self._last_line, self._last_text = now, text
 
     def clear(self) -> None:
-        """Leave the terminal as if nothing had been drawn."""
+        """Clears the meter from the terminal."""
         if self._drawn:
             output.draw(self._stream, "")
             self._drawn = False
 
 
 def describe(task: wire.TaskView, rate: float) -> str:
-    """One line: what, how far, how fast (units a second), how long still."""
+    """Formats one line: what, progress, speed (units a second), time left."""
     parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
     if task.state == "waiting":
         return "  ".join([*parts, "waiting for its turn"])
@@ -99,7 +99,7 @@ def describe(task: wire.TaskView, rate: float) -> str:
 
 
 def bar(share: float) -> str:
-    """``━━━━━━━━╸━━━``, always BAR characters."""
+    """Formats ``━━━━━━━━╸━━━``, always BAR characters."""
     halves = round(max(0.0, min(1.0, share)) * 2 * BAR)
     return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(BAR, "┄")
 
@@ -109,21 +109,21 @@ _GOING_ON: Final = ("waiting", "running")
 
 
 class Detached(KeyboardInterrupt):
-    """The person went away; the work did not."""
+    """The user left; the task continues in the daemon."""
 
 
 def follow(session: Session, ref: wire.TaskRef, kind: type[T]) -> Answer[T]:
-    """Wait for the task ``ref`` and return its result, a ``kind``. Raises its fault, or Detached on ``^C``."""
+    """Waits for the task ``ref`` and returns its result, a ``kind``. Raises its fault, or Detached on ``^C``."""
     return Answer.of(_result(session, ref.id), kind)
 
 
 def submit(session: Session, path: str, request: wire.Request, kind: type[T]) -> Answer[T]:
-    """Ask for a long operation with a POST, and follow it."""
+    """Starts a long operation with a POST, and follows it."""
     return Answer.of(result_of(session, path, request), kind)
 
 
 def result_of(session: Session, path: str, request: Body) -> Any:
-    """The JSON of what ``submit`` answers with. Types are loaded to show how far it is, while the daemon works."""
+    """Returns the JSON of the result of ``submit``. Loads the types for progress while the daemon works."""
     return _result(session, _member(session.client.ask("POST", path, request), "id"))
 
 

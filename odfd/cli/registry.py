@@ -123,5 +123,5 @@ def entries() -> dict[str, CommandEntry]:
 
 
 def load(entry: CommandEntry, subparsers: Subparsers) -> None:
-    """Let the entry's module add its parser."""
+    """Lets the entry's module add its parser."""
     importlib.import_module(entry.module).commands.register(subparsers, only=entry.name)

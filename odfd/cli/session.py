@@ -1,4 +1,4 @@
-"""Holds what one run of ``odfctl`` needs: the client, the output format, and where messages go.
+"""Holds the context of one run of ``odfctl``: the client, the output format, and the message stream.
 
 Answers go to standard output and are alone there; progress, hints and warnings go to standard error.
 """
@@ -49,15 +49,15 @@ class Session:
 
     @property
     def again(self) -> str:
-        """How a command that talks to the same daemon begins."""
+        """The first words of a command for the same daemon."""
         return f"odfctl --socket {self._socket}" if self._socket else "odfctl"
 
     def answer(self, answer: Answer[T], table: Callable[[T], str]) -> None:
-        """Print what the daemon said in the format asked for: the JSON as it came, or what ``table`` makes of it."""
+        """Prints the daemon's answer in the requested format: the JSON unchanged, or the text of ``table``."""
         self.show(answer.sent, lambda _: table(answer.value))
 
     def show(self, value: Any, table: Callable[[Any], str]) -> None:
-        """Print a value of JSON that ``odfctl`` made itself."""
+        """Prints a value of JSON that ``odfctl`` made itself."""
         if self.output == "table":
             text = table(value)
         elif self.output == "yaml":
@@ -71,20 +71,20 @@ class Session:
             say(text.rstrip("\n"))
 
     def line(self, value: Any, text: str) -> None:
-        """One item of an answer that has no end, and what is said of it to a person."""
+        """Prints one item of an unbounded answer, as JSON or as text."""
         if self.output == "table":
             output.say(text)
         else:
             output.say_json(to_json(value))
 
     def remark(self, text: str) -> None:
-        """For a person, beside the answer."""
+        """Prints a remark for people, separate from the answer."""
         if not self.quiet:
             output.remark(text)
 
 
 def socket_path(given: str | None, environ: Mapping[str, str]) -> Path:
-    """``--socket``, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is said or is there."""
+    """Returns ``--socket``, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is given or exists."""
     named = given or environ.get("ODFD_SOCKET")
     if named:
         return Path(named)

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class TableColumn(NamedTuple, Generic[R]):
-    """A heading, and how a row's cell is said."""
+    """A heading, and the formatter of a row's cell."""
 
     title: str
     cell: Callable[[R], str]
@@ -26,7 +26,7 @@ class TableColumn(NamedTuple, Generic[R]):
 
 
 def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> str:
-    """Heading and rows, without a final newline."""
+    """Formats heading and rows, without a final newline."""
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]
     widths = [max(width(line[place]) for line in grid) for place in range(len(columns))]
@@ -50,7 +50,7 @@ def width(text: str) -> int:
 
 
 def clean(text: str, most: int) -> str:
-    """On one line, with nothing in it that a terminal obeys: names and messages come from strangers."""
+    """Formats on one line, without control characters, since names and messages come from other nodes."""
     safe = one_line(text)
     return safe if len(safe) <= most else safe[: most - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""Formats what is known of a dataset: how far to rely on it, who says so, and what was found wrong. Pure."""
+"""Formats the evaluation of a dataset: how far to rely on it, on whose statements, and the faults found. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOKED_INTO: Final = {
 
 
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
-    """``again``: the words with which this ``odfctl`` is called."""
+    """Formats the view; ``again``: the first words of an ``odfctl`` command for the same daemon."""
     fresh = {True: ", fresh", False: ", not fresh", None: ""}[view.facts.fresh]
     unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
     if view.facts.met == "networks":
@@ -88,7 +88,7 @@ def _reach(view: wire.TrustView) -> str:
 
 
 def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:
-    """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
+    """Yields how far a witness cosigned, why it does not when asked, and remarks for its operator."""
     name, size = clean(witness.name, 80), witness.size
     text = (
         "cosigned nothing"

@@ -1,4 +1,4 @@
-"""Defines the interface between the daemon and the node it runs: what the node gets, and what it returns.
+"""Defines the interface between the daemon and the node it runs: the node's context, and its assembled parts.
 
 ``daemon.wiring`` makes the context, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
 """
@@ -23,7 +23,7 @@ from odfd.runtime.tasks import TaskBoard
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every service stands on."""
+    """The context of every service."""
 
     clock: Clock
     logger: Logger
@@ -40,7 +40,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A node that can be asked, and its long-lived parts in the order in which they start."""
+    """A node that serves requests, and its long-lived parts in the order of their start."""
 
     api: Application
     """What the control socket serves."""

@@ -34,7 +34,7 @@ def task_view(task: Task) -> wire.TaskView:
 
 
 def task_ref(task: Task) -> wire.TaskRef:
-    """What a service answers with when it has submitted work."""
+    """Returns a service's response for submitted work."""
     return wire.TaskRef(id=task.id, kind=task.kind, target=task.target)
 
 
@@ -68,7 +68,7 @@ class BoardTasks:
         self._board = board
 
     async def list(self, *, brief: bool = False) -> Sequence[wire.TaskView]:
-        """``brief``: without the results of those that are done, which may be large."""
+        """Lists tasks; ``brief``: without the results of finished ones, which may be large."""
         views = [task_view(task) for task in self._board.list()]
         return [msgspec.structs.replace(view, result=None) for view in views] if brief else views
 
@@ -94,11 +94,11 @@ class LogEvents:
         self._log = log
 
     def kept(self, kinds: Sequence[str] = ()) -> list[wire.EventView]:
-        """All that are kept, oldest first; of these kinds, or of kinds beginning with them."""
+        """Lists all kept events, oldest first; of these kinds, or of kinds beginning with them."""
         return [event_view(event) for event in self._log.kept() if not kinds or _is_of(event.kind, kinds)]
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
-        """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
+        """Yields events after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
         async with aclosing(self._log.follow(since)) as all_news:
             async for news in all_news:
                 if isinstance(news, Lagged) or not kinds or _is_of(news.kind, kinds):

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Answer(Generic[T]):
-    """What the daemon said."""
+    """A response of the daemon."""
 
     __slots__ = ("sent", "value")
 
@@ -63,7 +63,7 @@ class Answer(Generic[T]):
 
 
 class Client:
-    """Talks to the daemon that listens at ``path``. Methods raise the fault the daemon told, or Unreachable.
+    """Calls the daemon that listens at ``path``. Methods raise the fault that the daemon reports, or Unreachable.
 
     ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
     """
@@ -84,7 +84,7 @@ class Client:
         return self._json("DELETE", path, kind)
 
     def ask(self, method: str, path: str, body: Body | None = None, query: Query | None = None) -> Any:
-        """The JSON of an answer."""
+        """Returns the JSON of a response."""
         data = None if body is None else _encoded(body)
         with self._asked(method, path, query, data, {"content-type": "application/json"}) as answer:
             return _parsed(answer.whole(MAX_ANSWER))
@@ -94,7 +94,7 @@ class Client:
             return answer.whole(MAX_ANSWER)
 
     def download(self, path: str, out: BinaryIO) -> int:
-        """Write the bytes of an answer to ``out`` as they come; their number."""
+        """Writes the bytes of a response to ``out`` as they arrive; returns their number."""
         total = 0
         with self._asked("GET", path) as answer:
             for data in answer.chunks():
@@ -103,18 +103,20 @@ class Client:
         return total
 
     def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
-        """Bring the bytes of ``source`` to the daemon."""
+        """Sends the bytes of ``source`` to the daemon."""
         headers = {"content-type": "application/octet-stream"}
         with self._asked("POST", "/uploads", {"name": name}, source, headers) as answer:
             return Answer.of(_parsed(answer.whole(MAX_ANSWER)), wire.Upload)
 
     def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
-        """Values of an NDJSON answer as they come; faults as of ``told``."""
+        """Yields values of an NDJSON response as they arrive; faults as of ``told``."""
         for sent in self.stream_json(path, query):
             yield Answer.of(sent, kind)
 
     def stream_json(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
-        """The JSON of lines of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
+        """Yields the JSON of lines of an NDJSON response as they arrive.
+
+        Raises the fault in its last line, if there is one.
 
         A daemon that stops may end the stream in good order. Whoever knows that more had to come raises ``gone()``.
         """
@@ -222,7 +224,7 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
 
 
 def part(text: str) -> str:
-    """One step of a path, whatever is in it."""
+    """Encodes any text as one segment of a path."""
     return quote(text, safe=":")
 
 

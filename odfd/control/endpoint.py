@@ -44,7 +44,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The rule: ``own_uid`` and root always, then whoever has group ``gid``."""
+    """The access rule: ``own_uid`` and root always, and members of group ``gid``."""
 
     own_uid: int
     gid: int | None = None
@@ -56,7 +56,7 @@ class Gate:
 
 
 def caller_of(connection: socket.socket) -> Caller:
-    """Of a connected AF_UNIX stream socket. Raises OSError when the kernel does not know."""
+    """Returns the peer of a connected AF_UNIX stream socket. Raises OSError when the kernel does not know it."""
     pid, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Caller(pid, uid, gid, _groups(connection))
 
@@ -76,7 +76,7 @@ def _groups(connection: socket.socket) -> frozenset[int]:
 
 
 def group_id(name: str) -> int | None:
-    """``""`` is nobody. Raises Environment when there is no such group."""
+    """Returns the id of a group; None for ``""``. Raises Environment when there is no such group."""
     if not name:
         return None
     try:
@@ -106,7 +106,7 @@ def check_path(path: Path) -> None:
 
 
 def bind(path: Path, gid: int | None = None) -> socket.socket:
-    """A listening socket at ``path``, for the owner (0600) or also for a group (0660).
+    """Makes a listening socket at ``path``, for the owner (0600) or also for a group (0660).
 
     A socket that nobody listens on any more is replaced. Raises Invalid (path too long) and Environment (a daemon
     answers there, something else is there, or the folder does not let us).
@@ -138,7 +138,7 @@ def bind(path: Path, gid: int | None = None) -> socket.socket:
 
 
 def release(listener: socket.socket, path: Path) -> None:
-    """Close, and remove the file if it is still ours: a successor may have put its own there."""
+    """Closes the socket, and removes its file unless a successor has replaced it."""
     ours = None
     with contextlib.suppress(OSError):
         ours = listener.getsockname()
@@ -177,7 +177,7 @@ def _answers(path: Path) -> bool:
 
 
 class ControlServer:
-    """Serve ``application`` to those whom ``gate`` admits; ``listener`` is a listening AF_UNIX socket, kept open."""
+    """Serves ``application`` to callers that ``gate`` admits; ``listener`` is a listening AF_UNIX socket, kept open."""
 
     def __init__(
         self,

@@ -28,11 +28,11 @@ _WITHOUT_BODY: Final = (204, 304)
 
 
 class CutOff(Exception):
-    """The other side went away before its answer was whole, or sent what is no HTTP."""
+    """The peer closed the connection within its response, or sent invalid HTTP."""
 
 
 class Exchange:
-    """Call ``send``, then ``begin``, then one of ``chunks``, ``lines``, ``whole``.
+    """One request and its response. Call ``send``, then ``begin``, then one of ``chunks``, ``lines``, ``whole``.
 
     All raise CutOff, TimeoutError and ConnectionError.
     """
@@ -45,7 +45,7 @@ class Exchange:
         """Bytes of the body; ``None``: it comes in chunks."""
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | BinaryIO | None = None) -> None:
-        """A file is sent in chunks, for its size is not known when it is a pipe.
+        """Sends a request; a file in chunks, as the size of a pipe is unknown.
 
         A daemon that answers before it has all, and closes, ends this early: its answer says why.
         """
@@ -60,7 +60,7 @@ class Exchange:
             return
 
     def begin(self) -> int:
-        """The status of the answer, of which the head is read."""
+        """Reads the head of the response; returns its status."""
         while True:
             status, headers = self._head()
             if status >= 200:
@@ -68,7 +68,7 @@ class Exchange:
                 return status
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes."""
+        """Yields the body as it arrives."""
         if self._length is not None:
             yield from self._bytes(self._length)
             return
@@ -81,7 +81,7 @@ class Exchange:
             left -= len(line)
 
     def lines(self, most: int) -> Iterator[bytes]:
-        """Lines of the body as they come. Raises Invalid for one of more than ``most`` bytes."""
+        """Yields lines of the body as they arrive. Raises Invalid for one of more than ``most`` bytes."""
         rest = bytearray()
         for data in self.chunks():
             rest += data
@@ -93,7 +93,7 @@ class Exchange:
             yield bytes(rest)
 
     def whole(self, most: int) -> bytes:
-        """The body. Raises Invalid if it has more than ``most`` bytes."""
+        """Returns the body. Raises Invalid if it has more than ``most`` bytes."""
         data = bytearray()
         for chunk in self.chunks():
             data += chunk

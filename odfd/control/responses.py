@@ -32,7 +32,7 @@ def problem(fault: Fault) -> Response:
 
 
 class LineStream(Response):
-    """A stream of values, one JSON line each, sent as they come. A fault in the middle is the last line.
+    """A response of values, one JSON line each, sent as they come. A fault in the middle is the last line.
 
     ``head`` was taken from ``values`` beforehand, so that what is wrong from the start has its proper status.
     """
@@ -94,14 +94,14 @@ class FrameStream(Response):
 
 
 async def lines(values: AsyncIterator[Any]) -> Response:
-    """Raises what the first step raises."""
+    """Builds a line response. Raises what the first step raises."""
     async for first in values:
         return LineStream(values, [first])
     return Response(b"", media_type=NDJSON)
 
 
 async def body(request: Request, kind: type[_T]) -> _T:
-    """The request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
+    """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
     parts, size = [], 0
     async with aclosing(request.stream()) as stream:
         async for part in stream:
@@ -117,7 +117,7 @@ async def body(request: Request, kind: type[_T]) -> _T:
 
 
 def number(request: Request, name: str, default: int | None, least: int = 0, most: int = 2**63 - 1) -> int | None:
-    """A whole number of the query string. Raises Usage."""
+    """Parses a whole number of the query string. Raises Usage."""
     text = request.query_params.get(name)
     if text is None:
         return default

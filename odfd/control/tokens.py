@@ -1,4 +1,4 @@
-"""Knows the tokens that open a door of the node: a file of a name and a token a line, read anew when it changes."""
+"""Authenticates by tokens in a file, a name and a token a line, reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ LEAST: Final = 16
 
 
 class Tokens:
-    """``path``: the file, which ``setting`` names; ``None``: there are none. ``required``: nobody asks without one."""
+    """The tokens of file ``path``, of ``setting``; ``None``: no tokens.
+
+    ``required``: requests without one are refused.
+    """
 
     def __init__(self, path: Path | None, setting: str, *, required: bool) -> None:
         self._path, self._setting, self._required = path, setting, required
@@ -25,7 +28,7 @@ class Tokens:
         self._mark: tuple[int, int, int] | None = None
 
     def admits(self, token: str) -> bool:
-        """Whether whoever gives it reads as the node's owner does. Called from worker threads.
+        """Whether a token grants its caller the owner's read access. Called from worker threads.
 
         Raises Refused for a token that is not known, and for none where one is required; Environment.
         """

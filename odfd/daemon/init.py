@@ -1,4 +1,4 @@
-"""Writes the first file of settings of a node: ``odfd init``. Asks on a terminal for what no flag says.
+"""Writes the first settings file of a node: ``odfd init``. Prompts on a terminal for values without a flag.
 
 The file appears whole and checked, or not at all; one that is there is never touched.
 """
@@ -31,7 +31,7 @@ _QUESTIONS: Final = (
 
 
 def target(environ: Mapping[str, str], named: Path | None) -> Path:
-    """The file to write: the one named, else where ``odfd run`` of this user looks first."""
+    """Returns the file to write: the named one, else the first location that ``odfd run`` of this user reads."""
     if named is None and environ.get("ODFD_CONFIG"):
         named = Path(environ["ODFD_CONFIG"])
     return (named or paths.user_file(environ)).expanduser().absolute()
@@ -40,7 +40,7 @@ def target(environ: Mapping[str, str], named: Path | None) -> Path:
 def init(
     environ: Mapping[str, str], file: Path, given: Mapping[str, str | None], pairs: Sequence[str], ask: bool
 ) -> Loaded:
-    """Write ``file``; what it loads to. ``given``: values by key, ``None`` where no flag says one.
+    """Writes ``file`` and returns the settings loaded from it. ``given``: values by key, ``None`` without a flag.
 
     ``pairs``: KEY=VALUE, of any other settings.
 

@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class DaemonContext:
-    """What is around the tree."""
+    """The surroundings of the tree."""
 
     notifier: Notifier
     clock: Clock
@@ -33,7 +33,7 @@ class DaemonContext:
 
 
 async def run_daemon(children: Sequence[Child], around: DaemonContext, ready: Callable[[], str]) -> None:
-    """Until a signal says stop, or a part fails for good: that is raised. ``ready()`` is what to say when all runs."""
+    """Runs until a stop signal, or raises the final failure of a part. ``ready()`` is called when all parts run."""
     stop = trio.Event()
 
     def on_ready() -> None:

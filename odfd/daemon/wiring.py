@@ -38,7 +38,7 @@ CONTROL_FD = "control"
 
 @dataclass(slots=True)
 class SettingsInForce:
-    """The settings that hold now."""
+    """The current settings."""
 
     loaded: Loaded
 
@@ -46,7 +46,7 @@ class SettingsInForce:
 async def run(
     loaded: Loaded, load_again: Callable[[], Loaded], build: Build, environ: MutableMapping[str, str]
 ) -> None:
-    """The daemon, from settings to its end. Raises the Fault that it cannot start with, or ended of."""
+    """Runs the daemon, from settings to its end. Raises the Fault that prevents the start, or that ended it."""
     settings = loaded.settings
     logger: Logger = structlog.get_logger()
     logger.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))

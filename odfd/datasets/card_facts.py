@@ -1,4 +1,4 @@
-"""Reads from a chain what the card of its dataset says of it. Pure; texts and lists are cut to what a card may have."""
+"""Derives the facts of a dataset's card from its chain. Pure; texts and lists are cut to the limits of a card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CUT: Final = "…"
 
 
 def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
-    """``state``: of a chain with at least one block; ``created_at``: the time of its first."""
+    """Derives the facts; ``state``: of a chain with at least one block; ``created_at``: the time of its first."""
     info, licence = state.set_info, state.set_license
     columns = [] if state.schema is None else list(reading.columns_of(state.schema))
     shown = columns[: card.MAX_COLUMNS]
@@ -43,7 +43,7 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many characters; what was cut off is seen."""
+    """Shortens to at most so many characters, with a visible mark."""
     return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
 
 

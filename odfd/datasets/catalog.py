@@ -29,7 +29,7 @@ class Rendition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as the catalogue knows it."""
+    """A dataset in the catalogue."""
 
     name: DatasetName
     id: DatasetId
@@ -52,7 +52,7 @@ class Catalog:
         return [_entry(resource) for resource in self._resources.all(KIND)]
 
     def resolve(self, ref: str) -> DatasetEntry:
-        """By local name or did. Raises NotFound (with the nearest name) or Invalid."""
+        """Returns a dataset by local name or did. Raises NotFound (with the nearest name) or Invalid."""
         found = self.look(ref)
         if found is not None:
             return found
@@ -64,19 +64,19 @@ class Catalog:
         raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
     def look(self, ref: str) -> DatasetEntry | None:
-        """The same for others than the owner: no nearest name is looked for among all of them. Raises Invalid."""
+        """Returns a dataset for callers other than the owner, without a search for the nearest name. Raises Invalid."""
         if ref.startswith(DID_ODF):
             return self.find(DatasetId.parse(ref))
         resource = self._resources.get(KIND, parse_own_name(ref))
         return None if resource is None else _entry(resource)
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
-        """By an index: the cost does not grow with the number of datasets."""
+        """Returns a dataset by an index: the cost does not grow with the number of datasets."""
         named = map(_entry, self._resources.about(KIND, str(dataset)))
         return next((entry for entry in named if entry.id == dataset), None)
 
     def name_of(self, dataset: DatasetId) -> str:
-        """For people: the local name, or the did cut short."""
+        """Returns for people the local name, or the shortened did."""
         entry = self.find(dataset)
         return entry.name if entry else dataset.short
 
@@ -87,7 +87,7 @@ class Catalog:
         self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(dataset))
 
     def check(self, name: str, dataset: DatasetId) -> DatasetName:
-        """Whether ``add`` would take it. Raises Invalid."""
+        """Checks that ``add`` would accept a name. Raises Invalid."""
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != dataset:
@@ -102,7 +102,7 @@ class Catalog:
         return parsed
 
     def rename(self, entry: DatasetEntry, name: str, now: Instant) -> DatasetEntry:
-        """Give a dataset another name; another case of the same name is one. Raises Invalid when it is taken."""
+        """Renames a dataset; names that differ in case are the same. Raises Invalid when it is taken."""
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != entry.id:
@@ -117,7 +117,7 @@ class Catalog:
 
 
 def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> DatasetEntry:
-    """What a reference of a resource means: what it meant before, else what has its name or did now.
+    """Resolves a resource's reference: to its former dataset, else to the current one of this name or did.
 
     ``meant``: dids by the keys of references. Raises NotFound, Invalid.
     """
@@ -132,7 +132,7 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 
 
 def default_name(dataset: DatasetId) -> DatasetName:
-    """The name of a dataset that was given none."""
+    """Derives the name of a dataset that was given none."""
     return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 

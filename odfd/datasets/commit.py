@@ -24,7 +24,7 @@ from odfd.datasets.pushes import Push
 
 
 class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """What another chain gets in the same transaction."""
+    """The commit to another chain in the same transaction."""
 
     dataset: DatasetId
     expected: Head | None
@@ -36,7 +36,7 @@ class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """What else is written in the transaction of some blocks."""
+    """Additional writes in the transaction of some blocks."""
 
     push: Push | None = None
     """What brought them."""
@@ -56,7 +56,7 @@ class Committer(Protocol):
         rows: RowCounts | None = None,
         along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
-        """All events or none, the objects being in the store already, and what became of the rows. The new head.
+        """Commits all events or none, whose objects are stored already, with row counts. Returns the new head.
 
         ``along``: what is written with them, all of it or none.
 
@@ -70,7 +70,7 @@ class Committer(Protocol):
         rows: RowCounts,
         along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> None:
-        """What became of the rows of a transaction that left the chain as it was, at ``head``.
+        """Records the row counts of a transaction that left the chain unchanged, at ``head``.
 
         Where another chain gets something it is one transaction, with the push remembered. Raises as ``commit``.
         """
@@ -84,14 +84,14 @@ CLOCK_AHEAD: Final = "clock-ahead"
 
 
 def block_time(state: ChainState, now: Instant) -> Instant:
-    """Time of the next block: whole milliseconds, never before the head's. Raises Refused (``clock-behind``)."""
+    """Returns the next block's time: whole milliseconds, never before the head's. Raises Refused (``clock-behind``)."""
     check_clock(state, now)
     whole = Instant(now // MILLISECOND * MILLISECOND)
     return whole if state.system_time is None else max(whole, state.system_time)
 
 
 def check_clock(state: ChainState, now: Instant) -> None:
-    """Raises Refused where the last block is of a time long after ``now``: one of the two is wrong."""
+    """Raises Refused where the last block's time is long after ``now``, so that one of the two is wrong."""
     if state.system_time is None or state.system_time - now <= TOLERANCE:
         return
     raise Refused(

@@ -49,7 +49,10 @@ Pin: TypeAlias = Callable[[TransformSql], str | None]
 def founding_events(
     snapshot: DatasetSnapshot, dataset: DatasetId, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
-    """All events of a new chain, the Seed first. Raises Invalid with every broken rule, or NotFound for an input."""
+    """Builds all events of a new chain, the Seed first.
+
+    Raises Invalid with every broken rule, or NotFound for an input.
+    """
     _refuse(check_snapshot(snapshot), snapshot)
     seed = Seed(dataset_id=dataset, dataset_kind=snapshot.kind)
     return (seed, *(normalise(event, resolve, pin) for event in snapshot.metadata))
@@ -67,7 +70,7 @@ def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
 
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
-    """The event as a chain holds it: shorthands written out, references resolved, the engine pinned."""
+    """Normalises an event for a chain: shorthands expanded, references resolved, the engine pinned."""
     plain = with_columns(normalise_event(event))
     if not isinstance(plain, SetTransform):
         return plain
@@ -78,7 +81,7 @@ def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent
 
 
 def with_columns(event: MetadataEvent) -> MetadataEvent:
-    """A source whose columns are written as DDL, and that has a schema for its attributes only, has them there too.
+    """Copies columns declared as DDL to the schema with attributes of the same source.
 
     Raises Invalid for DDL that cannot be read.
     """
@@ -100,7 +103,7 @@ def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:
 def changed_events(
     state: ChainState, snapshot: DatasetSnapshot, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
-    """Events that bring an existing chain to what ``snapshot`` says. Raises Invalid when it cannot be brought there.
+    """Builds the events that change an existing chain to ``snapshot``. Raises Invalid when that is impossible.
 
     Whether another transform can go on where the one so far stopped is for the engine to say.
     """
@@ -130,7 +133,7 @@ def changed_events(
 
 
 def as_stored(event: MetadataEvent) -> MetadataEvent:
-    """As it is read back from a block: the format knows no difference between some forms of nothing."""
+    """Returns the event as read back from a block: the format does not distinguish some empty forms."""
     block = encode_block(MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event))
     stored = decode_block(block.raw).event
     assert not isinstance(stored, UnknownEvent), "we write no event that we do not know"
@@ -149,7 +152,7 @@ def _place(event: MetadataEvent) -> Hashable:
 
 
 def declaration(state: ChainState, name: str) -> DatasetSnapshot:
-    """What is declared of a dataset now, as a snapshot: ``changed_events`` of it on ``state`` is empty.
+    """Returns the current declaration as a snapshot: ``changed_events`` of it on ``state`` is empty.
 
     The schema is not among it: it comes with the data. Raises Invalid where a newer version declared something.
     """
@@ -172,7 +175,7 @@ def declaration(state: ChainState, name: str) -> DatasetSnapshot:
 
 
 def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
-    """What stands now in the place that ``event`` would take."""
+    """Returns the event in force that ``event`` would replace."""
     match event:
         case SetDataSchema():
             return state.schema
@@ -217,7 +220,7 @@ def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: Met
 
 
 def is_same_query(one: SetTransform, other: SetTransform) -> bool:
-    """Whether two declarations differ in the engine alone."""
+    """Whether two declarations differ only in the engine."""
     return one.inputs == other.inputs and _neutral(one.transform) == _neutral(other.transform)
 
 

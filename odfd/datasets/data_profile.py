@@ -29,14 +29,14 @@ _BOOLEAN, _INT96 = 0, 3
 
 
 class DistinctRange(NamedTuple):
-    """A count that is not known exactly; both ends are possible."""
+    """A range of an inexactly known count; both ends are possible."""
 
     at_least: int
     at_most: int
 
 
 class ColumnFacts(NamedTuple):
-    """What the files say of one column; ``None`` where one of them does not say it."""
+    """Statistics of one column; ``None`` where one file lacks them."""
 
     nulls: int | None = None
     minimum: Any = None
@@ -57,7 +57,7 @@ class _Seen:
 
 
 class ProfileBuilder:
-    """Of the columns of one schema, slice by slice."""
+    """Builds the profile of the columns of one schema, slice by slice."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._seen = {each.name: _Seen(each.type) for each in schema}

@@ -80,7 +80,7 @@ _UNKNOWN: Final = 1 << 62
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """Data of blocks from ``first`` on is to be held here; that of blocks from ``seen`` on was looked at, each in turn.
+    """The required data from block ``first`` on; it was checked from block ``seen`` on, in order.
 
     How far it was looked at is the ledger's to say (``Checked.data``). ``seen`` may be lower: what was looked at and
     then let go was true all the same.
@@ -99,7 +99,7 @@ class Holdings:
         self._db = connection
 
     def extent(self, dataset: DatasetId) -> Extent:
-        """All of it where nothing was planned yet. One that is damaged on disk says that nothing is known."""
+        """Returns the extent, all without a plan; nothing is known from a damaged row."""
         row, whole = _EXTENTS.look(self._db, "dataset = ?", (dataset,))
         if not whole:
             return Extent(0, _UNKNOWN, _UNPLANNED)
@@ -109,13 +109,13 @@ class Holdings:
         _EXTENTS.put(self._db, dataset, extent.first, extent.seen, extent.keep)
 
     def replan(self, dataset: DatasetId) -> None:
-        """A person asks for it anew: what gave way for others is looked at again."""
+        """Plans again on a user's request: checks also what was dropped for others."""
         extent = self.extent(dataset)
         if extent.first:
             self.keep_extent(dataset, Extent(extent.first, extent.seen, _UNPLANNED))
 
     def note(self, dataset: DatasetId, objects: Iterable[tuple[Multihash, int, int]]) -> None:
-        """These are here: name, size, and the number of a block that brings each or links to it."""
+        """Records present objects: name, size, and the number of a block that brings each or links to it."""
         self._db.executemany(
             "INSERT INTO held_objects (dataset, object, size, last) VALUES (?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
@@ -123,7 +123,7 @@ class Holdings:
         )
 
     def drop(self, dataset: DatasetId, names: Iterable[Multihash]) -> None:
-        """These are here no longer."""
+        """Removes objects that are absent now."""
         self._db.executemany(
             "DELETE FROM held_objects WHERE dataset = ? AND object = ?", ((dataset, name) for name in names)
         )
@@ -143,18 +143,18 @@ class Holdings:
         return int(objects + blocks)
 
     def counts_blocks(self, dataset: DatasetId) -> bool:
-        """Whether its blocks are counted: those of a mirror are from its first pass on."""
+        """Whether the blocks are counted: those of a mirror are from its first pass on."""
         row = self._db.execute("SELECT 1 FROM held_blocks WHERE dataset = ?", (dataset,)).fetchone()
         return row is not None
 
     def count_blocks(self, dataset: DatasetId) -> None:
-        """All that lie here, looked at one by one: after what is no append."""
+        """Counts all present blocks one by one, after a change that is no append."""
         self._db.execute(
             "INSERT OR REPLACE INTO held_blocks VALUES (?, ?, ?)", (dataset, *stored_bytes(self._db, dataset))
         )
 
     def more_blocks(self, dataset: DatasetId, count: int, size: int) -> None:
-        """So many were appended, of so many bytes."""
+        """Adds appended blocks and their bytes to the count."""
         self._db.execute(
             "UPDATE held_blocks SET blocks = blocks + ?, bytes = bytes + ? WHERE dataset = ?", (count, size, dataset)
         )
@@ -167,7 +167,7 @@ class Holdings:
         )
 
     def needless(self, dataset: DatasetId, first: int, limit: int) -> list[Multihash]:
-        """Some objects that only blocks before ``first`` bring."""
+        """Lists some objects that only blocks before ``first`` bring."""
         rows = self._db.execute(
             "SELECT object FROM held_objects WHERE dataset = ? AND last < ? LIMIT ?", (dataset, first, limit)
         )
@@ -180,7 +180,7 @@ class Holdings:
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """A chain goes back to ``size`` blocks: what only later ones bring is held for it no longer."""
+    """Drops what only later blocks bring, when a chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM held_objects WHERE dataset = ? AND last >= ?", (dataset, size))
     holdings = Holdings(connection)
     if holdings.counts_blocks(dataset):
@@ -191,6 +191,6 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Nothing of a dataset is here any more."""
+    """Deletes everything of a dataset."""
     for table in ("held_objects", "held_bytes", "held_extents", "held_blocks"):
         connection.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

@@ -1,4 +1,4 @@
-"""Reads datasets that are written as resources: ``$schema: Dataset`` becomes the snapshot that it says. Pure."""
+"""Reads datasets written as resources: ``$schema: Dataset`` becomes a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPEC: Final = "spec."
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dataset is, and what its chain shall say."""
+    """The declaration of a dataset and its chain."""
 
     kind: Annotated[Kind, described("Of new data, or derived from other datasets.")]
     metadata: Annotated[
@@ -25,7 +25,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
-    """``onError`` and the options of read steps become attributes of their columns."""
+    """Moves ``onError`` and the options of read steps to attributes of their columns."""
     found: list[Mistake] = []
     made = carrying_read_options(spec, found)
     mistakes += [_within(each) for each in found]
@@ -33,7 +33,7 @@ def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
 
 
 def snapshot_of(draft: Draft) -> Manifest:
-    """The snapshot as a manifest of the format, with the lines of its parts."""
+    """Builds the snapshot as a manifest of the format, with the lines of its parts."""
     spec: DatasetSpec = draft.spec
     lines = {path.removeprefix(_SPEC): line for path, line in draft.lines.items() if path.startswith(_SPEC)}
     return Manifest(

@@ -43,7 +43,7 @@ _TABLE: Final = Sealed(
 
 
 class PushOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was appended for a push."""
+    """The result of a push."""
 
     blocks: int
     records: int
@@ -64,7 +64,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequence: int) -> None:
-    """``sequence``: the last block of its transaction. A push of the same id is replaced."""
+    """Stores a push; ``sequence``: the last block of its transaction. Replaces a push of the same id."""
     answer = msgspec.json.encode(push.answer)
     _TABLE.put(connection, dataset, push.id, push.source, push.content, sequence, answer)
 
@@ -74,18 +74,18 @@ def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Pu
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
-    """The last that appended anything."""
+    """Returns the last push that appended anything."""
     pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY sequence DESC", (dataset,)))
     return next((push for push in pushes if push is not None and push.answer.blocks), None)
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """The chain goes back to ``size`` blocks."""
+    """Drops later rows when the chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM pushes WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
 
 def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
-    """Blocks from ``start`` on are made anew, and none of their rows goes. ``moved``: a block's new number."""
+    """Renumbers after blocks from ``start`` on are rewritten without loss of rows. ``moved``: a block's new number."""
     for row in list(_TABLE.rows(connection, "dataset = ? AND sequence >= ?", (dataset, start))):
         push = _push(row)
         assert push is not None

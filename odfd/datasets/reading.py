@@ -42,7 +42,7 @@ _DESCRIPTION: Final = "opendatafabric.org/description"
 
 
 def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
-    """What to type so that rows come into a dataset; ``own``: this node writes it."""
+    """Returns the command that brings rows into a dataset; ``own``: this node writes it."""
     is_pushed = own and state.kind is DatasetKind.ROOT and state.polling_source is None
     return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
@@ -57,7 +57,7 @@ def slices_back(chain: ChainReader, first: int = 0) -> Iterator[tuple[DataSlice,
 
 
 def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema, first: int = 0) -> pa.Table | None:
-    """The last ``limit`` rows in the order of their offsets, older ones under the schema in force too.
+    """Returns the last ``limit`` rows in the order of their offsets, older ones under the schema in force too.
 
     Blocks before ``first`` are passed over: their data is not to be here. ``None`` when there are no rows. Raises
     Invalid for rows that are of no schema of the dataset.
@@ -93,7 +93,7 @@ def event_name(block: Block) -> str:
 
 
 def summary(block: Block) -> str:
-    """What a block says, in one line."""
+    """Summarises a block in one line."""
     match block.event:
         case Seed(dataset_kind=kind):
             return kind.value.lower()
@@ -132,7 +132,7 @@ def _data_summary(event: DataEvent) -> str:
 
 
 def columns_of(schema: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
-    """Name, type as ODF spells it, whether it may be null, and its comment. Raises Invalid for an unreadable schema."""
+    """Lists name, type as ODF spells it, nullability, and comment. Raises Invalid for an unreadable schema."""
     return [
         (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option), _comment(field))
         for field in schema_of(schema).fields

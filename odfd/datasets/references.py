@@ -1,4 +1,4 @@
-"""Stores which blocks name which objects: what garbage collection may free, and which datasets an object belongs to.
+"""Stores which blocks name which objects, for garbage collection and for the datasets of an object.
 
 Kept in the transaction that appends the blocks; what rows of their slices link to, right after it and before the
 objects count as whole. An object may be named by several chains.
@@ -69,12 +69,12 @@ _TABLES: Final = ("object_references", "object_links")
 
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
-    """What these blocks name, once for each that does."""
+    """Stores the objects that these blocks name, once for each block."""
     keep_named(connection, dataset, [(name, each.sequence_number) for each in blocks for name, _ in objects_of(each)])
 
 
 def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterable[tuple[Multihash, int]]) -> None:
-    """The same, of objects and the sequence numbers of the blocks that name them, in order."""
+    """Stores objects with the sequence numbers of the blocks that name them, in order."""
     waiting = iter(named)
     while page := list(islice(waiting, _PAGE)):
         for width, names, numbers in bulk_rows.by_width(*zip(*page, strict=True)):
@@ -87,7 +87,7 @@ def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterab
 def keep_links(
     connection: sqlite3.Connection, dataset: DatasetId, sequence_number: int, names: Iterable[Multihash]
 ) -> None:
-    """What rows of a block's slice link to, as what the block itself names."""
+    """Stores the objects that rows of a block's slice link to, like those that the block names."""
     connection.executemany(
         "INSERT OR IGNORE INTO object_links (object, dataset, sequence) VALUES (?, ?, ?)",
         ((name, dataset, sequence_number) for name in names),
@@ -105,7 +105,7 @@ def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple
 
 
 def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> bool:
-    """Whether what is kept is what these blocks, all of a chain in order, name. Bounded memory."""
+    """Whether the stored references match these blocks, all of a chain in order. Bounded memory."""
     kept = connection.execute(
         "SELECT sequence, object FROM object_references WHERE dataset = ? ORDER BY sequence, object", (dataset,)
     )
@@ -114,20 +114,20 @@ def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: 
 
 
 def drop_later(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """A chain goes back to ``size`` blocks: forget what only later ones name."""
+    """Drops references of later blocks, when a chain is cut to ``size`` blocks."""
     for table in _TABLES:
         connection.execute(f"DELETE FROM {table} WHERE dataset = ? AND sequence >= ?", (dataset, size))  # noqa: S608
     holdings.cut(connection, dataset, size)
 
 
 def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
-    """What all blocks of a chain name, in place of what was kept; what rows link to stays."""
+    """Replaces the references of all blocks of a chain; those of rows' links stay."""
     connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
     keep_references(connection, dataset, blocks)
 
 
 def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
-    """Blocks from ``start`` on are made anew, and none of their rows goes: what rows link to goes where they went.
+    """Renumbers links after blocks from ``start`` on are rewritten without loss of rows.
 
     What the old blocks named themselves is forgotten. ``moved``: a block's new number.
     """
@@ -139,7 +139,7 @@ def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, m
 
 
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
-    """Forget a dataset's references; the objects that no block names any more."""
+    """Drops a dataset's references; returns the objects that no block names any more."""
     named: set[bytes] = set()
     for table in _TABLES:
         rows = connection.execute(f"DELETE FROM {table} WHERE dataset = ? RETURNING object", (dataset,))  # noqa: S608

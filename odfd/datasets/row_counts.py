@@ -1,4 +1,4 @@
-"""Adds up row counts, and stores those of each transaction of this node beside the blocks: the format has no place.
+"""Adds up row counts, and stores those of each transaction of this node, as the format has no field for them.
 
 A record goes with the last block of its transaction, and is written in the transaction that appends it. A transaction
 that appended nothing, because all it read was known, is added to a record of its own at the head that it left. Each
@@ -26,7 +26,7 @@ NOTHING_READ: Final = RowCounts(**_ZEROS)
 
 
 def added(one: RowCounts, other: RowCounts) -> RowCounts:
-    """Of both together; what one of them does not say is not known of both. A file counts once."""
+    """Adds counts; a count unknown in one is unknown in the sum. A file counts once."""
     numbers: dict[str, Any] = {}
     for name in _NUMBERS:
         pair = getattr(one, name), getattr(other, name)
@@ -36,22 +36,22 @@ def added(one: RowCounts, other: RowCounts) -> RowCounts:
 
 
 def together(one: tuple[SkippedFile, ...], other: tuple[SkippedFile, ...]) -> tuple[SkippedFile, ...]:
-    """Files that were passed over, each once, as many as are told."""
+    """Joins lists of skipped files, each once, up to the limit."""
     return bounded_list((*one, *other))
 
 
 def all_remarks(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Each once, as many as are told."""
+    """Joins remarks, each once, up to the limit."""
     return tuple(dict.fromkeys((*one, *other)))[:MAX_REMARKS]
 
 
 def says_something(counts: RowCounts) -> bool:
-    """Whether any row was read, any file passed over, or anything is to be told."""
+    """Whether any row was read, any file skipped, or there is a remark."""
     return bool(counts.skipped or counts.remarks) or any(getattr(counts, name) for name in _NUMBERS)
 
 
 def with_written(counts: RowCounts, written: Operations) -> RowCounts:
-    """What was written is counted in the slice, whatever the engine says of it."""
+    """Replaces the engine's count of written rows by that of the slice."""
     return msgspec.structs.replace(
         counts, appended=written.append, corrected=written.corrections, retracted=written.retract
     )
@@ -79,7 +79,7 @@ _NEWEST: Final = "ORDER BY sequence DESC, idle DESC LIMIT 1"
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum over some transactions: those since block ``since`` was the last that one of them appended or found."""
+    """The sum over transactions since block ``since`` was the head that one of them appended or found."""
 
     since: int
     transactions: int
@@ -94,7 +94,8 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """``total``: of all transactions; ``last``: of the newest, or of all that appended nothing to the same head."""
+    """Stored counts; ``total``: of all transactions; ``last``: of the newest, or of all without new blocks on this
+    head."""
 
     total: Sum
     last: Sum
@@ -103,29 +104,29 @@ class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
 def keep(
     connection: sqlite3.Connection, dataset: DatasetId, sequence: int, counts: RowCounts, *, idle: bool = False
 ) -> None:
-    """Of the transaction that appended block ``sequence`` last, or, ``idle``, of one that left it at the head."""
+    """Stores the counts of a transaction whose last block is ``sequence``, or, ``idle``, that left it at the head."""
     _add(connection, dataset, sequence, idle, Sum(since=sequence, transactions=1, counts=counts))
 
 
 def of_blocks(connection: sqlite3.Connection, dataset: DatasetId, first: int, last: int) -> dict[int, RowCounts]:
-    """By the block that each transaction appended last, of blocks ``first`` to ``last``."""
+    """Returns counts by the last block of each transaction, for blocks ``first`` to ``last``."""
     where = f"dataset = ? AND sequence BETWEEN ? AND ? AND idle = 0 {_ORDER}"
     return {row[1]: _sum(row[3]).counts for row in COUNTS.rows(connection, where, (dataset, first, last))}
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> KeptCounts | None:
-    """``None``: this node counted no transaction of the dataset."""
+    """Returns the newest counts; ``None``: this node counted no transaction of the dataset."""
     row = COUNTS.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
     return None if row is None else KeptCounts(total=_sum(row[4]), last=_sum(row[3]))
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
-    """The chain goes back to ``size`` blocks."""
+    """Drops later rows when the chain is cut to ``size`` blocks."""
     connection.execute("DELETE FROM row_counts WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
 
 def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
-    """Blocks from ``start`` on are made anew, and none of their rows goes. ``moved``: a block's new number."""
+    """Renumbers after blocks from ``start`` on are rewritten without loss of rows. ``moved``: a block's new number."""
     rows = list(COUNTS.rows(connection, f"dataset = ? AND sequence >= ? {_ORDER}", (dataset, start)))
     cut(connection, dataset, start)
     for _, number, idle, own, _ in sorted(rows, key=lambda row: (moved(row[1]), row[2])):

@@ -50,7 +50,7 @@ TABLES: Final = ("saved_views", "saved_view_inputs")
 
 
 class SavedView(msgspec.Struct, frozen=True, kw_only=True):
-    """``view`` is what was shown of ``dataset`` at ``head``, encoded; it holds from ``at`` until before ``until``."""
+    """The encoded ``view`` of ``dataset`` at ``head``, valid from ``at`` until before ``until``."""
 
     dataset: DatasetId
     head: Multihash | None
@@ -65,7 +65,7 @@ class SavedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put(connection: sqlite3.Connection, saved: SavedView) -> None:
-    """In place of what was saved of the dataset before."""
+    """Replaces the saved view of the dataset."""
     inputs = msgspec.msgpack.encode(saved.inputs)
     SAVED.put(connection, saved.dataset, saved.head, saved.basis, saved.at, saved.until, inputs, saved.view)
     rows = [(each, saved.dataset) for each in saved.inputs]
@@ -73,7 +73,7 @@ def put(connection: sqlite3.Connection, saved: SavedView) -> None:
 
 
 def whole(connection: sqlite3.Connection) -> Iterator[SavedView]:
-    """All that are not damaged, with one question."""
+    """Yields all undamaged views by one query."""
     for dataset, head, basis, at, until, inputs, view in SAVED.whole(connection):
         with suppress(msgspec.MsgspecError):
             yield SavedView(
@@ -88,12 +88,12 @@ def whole(connection: sqlite3.Connection) -> Iterator[SavedView]:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Whatever was saved of a dataset."""
+    """Deletes the saved view of a dataset."""
     connection.execute("DELETE FROM saved_views WHERE dataset = ?", (dataset,))
 
 
 def drop(connection: sqlite3.Connection, touched: Collection[bytes | None]) -> None:
-    """What rests on any of these was written; ``None`` stands for everything."""
+    """Drops views that depend on anything touched; ``None`` stands for everything."""
     if None in touched:
         for table in TABLES:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608

@@ -1,4 +1,4 @@
-"""Keeps with which peers a private dataset is shared: each is a person's word, until it is revoked.
+"""Stores the peers that a private dataset is shared with: each by a user's decision, until it is revoked.
 
 A peer is named by its key, which the handshake of each of its connections proves. A row that is damaged counts as
 none. What is written here holds for whatever is asked after it, as of marks (``visibility``). ADR 39.
@@ -36,13 +36,13 @@ MAX_PEERS: Final = 1024
 
 
 class Shares:
-    """The lists, over one SQLite connection."""
+    """The shares, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def has(self, dataset: DatasetId, peer: PeerId | None) -> bool:
-        """``None``: anybody, with whom nothing is shared; it is looked up all the same, and takes as long."""
+        """Whether the dataset is shared with a peer. ``None`` (anyone) never matches, in the same time."""
         row, whole = SHARES.look(self._db, "dataset = ? AND peer = ?", (dataset, peer or ""))
         return row is not None and whole
 
@@ -58,10 +58,10 @@ class Shares:
         SHARES.put(self._db, dataset, peer, now)
 
     def drop(self, dataset: DatasetId, peer: PeerId) -> bool:
-        """Whether there was one."""
+        """Removes a share; whether there was one."""
         gone = self._db.execute("DELETE FROM shares WHERE dataset = ? AND peer = ?", (dataset, peer))
         return gone.rowcount > 0
 
     def clear(self, dataset: DatasetId) -> bool:
-        """Whether there was any."""
+        """Removes all shares of a dataset; whether there was any."""
         return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0

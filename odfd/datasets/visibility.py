@@ -1,4 +1,4 @@
-"""Decides which datasets others may know of and get, all or one peer: private until published; every way out asks here.
+"""Decides which datasets each peer may know of and get: private until published; every disclosure checks here.
 
 A mark is a person's word, or says how a dataset came. Without one a dataset whose key is here is private unless the
 settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
@@ -69,13 +69,13 @@ class Mark(enum.Enum):
 
 
 class Marks:
-    """The marks, over one SQLite connection."""
+    """The visibility marks, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def of(self, dataset: DatasetId) -> Mark | None:
-        """``None``: there is none."""
+        """Returns a dataset's mark; ``None``: there is none."""
         row, whole = MARKS.look(self._db, "dataset = ?", (dataset,))
         return None if row is None else _mark(row[1], whole=whole)
 
@@ -87,12 +87,12 @@ class Marks:
         MARKS.put(self._db, dataset, mark.value, now)
 
     def drop(self, dataset: DatasetId, *marks: Mark) -> None:
-        """Where it has one of these."""
+        """Removes a dataset's mark if it is one of these."""
         if self.of(dataset) in marks:
             self._db.execute("DELETE FROM visibility WHERE dataset = ?", (dataset,))
 
     def settle(self) -> bool:
-        """Whether it was unsettled what an older version gave: true once in the life of a state directory."""
+        """Marks earlier disclosures as settled; returns true once in the life of a state directory."""
         gone = self._db.execute("DELETE FROM visibility WHERE dataset = ?", (_UNSETTLED,))
         return gone.rowcount > 0
 
@@ -115,12 +115,14 @@ class Visibility:
 
     @property
     def publishes_all(self) -> bool:
-        """Whether the settings publish each dataset of this node's own that nobody said anything of."""
+        """Whether the settings publish each own dataset without a decision of its own."""
         return self._publishes_all()
 
     def is_public(self, dataset: DatasetId, peer: PeerId | None = None) -> bool:
-        """Whether anything of a dataset may be said or given to anybody, or to ``peer``. All is looked up in any case:
-        the time of an answer does not tell what is private from what is nowhere."""
+        """Whether a dataset may be disclosed to anyone, or to ``peer``.
+
+        Looks everything up in any case: the response time does not distinguish private from absent datasets.
+        """
         with self._database.read() as connection:
             mark, shared = Marks(connection).of(dataset), Shares(connection).has(dataset, peer)
         ours, held = self._has_key(dataset), self._chains.chain(dataset).head() is not None
@@ -129,7 +131,7 @@ class Visibility:
         return shared or (self._publishes_all() if ours else not held)
 
     def public_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
-        """The same of many, in a few questions."""
+        """Returns the public ones of all datasets, in a few queries."""
         asked = set(datasets)
         if len(asked) <= _FEW:
             return frozenset(each for each in asked if self.is_public(each, peer))
@@ -149,7 +151,10 @@ class Visibility:
             return Shares(connection).peers(dataset)
 
     def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant) -> bool:
-        """A person's word; whether it was not shared with one of them before. Raises Refused for too many."""
+        """Shares by a user's decision; whether it was not shared with one of them before.
+
+        Raises Refused for too many.
+        """
         with self._database.write() as connection:
             shares = Shares(connection)
             before = set(shares.peers(dataset))
@@ -164,7 +169,7 @@ class Visibility:
         return not before.issuperset(peers)
 
     def revoke(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool:
-        """A person's word; whether it was shared with one of them."""
+        """Revokes by a user's decision; whether it was shared with one of them."""
         with self._database.write() as connection:
             dropped = [Shares(connection).drop(dataset, peer) for peer in peers]
         return any(dropped)
@@ -174,11 +179,11 @@ class Visibility:
             return Marks(connection).of(dataset)
 
     def publish(self, dataset: DatasetId, now: Instant) -> bool:
-        """A person's word; whether it was private before."""
+        """Publishes by a user's decision; whether it was private before."""
         return self._say(dataset, Mark.PUBLISHED, now)
 
     def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
-        """A person's word; whether it was public before."""
+        """Unpublishes by a user's decision; whether it was public before."""
         return self._say(dataset, Mark.PRIVATE, now)
 
     def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
@@ -195,7 +200,7 @@ class Visibility:
             return MARKS.look(connection, "dataset = ?", (_UNSETTLED,))[0] is not None
 
     def settle(self, mirrors: Iterable[DatasetId], now: Instant, *, gave: bool) -> list[DatasetId]:
-        """At a start, once: mirrors of networks are public, and so is what an older version gave; the latter.
+        """Publishes once, at a start, mirrors of networks and what an older version disclosed; returns the latter.
 
         ``gave``: whether this node was where others could ask it.
         """
@@ -217,14 +222,14 @@ _FEW: Final = 4
 
 
 def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:
-    """In the transaction that keeps a mirror's spec. Unless a person says it now, what was said of it before stays."""
+    """Marks a mirror in the transaction of its spec. An earlier decision stays, unless a user decides now."""
     marks = Marks(connection)
     if is_said or marks.of(dataset) in (None, Mark.DELETED):
         marks.put(dataset, mark, now)
 
 
 def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_shared: bool) -> None:
-    """What those who share a mirrored dataset with this node answered now; where nothing else was said of it."""
+    """Records the sharers' current answers on a mirrored dataset, unless there is a decision."""
     here, there = (Mark.UNSHARED, Mark.PRIVATE) if is_shared else (Mark.PRIVATE, Mark.UNSHARED)
     with database.read() as connection:
         if Marks(connection).of(dataset) is not here:
@@ -235,12 +240,12 @@ def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_
 
 
 def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """In the transaction that names what came from a folder: it is here again."""
+    """Marks an imported dataset as present again, in the transaction of its name."""
     Marks(connection).drop(dataset, Mark.DELETED)
 
 
 def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
-    """In the transaction that forgets it: from then on nothing is said of it, and what others say is not passed on.
+    """Marks a dataset in its deletion, so that nothing more is disclosed or passed on about it.
 
     A mirror of what is public in a network is public there without it: evidence about its owner must not end with it.
     """

@@ -1,1 +1,1 @@
-"""Lets Arrow Flight SQL be spoken: takes connections, and answers what the process that speaks it asks."""
+"""Serves Arrow Flight SQL: accepts connections, and answers the process that implements it."""

@@ -1,4 +1,4 @@
-"""Answers what the process of Flight SQL asks: queries, and what datasets there are. An ASGI application.
+"""Serves the Flight SQL process: queries, and the list of datasets. An ASGI application.
 
 The process speaks for whoever gave a token: with one that is known it asks as the node's owner, without one as anybody.
 """
@@ -32,7 +32,7 @@ _ALL: Final = RowSelection()
 
 
 class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """By the process."""
+    """A request of the process."""
 
     token: str
     request: wire.QueryRequest | None = None
@@ -52,7 +52,7 @@ class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightAnswers(Protocol):
-    """What is asked in turn. ``owner``: whether whoever asks reads as the node's owner does."""
+    """The port of answers. ``owner``: whether the caller has the owner's read access."""
 
     async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None: ...
 

@@ -43,7 +43,7 @@ _ENDED: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Relay:
-    """``most`` connections at once, an eighth of them of one address that is not this machine.
+    """Relays connections, ``most`` at once, an eighth of them for each address except this machine.
 
     Half of them may have said nothing yet; the oldest of those make room for newcomers.
     """
@@ -55,7 +55,7 @@ class Relay:
         self._silent = SilentConnections(max(1, most // 2))
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Until cancelled."""
+        """Serves until cancelled."""
         await trio.serve_listeners(self._take, list(listeners))
 
     async def _take(self, client: trio.SocketStream) -> None:
@@ -160,7 +160,7 @@ _LAST_WORDS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightListener:
-    """Where clients come in."""
+    """The public listener."""
 
     addresses: tuple[tuple[str, int], ...]
     certificate: str
@@ -169,7 +169,7 @@ class FlightListener:
 
 
 class FlightServer:
-    """``desk`` answers what the process asks. ``urls``: where it listens, for people, while it runs."""
+    """The server. ``desk`` answers the process. ``urls``: its addresses, for people, while it runs."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class FlightServer:
         """The next process is there."""
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop. Raises Environment when it cannot listen, Refused where no sandbox is good enough."""
+        """Runs until stopped. Raises Environment when it cannot listen, Refused where no sandbox is strong enough."""
         tls = None
         if self._door.certificate:
             tls = tls_context(self._door.certificate, self._door.key, "flight.certificate", ("h2",))

@@ -1,4 +1,4 @@
-"""Reads flows as people write them: what ``spec`` and ``flowPolicy`` of a Flow may say. Every mistake at its line.
+"""Reads flows from manifests: ``spec`` and ``flowPolicy`` of a Flow. Every mistake has its line.
 
 A part of the Flow of RFC-018; what is not understood is refused by its name, never passed over. Pure.
 """
@@ -53,7 +53,7 @@ class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of a run that failed for a reason that may pass."""
+    """Retries of a run that failed for a temporary reason."""
 
     max_attempts: Annotated[U32, described("1 to 100; 3 if nothing is said.")] | None = None
     min_delay: Annotated[str, described("The first pause; 10s."), LENGTH] | None = None
@@ -72,7 +72,7 @@ class FlowPolicySaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dataset is pulled by itself, and when."""
+    """Which dataset is pulled, and when."""
 
     target: Annotated[
         str, described("Dataset:NAME, NAME, did:odf:… or the id of its resource: what is pulled."), _DATASET
@@ -84,7 +84,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """When a dataset is pulled by itself, without a Flow that says so: either ``cron`` or ``every`` is given."""
+    """When a dataset without a Flow is pulled: either ``cron`` or ``every`` is given."""
 
     cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
     every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
@@ -99,7 +99,7 @@ class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow as it was written: datasets are named, not yet found."""
+    """A flow as written, with unresolved references."""
 
     name: str
     target: str
@@ -111,11 +111,14 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     lines: Mapping[str, int]
 
     def place(self, path: str = "") -> str:
-        """``file:line`` of a part of it."""
+        """Returns ``file:line`` of a part of the flow."""
         return f"{self.source}:{self.lines.get(path, self.lines.get('', 1))}"
 
     def plan(self, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
-        """``resolve``: a reference, and the place where it was written, to an id. Raises what that raises."""
+        """Builds the plan; ``resolve``: a reference, and the place where it was written, to an id.
+
+        Raises what that raises.
+        """
         target = resolve(self.target, self.place("spec.target"))
         inputs = [
             resolve(each, self.place(f"spec.triggers[{number}].dataset"))
@@ -133,7 +136,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
-    """The flow of a dataset that says when it is pulled. ``uri``: the long name of its annotation. Raises Invalid."""
+    """Yields the flow of a dataset with a schedule. ``uri``: the long name of its annotation. Raises Invalid."""
     annotated = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
     if annotated is None:
         return
@@ -152,7 +155,7 @@ def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
 
 
 def flow_of(draft: Draft) -> DesiredFlow | None:
-    """``None`` where the draft says what a flow may not; the mistakes are added to it."""
+    """Reads a draft; ``None`` for an invalid flow, whose mistakes are added to it."""
     flow = _Reading(draft).flow()
     return None if draft.binding.mistakes else flow
 

@@ -17,7 +17,7 @@ DAY: Final = 24 * HOUR
 
 
 class CatchUp(enum.Enum):
-    """Of the times that passed while nobody was there, which are acted on."""
+    """Which of the times missed during downtime are acted on."""
 
     NONE = "none"
     ONE = "one"
@@ -25,7 +25,7 @@ class CatchUp(enum.Enum):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run that failed for a reason that may pass. Lengths of time are nanoseconds."""
+    """Retries of a run that failed for a temporary reason. Durations are nanoseconds."""
 
     attempts: int = 3
     """In all, of one nominal time."""
@@ -34,7 +34,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How the runs of one flow behave. Lengths of time are nanoseconds."""
+    """The policy of the runs of one flow. Durations are nanoseconds."""
 
     suspend: bool = False
     catch_up: CatchUp = CatchUp.ONE
@@ -46,7 +46,7 @@ class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes one dataset be pulled: a schedule, new data of others, or both."""
+    """The triggers of a dataset's pulls: a schedule, new data of others, or both."""
 
     name: str
     """For people: of the flow, or of the dataset that follows its inputs."""
@@ -61,7 +61,7 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(enum.Enum):
-    """How a run ended."""
+    """The end of a run."""
 
     UPDATED = "updated"
     UP_TO_DATE = "up-to-date"
@@ -78,7 +78,7 @@ BAD: Final = frozenset({Outcome.FAILED, Outcome.REFUSED})
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of the runs of one plan, over restarts. Its size does not grow with them."""
+    """The record of the runs of one plan, over restarts. Its size does not grow with them."""
 
     since: Instant
     """Nothing is owed of times before this."""

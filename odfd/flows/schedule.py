@@ -1,4 +1,6 @@
-"""Says when a schedule is due: by a cron expression in a time zone, or at even intervals. Pure; time is an argument.
+"""Computes when a schedule is due: by a cron expression in a time zone, or at even intervals.
+
+Pure; time is an argument.
 
 A nominal time is one that the schedule names, whenever it is acted on. ``Covered`` remembers which of them were acted
 on, so that none fires twice, however the clock jumps.
@@ -42,16 +44,17 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9900
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """Five fields, or a name such as ``@daily``. Where clocks are changed it follows Debian's cron: a time that the
-    change leaves out is due right after it, one that comes twice is due once, and hours written ``*`` follow the time
-    that passes.
+    """Five fields, or a name such as ``@daily``.
+
+    At clock changes it follows Debian's cron: a skipped time is due right after the change, a repeated one is due once,
+    and hours written ``*`` follow elapsed time.
     """
 
     text: str
     zone: str = UTC
 
     def after(self, time: Instant) -> Instant | None:
-        """The first nominal time after ``time``; ``None`` when there is none."""
+        """Returns the first nominal time after ``time``; ``None`` when there is none."""
         try:
             start = dt.datetime.fromtimestamp(time // SECOND, dt.UTC).astimezone(ZoneInfo(self.zone))
             if not _FIRST_YEAR <= start.year <= _LAST_YEAR:
@@ -69,7 +72,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """At whole multiples of ``nanoseconds`` since the epoch."""
+    """Fires at whole multiples of ``nanoseconds`` since the epoch."""
 
     nanoseconds: int
 
@@ -84,15 +87,14 @@ Schedule: TypeAlias = Cron | Every
 
 
 class Covered(msgspec.Struct, frozen=True):
-    """Nominal times that fired, as stretches of which each nominal time counts as fired; the first ones are joined
-    where they are many, with what lies between them.
-    """
+    """Fired nominal times, as ranges in which each nominal time counts as fired; if there are many, the first ones are
+    joined, with the times between them."""
 
     spans: tuple[tuple[int, int], ...] = ()
     """First and last, in order, apart."""
 
     def end_over(self, time: Instant) -> Instant | None:
-        """The last nominal time of the stretch that holds ``time``; ``None``: it did not fire."""
+        """Returns the last nominal time of the range that holds ``time``; ``None``: it did not fire."""
         place = bisect.bisect_right(self.spans, int(time), key=_first) - 1
         if place < 0:
             return None
@@ -100,12 +102,12 @@ class Covered(msgspec.Struct, frozen=True):
         return Instant(last) if first <= time <= last else None
 
     def newest(self, now: Instant) -> Instant | None:
-        """The newest time not after ``now`` up to which nothing is owed, because it or a later one fired."""
+        """Returns the newest time not after ``now`` up to which nothing is due, because it or a later one fired."""
         before = [min(last, now) for first, last in self.spans if first <= now]
         return Instant(max(before)) if before else None
 
     def with_(self, time: Instant, schedule: Schedule) -> Covered:
-        """``time`` fired."""
+        """Adds the fired ``time``."""
         if self.end_over(time) is not None:
             return self
         spans = [*self.spans]
@@ -124,7 +126,7 @@ def _first(span: tuple[int, int]) -> int:
 
 
 def next_time(schedule: Schedule, covered: Covered, after: Instant) -> Instant | None:
-    """The first nominal time after ``after`` that has not fired."""
+    """Returns the first nominal time after ``after`` that has not fired."""
     found = schedule.after(after)
     while found is not None and (end := covered.end_over(found)) is not None:
         found = schedule.after(end)
@@ -132,7 +134,7 @@ def next_time(schedule: Schedule, covered: Covered, after: Instant) -> Instant |
 
 
 def latest_time(schedule: Schedule, after: Instant, now: Instant) -> Instant | None:
-    """The last nominal time after ``after`` and not after ``now``."""
+    """Returns the last nominal time after ``after`` and not after ``now``."""
     if isinstance(schedule, Every):
         last = Instant(now // schedule.nanoseconds * schedule.nanoseconds)
         return last if last > after else None
@@ -147,7 +149,7 @@ def latest_time(schedule: Schedule, after: Instant, now: Instant) -> Instant | N
 
 
 def passed_over(schedule: Schedule, after: Instant, until: Instant) -> int:
-    """Nominal times after ``after`` and before ``until``, up to ``MISSED_COUNTED``."""
+    """Counts nominal times after ``after`` and before ``until``, up to ``MISSED_COUNTED``."""
     if isinstance(schedule, Every):
         return min(MISSED_COUNTED, (until - 1) // schedule.nanoseconds - after // schedule.nanoseconds)
     count, found = 0, schedule.after(after)
@@ -157,7 +159,7 @@ def passed_over(schedule: Schedule, after: Instant, until: Instant) -> int:
 
 
 def parse_cron(text: str, zone: str) -> Cron:
-    """Raises Invalid for what is no cron expression, or never due."""
+    """Parses a cron expression. Raises Invalid for a malformed one, or one that is never due."""
     plain = " ".join(text.split())
     fields = _NAMED.get(plain, plain)
     if len(fields.split()) != 5:

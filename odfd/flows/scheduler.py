@@ -30,7 +30,7 @@ ON_TIME: Final = MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A run to begin, with the record to keep first."""
+    """A run to begin, with the record to store first."""
 
     key: str
     plan: FlowPlan
@@ -39,7 +39,7 @@ class Firing:
 
 @dataclass(slots=True)
 class Entry:
-    """One plan at work; for people to look at."""
+    """One active plan, for inspection."""
 
     plan: FlowPlan
     record: Record
@@ -75,15 +75,16 @@ class Scheduler:
         return iter(self._entries.items())
 
     def keys_of(self, dataset: DatasetId) -> Sequence[str]:
-        """Of the plans that pull it."""
+        """Returns the keys of the plans that pull a dataset."""
         return tuple(self._targets.get(dataset, ()))
 
     def find(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
     def put(self, key: str, plan: FlowPlan, record: Record | None, now: Instant, *, touched: bool = False) -> Record:
-        """A new plan, or another one in place of that of before, whose record goes on. One that is new, resumed, or has
-        another schedule owes nothing. The record to keep.
+        """Adds or replaces a plan, which continues the former record.
+
+        A new or resumed plan, or a new schedule, has no missed times. Returns the record to store.
 
         ``touched``: an input may have data that it has not looked at.
         """
@@ -112,7 +113,7 @@ class Scheduler:
             self._forget(key, entry)
 
     def touch(self, dataset: DatasetId, now: Instant) -> None:
-        """It has, or may have, new data."""
+        """Marks a dataset as possibly having new data."""
         for key in self._readers.get(dataset, ()):
             entry = self._entries[key]
             if entry.touched is None:
@@ -120,14 +121,14 @@ class Scheduler:
                 self._arm(key, entry, now)
 
     def pause(self, key: str, now: Instant, *, paused: bool) -> Record:
-        """``key`` is there. What passes while it is paused is not owed."""
+        """Pauses or resumes the plan ``key``, which exists. Times during a pause are not missed."""
         entry = self._entries[key]
         entry.record = msgspec.structs.replace(entry.record, paused=paused, since=now)
         self._arm(key, entry, now)
         return entry.record
 
     def next_time(self) -> Instant | None:
-        """When ``due`` may have something next."""
+        """Returns when ``due`` may have something next."""
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -148,7 +149,7 @@ class Scheduler:
         return found
 
     def finish(self, key: str, outcome: Outcome, message: str, now: Instant) -> Record | None:
-        """A run has ended; the record to keep, ``None`` where the plan is gone."""
+        """Ends a run; returns the record to store, ``None`` where the plan is gone."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -159,7 +160,7 @@ class Scheduler:
         return entry.record
 
     def interrupt(self, now: Instant) -> None:
-        """All runs were cut off: that is no failure, and they begin again."""
+        """Interrupts all runs, which begin again; that is no failure."""
         for key, entry in self._entries.items():
             if entry.running:
                 entry.running = False

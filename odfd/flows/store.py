@@ -1,4 +1,4 @@
-"""Stores flows as people declared them, and what became of their runs. Synchronous, on the connection that is given.
+"""Stores declared flows, and the records of their runs. Synchronous, on the given connection.
 
 A flow is a resource about the dataset that it pulls. The record of its runs is one row, written over before and after
 each run; a derived dataset that follows its inputs has one too, under its id.
@@ -36,12 +36,12 @@ _RECORD: Final = msgspec.json.Decoder(Record)
 
 
 def key_of(name: str) -> str:
-    """Of a flow, in the table of records."""
+    """Returns the key of a flow in the table of records."""
     return f"flow {name.casefold()}"
 
 
 def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
-    """Declare a flow; ``False`` where it was declared so before."""
+    """Declares a flow; ``False`` where it was declared so before."""
     spec = msgspec.json.encode(plan, enc_hook=str, order="deterministic")
     return Resources(connection).apply(KIND, plan.name, spec, now, about=str(plan.target))
 
@@ -52,12 +52,12 @@ def find(connection: sqlite3.Connection, name: str) -> FlowPlan | None:
 
 
 def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
-    """By name."""
+    """Lists flows by name."""
     return [_PLAN.decode(each.spec) for each in Resources(connection).all(KIND)]
 
 
 def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
-    """Those that pull it."""
+    """Lists the flows that pull a dataset."""
     return [_PLAN.decode(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
 
 
@@ -67,7 +67,7 @@ def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
-    """The dataset is gone, and its flows with it; their names."""
+    """Deletes the flows of a deleted dataset; returns their names."""
     names = [plan.name for plan in flows_of(connection, dataset)]
     for name in names:
         remove(connection, name, now)

@@ -1,4 +1,4 @@
-"""Checks a source when it is declared, for everything that a pull or push would refuse whatever the files hold.
+"""Checks a source when it is declared, for everything that a pull or push would refuse for any files.
 
 Each part is asked of the module that would refuse it later. What depends on what files hold, on servers or on what a
 query makes of rows is told when they are there. Functions; nothing is fetched. Blocking: files of this machine that a
@@ -45,7 +45,8 @@ _UTC: Final = "UTC"
 def check_source(
     event: SetPollingSource | AddPushSource, settings: IngestSettings
 ) -> tuple[str, Invalid | Refused] | None:
-    """The part of ``event`` that would be refused, by its name in a manifest, and why; ``None`` when none would."""
+    """Returns the part of ``event`` that would be refused, by its name in a manifest, with the reason; ``None`` if
+    none."""
     parts: dict[str, Callable[[], None]] = {}
     if isinstance(event, SetPollingSource):
         fetch, steps = event.fetch, event.prepare or ()

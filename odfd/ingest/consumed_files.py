@@ -45,7 +45,7 @@ class ConsumedFiles:
         self.times[name] = time
 
     def passed_over(self, paths: Sequence[str], now: Instant) -> tuple[SkippedFile, ...]:
-        """Of files that are not taken any more, in the order of their names, those that came or changed too late.
+        """Lists files that came or changed too late and are not read any more, in the order of their names.
 
         Times after ``now`` tell of wrong clocks, and nothing of files.
         """
@@ -88,13 +88,16 @@ def _name(path: str) -> str:
 
 
 class ConsumedFileIndex:
-    """``ConsumedFiles`` of each dataset."""
+    """Caches ``ConsumedFiles`` of each dataset."""
 
     def __init__(self) -> None:
         self._known: dict[DatasetId, ConsumedFiles] = {}
 
     def of(self, reader: ChainReader, state: ChainState) -> ConsumedFiles:
-        """Of the chain up to ``state``. Reads the data blocks that were not there the last time. Blocking."""
+        """Returns the consumed files of the chain up to ``state``. Reads only data blocks added since the last call.
+
+        Blocking.
+        """
         assert state.dataset is not None
         taken = self._known.get(state.dataset, ConsumedFiles())
         if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):

@@ -50,7 +50,7 @@ _SLICE: Final = 1 << 20
 
 
 class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall become of which row; texts as a person writes them."""
+    """The correction of one row; texts as a person writes them."""
 
     key: Mapping[str, str]
     """Values of all columns of the primary key; of others too, where several rows have the key."""
@@ -63,7 +63,7 @@ class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or would be. ``head`` is ``None`` where nothing was."""
+    """A correction made, or planned. ``head`` is ``None`` where nothing was written."""
 
     head: Head | None
     blocks: int
@@ -77,7 +77,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def correct(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Correction:
-    """One row, exactly once.
+    """Corrects one row, exactly once.
 
     Raises Refused (no ledger; several rows of the key), NotFound (none), Invalid (a column or value), ObjectDamaged,
     Environment, and what a commit raises.
@@ -109,7 +109,7 @@ _OF_RETRACTION: Final = Operations(0, 1, 0, 0)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """``rows`` are those to write on ``expected``, in the schema in force; ``None``: the row says so already."""
+    """The plan: ``rows`` to write on ``expected``, in the schema in force; ``None``: the row has them already."""
 
     state: ChainState
     expected: Head
@@ -147,7 +147,7 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
 
 
 def ledger_of(state: ChainState) -> MergeLedger:
-    """How rows of the dataset are told apart. Raises Refused for what is no ledger, or several."""
+    """Returns the ledger's merge strategy. Raises Refused for a dataset with none or several."""
     require_root(state)
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
@@ -194,7 +194,7 @@ def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, spec: Co
 def versions_of(
     parts: Sequence[tuple[Multihash, Path]], key: Mapping[str, pa.Array], schema: pa.Schema, vocab: Vocab
 ) -> pa.Table:
-    """All that was said of rows with these values, oldest first, in the schema in force.
+    """Returns all versions of rows with these values, oldest first, in the schema in force.
 
     Only files whose statistics let them hold such a row are read, and hashed before.
     """

@@ -1,4 +1,5 @@
-"""Runs an ingest: fetches, prepares, asks the engine, checks its answer, commits, and repeats while there is more.
+"""Runs an ingest: fetches, prepares, executes by the engine, checks its output, commits, and repeats while there is
+more.
 
 One iteration is one transaction. A crash before the commit leaves the chain as it was, and files in the staging
 directories that may be deleted; the next run fetches what the source state in the chain says is next. A lost race for
@@ -75,7 +76,7 @@ Report: TypeAlias = Callable[[IngestStep], None]
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
-    """At least one block was committed."""
+    """The result of an ingest that committed a block."""
 
     head: Head
     blocks: int
@@ -89,7 +90,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NothingNew(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing was committed."""
+    """The result of an ingest that committed nothing."""
 
     reason: str
     """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: all of
@@ -102,7 +103,7 @@ PullOutcome: TypeAlias = Ingested | NothingNew
 
 @dataclass(slots=True)
 class IngestDependencies:
-    """What ingestion works with; made once by the daemon. ``settings`` may be changed: what begins later follows."""
+    """The dependencies of ingestion, made once by the daemon. A change of ``settings`` applies to later ingests."""
 
     store: ChainStore
     objects: ObjectStore
@@ -120,7 +121,7 @@ class IngestDependencies:
 
 @dataclass(slots=True)
 class IngestTotals:
-    """What the transactions of one call amount to."""
+    """The totals of the transactions of one call."""
 
     head: Head | None = None
     blocks: int = 0
@@ -130,7 +131,7 @@ class IngestTotals:
     repeated: int = 0
 
     def repeat(self, head: Head, push: Push) -> None:
-        """A push that was taken in before counts as it did then."""
+        """Counts a push that was ingested before with the numbers of that time."""
         self.head = head if push.answer.blocks else self.head
         self.rows += push.answer.records
         self.blocks += push.answer.blocks
@@ -159,13 +160,13 @@ class IngestTotals:
 
 
 def quiet(_: IngestStep) -> None:
-    """No one is looking."""
+    """Ignores progress reports."""
 
 
 async def pull_root(
     deps: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
-    """Bring a polling source up to date.
+    """Brings a polling source up to date.
 
     Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
     (the source), Environment and the engine's faults. What was committed before a fault stays committed.
@@ -260,7 +261,7 @@ Choose: TypeAlias = Callable[[ChainState], tuple[SourceInForce, tuple[MetadataEv
 
 
 class SourceMoved(Conflict):
-    """What was fetched is not what the chain says is next: another manifest was applied, or others took it in."""
+    """The fetched state is not the next one of the chain: another manifest was applied, or others ingested it."""
 
 
 def _as_fetched(before: ChainState) -> Choose:
@@ -290,7 +291,7 @@ async def transact(
     report: Report,
     push: Push | None = None,
 ) -> None:
-    """One batch, exactly once: computed and committed on one head, or planned again on the next.
+    """Ingests one batch, exactly once: computed and committed on one head, or planned again on the next.
 
     ``known``: the state as the caller read it. ``push`` is remembered with the blocks, if there are any.
     """
@@ -409,7 +410,7 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Set
 
 
 def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None = None) -> ChainState:
-    """The state of a chain that can be written to; ``known``, if that is of its head. Raises Invalid, NotFound."""
+    """Loads the state of a writable chain; returns ``known`` if it is of its head. Raises Invalid, NotFound."""
     reader = deps.store.chain(dataset)
     head = reader.head()
     if head is None:
@@ -458,7 +459,7 @@ async def _check_unchanged(batch: Batch) -> None:
 
 
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
-    """One file as the engine reads it."""
+    """Prepares one file for the engine."""
     ready = await prepare(
         found.path, polled.prepare or (), folder, deps.settings, name=found.name, decoded=found.decoded
     )

@@ -22,7 +22,7 @@ from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """A file being written. ``what`` is filled in, for messages."""
+    """Writes a file under limits. ``what`` is filled in, for messages."""
 
     def __init__(self, path: Path, what: str, settings: IngestSettings) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
             raise self._full(error) from error
 
     def expect(self, size: int) -> None:
-        """It will be so many bytes. Raises Refused."""
+        """Checks the expected size. Raises Refused."""
         if size > self._limit:
             raise Refused(
                 f"{self._what} is larger than {self._limit} bytes",
@@ -79,7 +79,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
 @asynccontextmanager
 async def staged_folder(staging: Path) -> AsyncIterator[Path]:
-    """A fresh folder under the staging directory, gone afterwards whatever happens."""
+    """Makes an empty folder under the staging directory, and removes it in any case."""
     make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=staging)
     folder = Path(await trio.to_thread.run_sync(make))
     try:

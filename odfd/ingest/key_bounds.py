@@ -28,7 +28,7 @@ RECENT: Final = 8
 
 
 class KeyBounds:
-    """Of the files of one dataset, by the columns ``keys``. Once made, older files change only when history does."""
+    """The key bounds of one dataset's files, for the columns ``keys``. Old files change only when history does."""
 
     def __init__(self, folder: Path, dataset: DatasetId, keys: Sequence[str], operation_column: str) -> None:
         rule = Multihash.sha3_256("\0".join((*keys, operation_column)).encode()).digest.hex()[:16]
@@ -42,7 +42,7 @@ class KeyBounds:
     def covering(
         self, segments: Sequence[Segment], schema: pa.Schema, path_of: Callable[[Segment], Path]
     ) -> tuple[int, Multihash, Path] | None:
-        """How many of the oldest files have their bounds in a file, its hash and where it is.
+        """Returns how many of the oldest files have their bounds in a file, with its hash and path.
 
         ``None``: there are too few, or something is in the way; then all of them are to be given.
         """
@@ -64,7 +64,7 @@ class KeyBounds:
         return len(self._covered), self._name, self._folder / str(self._name)
 
     def mend(self) -> bool:
-        """Whether the file was damaged, and is made anew the next time."""
+        """Drops a damaged file, to be made again on the next use; whether it was damaged."""
         if self._name is None:
             return False
         try:

@@ -36,7 +36,7 @@ LINK_TYPE: Final = "opendatafabric.org/type"
 
 
 class SourceInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """How files become rows: the part that polling and push sources share."""
+    """How files become rows: the common part of polling and push sources."""
 
     name: str
     read: ReadStep
@@ -78,7 +78,7 @@ NO_HISTORY: Final = EarlierSlices([])
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """The dataset that takes records of another that cannot be read, as it is; ``None``: not made yet."""
+    """The current quarantine dataset, which receives another's unreadable records; ``None``: not made yet."""
 
     dataset: DatasetId | None = None
     state: ChainState | None = None
@@ -89,7 +89,7 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """``request`` goes to the engine; the rest is needed to turn its answer into events on ``expected``."""
+    """A planned ingest: ``request`` for the engine; the rest turns its output into events on ``expected``."""
 
     expected: Head
     state: ChainState
@@ -104,7 +104,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
-    """The polling source in force. Raises Refused for datasets that have none."""
+    """Returns the polling source in force. Raises Refused for datasets without one."""
     require_root(state)
     found = state.polling_source
     if found is None:
@@ -116,7 +116,7 @@ def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
 def pushed(
     state: ChainState, name: str | None, read: ReadStep | None
 ) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
-    """The push source to use, and the event that makes it if this is its first use.
+    """Returns the push source to use, and the event that creates it on its first use.
 
     ``read`` is how to read files when the dataset has no push source yet. Raises Refused, Invalid.
     """
@@ -152,7 +152,7 @@ def _format(read: ReadStep) -> str:
 
 
 def guesses_columns(source: SourceInForce) -> bool:
-    """Whether what columns there are is for the files to say."""
+    """Whether the files determine the columns."""
     read = source.read
     declared = bool(read.schema and read.schema.fields) or bool(getattr(read, "ddl_schema", None))
     return source.preprocess is None and not declared
@@ -167,7 +167,7 @@ def require_root(state: ChainState) -> None:
 
 
 def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
-    """Raises Refused where a record that is set aside would change what others mean, Invalid for what is not meant."""
+    """Raises Refused where a separated record would change the meaning of others, Invalid for contradictions."""
     if traits(merge).whole_state and quarantine_of(read.schema) is not None:
         raise Refused(
             "onError: quarantine, and the source is merged by Snapshot: what is set aside would count as gone",
@@ -177,7 +177,7 @@ def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
 
 
 def schema_in_force(state: ChainState) -> DataSchema | None:
-    """What rows of the dataset look like, system columns included. Raises Refused for the legacy form."""
+    """Returns the schema of the dataset's rows with system columns. Raises Refused for the legacy form."""
     if state.schema is None:
         return None
     if state.schema.schema is None:
@@ -198,7 +198,7 @@ def plan_ingest(
     founding: tuple[MetadataEvent, ...] = (),
     quarantine: Quarantine | None = None,
 ) -> IngestPlan:
-    """``earlier``: slices, if the strategy needs them. The output paths are not decided yet."""
+    """Plans an ingest; ``earlier``: slices, if the strategy needs them. Output paths are set later."""
     assert state.dataset is not None
     assert state.head is not None
     refuse_links(source.read)
@@ -252,7 +252,7 @@ def _target(state: ChainState, quarantine: Quarantine | None) -> QuarantineTarge
 
 
 def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, system_time: Instant) -> str:
-    """The same for the same question: dataset, head, source, its state and files, and the time of the block."""
+    """Derives the id from all inputs: dataset, head, source, its state and files, and the time of the block."""
     parts = (
         bytes(state.dataset or b""),
         bytes(state.head or b""),
@@ -269,7 +269,7 @@ def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, syste
 
 
 def refuse_links(read: ReadStep) -> None:
-    """Linked objects must exist before a row may name them; until that is checked such columns are refused.
+    """Refuses columns of links, until the required existence of linked objects is checked.
 
     Raises Refused.
     """

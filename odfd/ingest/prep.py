@@ -1,4 +1,4 @@
-"""Prepares a fetched file before it is read: decompresses it, and runs pipes where the machine's owner allows them.
+"""Prepares a fetched file before it is read: decompresses it, and runs pipes if the machine's owner permits them.
 
 Streams in bounded memory, writes only into the folder it is given, ends when it is cancelled.
 """
@@ -50,7 +50,7 @@ async def prepare(
     name: str = "",
     decoded: bool = False,
 ) -> Prepared:
-    """The file after all steps; ``path`` itself when there is none. Raises Invalid, Refused, Environment.
+    """Returns the file after all steps; ``path`` itself when there is none. Raises Invalid, Refused, Environment.
 
     ``name`` is what messages call it, if that is not the file's name. ``decoded``: gzip was undone on its way, which
     a first step may have meant.
@@ -111,7 +111,7 @@ class _Watched(io.BufferedReader):
 
 
 def inflate(file: PackedFile, step: Decompress, target: Path) -> tuple[str, ...]:
-    """Blocking. What was chosen, in words. Raises as ``prepare``."""
+    """Decompresses a file. Returns remarks on the selection. Blocking. Raises as ``prepare``."""
     match step.format:
         case CompressionFormat.GZIP:
             return _inflate_gzip(file, target)
@@ -168,7 +168,7 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: PackedFile) -> 
 
 
 def check_prepare(steps: Sequence[PrepStep], settings: IngestSettings) -> None:
-    """What can be told of steps before there is a file. Raises Refused."""
+    """Checks steps before there is a file. Raises Refused."""
     for step in steps:
         if isinstance(step, Pipe):
             _check_allowed(step.command, settings)

@@ -1,4 +1,4 @@
-"""Ingests files that clients push: each push once, however often it is sent.
+"""Ingests files that clients push: each push once, even if repeated.
 
 A push is known by an id: its client's, or one made of its content (the bytes and names of the files, the source as it
 is declared, the event time). A push that was taken in before is answered as the first time and appends nothing. Where
@@ -54,7 +54,7 @@ _OF_CONTENT: Final = "content:"
 
 
 class PushLog(Protocol):
-    """The pushes that were taken in; ``odfd.datasets.pushes`` over a database. Synchronous."""
+    """The port of the log of ingested pushes; ``odfd.datasets.pushes`` implements it on a database. Synchronous."""
 
     def find(self, dataset: DatasetId, push_id: str) -> Push | None: ...
 
@@ -62,7 +62,7 @@ class PushLog(Protocol):
 
 
 class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says beside the files."""
+    """A client's parameters of a push."""
 
     source: str | None = None
     """Name of the push source; ``None``: the only one."""
@@ -86,7 +86,7 @@ async def push_files(
     log: PushLog | None = None,
     report: Report = quiet,
 ) -> PullOutcome:
-    """Ingest local files through a push source. ``log``: ``None`` takes in whatever comes.
+    """Ingests local files through a push source. ``log``: ``None`` accepts every push.
 
     Nobody else may push into the dataset meanwhile. Raises as ``driver.pull_root``; Refused also for an id that was of
     another push. What was committed before a fault stays committed, and is not repeated by the next attempt.

@@ -31,19 +31,19 @@ Load = Callable[[DatasetId], ChainState]
 
 
 class Quarantines(Protocol):
-    """The datasets that take what others could not read. Synchronous."""
+    """The port of quarantine datasets. Synchronous."""
 
     def find(self, dataset: DatasetId) -> DatasetId | None:
-        """That of ``dataset``, if it was made and is there."""
+        """Returns the quarantine of ``dataset``, if it exists."""
 
     def make(self, dataset: DatasetId) -> DatasetId:
-        """A new one, that has no rows yet. Raises Invalid when its name is taken."""
+        """Makes a new quarantine without rows. Raises Invalid when its name is taken."""
 
 
 def standing(
     quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, load: Load
 ) -> Quarantine | None:
-    """What takes records that cannot be read, as it is now; ``None``: the source refuses a file of which some cannot.
+    """Returns the current quarantine; ``None``: the source refuses files with unreadable records.
 
     Raises Refused where nothing takes them.
     """
@@ -58,7 +58,7 @@ def standing(
 def set_aside(
     plan: IngestPlan, answer: Success, quarantines: Quarantines | None, objects: ObjectStore, load: Load
 ) -> SideCommit | None:
-    """Records that cannot be read, for the dataset that takes them, which is made now if it is not there.
+    """Builds the commit of unreadable records to the quarantine, which is made if absent.
 
     Raises Invalid when the engine's file is not what its answer says, or the name of a new dataset is taken.
     """

@@ -1,4 +1,4 @@
-"""Finds the file of this machine that a source names, and refuses what no source may read.
+"""Resolves the local file that a source names, and refuses paths outside the permitted folders.
 
 A manifest may be written by others than those who run the daemon, and what is ingested may be published: a path in it
 never reads the node's own directory, in which its keys lie, nor a file outside the folders that the settings allow, nor
@@ -37,7 +37,7 @@ _MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devic
 
 
 class Readable(NamedTuple):
-    """Which files of this machine sources may read."""
+    """The files of this machine that sources may read."""
 
     own: tuple[Path, ...] = ()
     """Folders of the node: nothing in them is read."""
@@ -45,7 +45,7 @@ class Readable(NamedTuple):
     """All that is read lies in one of these; none: anywhere."""
 
     def check(self, path: Path, text: str) -> Path:
-        """Where ``path`` leads, whether or not a file is there. ``text``: what people call it. Raises Invalid."""
+        """Resolves ``path``, whose file may be absent. ``text``: its name for people. Raises Invalid."""
         real = _resolved(path, text)
         if _lies_in(real, self.own):
             raise Invalid(
@@ -70,7 +70,7 @@ class Readable(NamedTuple):
         return real
 
     def check_pattern(self, pattern: str) -> None:
-        """Of a glob pattern, before there are files: whether anything that it can match may be read. Raises Invalid."""
+        """Checks a glob pattern before there are files: whether all possible matches may be read. Raises Invalid."""
         parts = Path(pattern).parts
         fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
         real = _resolved(fixed, pattern)
@@ -78,13 +78,13 @@ class Readable(NamedTuple):
             self.check(fixed, pattern)
 
     def check_file(self, path: Path, text: str) -> None:
-        """Of a path to one file, before it is read: whether it may be, as far as it is there. Raises Invalid."""
+        """Checks the path of one file before it is read, as far as it exists. Raises Invalid."""
         real = self.check(path, text)
         with contextlib.suppress(OSError):  # it may come, or be allowed to the daemon's user, until it is read
             _check_kind(real.stat().st_mode, text)
 
     def file(self, path: Path, text: str) -> Path:
-        """The regular file that ``path`` leads to. Raises Invalid, NotFound, Environment."""
+        """Resolves ``path`` to a regular file. Raises Invalid, NotFound, Environment."""
         real = self.check(path, text)
         try:
             _check_kind(real.stat().st_mode, text)

@@ -1,4 +1,4 @@
-"""Fetches the declared source of another's dataset, and computes what a block would hold by it.
+"""Fetches the declared source of another node's dataset, and computes a block from it.
 
 Nothing is committed and nothing is kept. Only what anybody may fetch is fetched: a web page without credentials; what
 the manifest would run on this machine is not run. Spec: docs/spec/trust.md#observations.
@@ -41,7 +41,7 @@ MAX_BYTES: Final = 256 << 20
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """What a block would hold."""
+    """The computed contents of a block."""
 
     logical_hash: Multihash | None
     offsets: OffsetInterval | None
@@ -59,12 +59,12 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observing(deps: IngestDependencies, may_dial: Allows) -> IngestDependencies:
-    """The same dependencies, for sources that strangers declared."""
+    """Restricts the dependencies for sources that other nodes declared."""
     return dataclasses.replace(deps, settings=confined(deps.settings, may_dial), index=SliceIndex())
 
 
 def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
-    """What a stranger's manifest may do here."""
+    """Restricts the settings for manifests of other nodes."""
     size = min(settings.max_source_bytes, MAX_BYTES)
     return msgspec.structs.replace(
         settings,
@@ -85,7 +85,7 @@ def check_open(step: FetchStep) -> None:
 
 
 async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
-    """Fetch the source of ``state``, a chain before the block that is asked about, whose system time is ``time``.
+    """Fetches the source of ``state``, the chain before the checked block, whose system time is ``time``.
 
     Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a slice that is needed is
     not here), EngineFault, Environment.

@@ -40,7 +40,7 @@ BASE: Final = 32 << 10
 
 
 class MergeLimits(NamedTuple):
-    """Of the files that are merged into one."""
+    """Limits of the files that are merged into one."""
 
     size: int
     """Bytes."""
@@ -59,7 +59,7 @@ Keys: TypeAlias = tuple[str, ...] | None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that blocks from ``first`` to ``last`` bring, as one file."""
+    """The rows of blocks ``first`` to ``last``, as one file."""
 
     first: int
     last: int
@@ -88,7 +88,7 @@ def keys_of(merge: MergeStrategy) -> Keys:
 
 
 class SegmentFolder:
-    """Segments of one dataset under one rule of what stays."""
+    """The segments of one dataset under one retention rule."""
 
     def __init__(self, folder: Path, dataset: DatasetId, keys: Keys) -> None:
         rule = Multihash.sha3_256(msgspec.json.encode(keys)).digest.hex()[:16]
@@ -99,7 +99,7 @@ class SegmentFolder:
         return self._folder / segment.name
 
     def load(self) -> list[Segment]:
-        """Those that are whole, up to the first that is not. Nothing where there are none."""
+        """Loads undamaged segments up to the first damaged one; empty if there are none."""
         try:
             found = msgspec.json.decode((self._folder / SETS).read_bytes(), type=_Set)
             segments = msgspec.json.decode(found.segments, type=list[Segment])
@@ -110,7 +110,7 @@ class SegmentFolder:
         return self.whole(segments)
 
     def whole(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Up to the first whose file is not what it was."""
+        """Returns segments up to the first with a changed file."""
         for place, each in enumerate(segments):
             try:
                 if each.made:
@@ -120,7 +120,7 @@ class SegmentFolder:
         return list(segments)
 
     def save(self, segments: Sequence[Segment]) -> None:
-        """Remember these, and throw away the files of others. A disk that fails costs no more than the memory."""
+        """Saves these, and deletes files of others. On a disk error only the cache is lost."""
         listed = msgspec.json.encode(list(segments))
         line = msgspec.json.encode(_Set(str(Multihash.sha3_256(listed)), msgspec.Raw(listed)))
         try:
@@ -138,7 +138,7 @@ class SegmentFolder:
     def settle(
         self, segments: Sequence[Segment], known: int, objects: ObjectStore, schema: pa.Schema, offset: str
     ) -> list[Segment]:
-        """The same rows in fewer files, where FAN_OUT neighbours are of a level.
+        """Merges FAN_OUT neighbours of a level, so that the same rows are in fewer files.
 
         ``known``: of so many at the beginning this was made before. ``offset`` names the column.
         """
@@ -226,7 +226,7 @@ class SegmentFolder:
 
 
 def newest(rows: pa.Table, keys: Sequence[str], offset: str) -> np.ndarray:
-    """The greatest offset of each key; nulls are a key like any other.
+    """Returns the greatest offset of each key; nulls are equal.
 
     Keys are told apart by their bits: whoever takes more of them for equal finds the newest of those just the same.
     """
@@ -241,7 +241,7 @@ def folder_of(folder: Path, dataset: DatasetId) -> Path:
 
 
 def forget(folder: Path, dataset: DatasetId) -> None:
-    """Nothing of a dataset is here any more."""
+    """Deletes everything of a dataset."""
     shutil.rmtree(folder_of(folder, dataset), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Defines what ingestion may do on this machine; the daemon passes the values in."""
+"""Defines the settings of ingestion on this machine; the daemon passes the values in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check: TypeAlias = Callable[[], None]
 
 
 def unstoppable() -> None:
-    """The check of work that is always waited for."""
+    """Never cancels; for work without a deadline."""
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from odfd.ingest.plan import IngestPlan, schema_in_force
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What to commit, in this order."""
+    """The events to commit, in this order."""
 
     events: tuple[MetadataEvent, ...]
     objects: tuple[Multihash, ...]
@@ -55,8 +55,9 @@ Settled: TypeAlias = IngestOutcome | Nothing
 
 
 def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
-    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote, ``written`` what its records
-    do. Raises Invalid.
+    """Builds the events of the engine's output.
+
+    ``slice_`` is measured from its file, ``written`` the effect of its records. Raises Invalid.
     """
     state = plan.state
     _check_answer(plan, answer, slice_)
@@ -80,7 +81,7 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
 
 
 def watermark_only(state: ChainState, to: Instant) -> AddData:
-    """A block without rows; of the source nothing changes."""
+    """Builds a block without rows, which changes nothing of the source."""
     return AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -126,7 +127,7 @@ def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations
 
 
 def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
-    """What the dataset gets that takes records that cannot be read. ``slice_``: what was found in the file of them.
+    """Builds the quarantine's commit of unreadable records. ``slice_`` is measured from their file.
 
     Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
     """

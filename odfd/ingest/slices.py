@@ -36,7 +36,7 @@ _DATA = ("AddData", "ExecuteTransform")
 
 
 class SliceIndex:
-    """Which files hold a dataset's rows. ``folder`` for merged ones and bounds; without it there are none."""
+    """The files of a dataset's rows. ``folder`` holds merged ones and bounds; without it there are none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class SliceIndex:
     def earlier(
         self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
     ) -> EarlierSlices:
-        """The same for an engine that may ask for more: of a ledger with many files, only the newest are given."""
+        """Returns earlier slices for an engine that may request more: of a ledger with many files, only the newest."""
         if not traits(merge).asks_history:
             return NO_HISTORY
         keys = keys_of(merge)
@@ -74,7 +74,7 @@ class SliceIndex:
         return EarlierSlices([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
 
     def mend(self, dataset: DatasetId) -> bool:
-        """Look at all merged files of a dataset; whether one was damaged, and is done without from now on."""
+        """Checks all merged files of a dataset; drops a damaged one. Returns whether there was one."""
         damaged = dataset in self._bounds and self._bounds[dataset][1].mend()
         for (each, keys), segments in list(self._known.items()):
             if each == dataset and self._folder is not None:
@@ -152,7 +152,7 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
 
 
 async def asked(engine: Engine, request: IngestRequest, earlier: EarlierSlices) -> IngestAnswer:
-    """The engine's answer, which is given more of the earlier slices once it has said which. Raises EngineFault."""
+    """Runs a request; when the engine requests earlier slices, runs it again with them. Raises EngineFault."""
     answer = await engine.ingest(request)
     if earlier.bounds is None:
         return answer
@@ -177,7 +177,7 @@ def _with_slices(request: IngestRequest, slices: Sequence[tuple[Multihash, Path]
 
 
 def keep_slice(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
-    """What the file really holds; then it becomes an object. Raises Invalid."""
+    """Measures a file and stores it as an object. Raises Invalid."""
     found = measured(path, schema, offset)
     if objects.add_file(path) != found.physical_hash:
         raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")

@@ -1,4 +1,4 @@
-"""Tells whether rows have event times of their own, and moves the watermark of a snapshot source that has not changed.
+"""Decides whether rows have event times of their own, and moves the watermark of an unchanged snapshot source.
 
 Rows of a snapshot without event times of their own have that of their file or block, and so has the watermark. What is
 earlier than a watermark is complete; rows that are as old as it are not yet. So a table of such rows would show them
@@ -29,9 +29,8 @@ from odfd.ingest.settlement import (
 def confirmed(
     reader: ChainReader, state: ChainState, objects: ObjectStore, source: SetPollingSource, now: Instant
 ) -> AddData | None:
-    """The event that says that the last snapshot still stands at ``now``; ``None`` where that is known, or cannot be
-    said of the times that the rows have.
-    """
+    """Builds the event that confirms the last snapshot at ``now``; ``None`` if it is confirmed, or rows have event
+    times of their own."""
     mark = state.watermark
     if not traits(source.merge).whole_state or mark is None or now <= mark:
         return None
@@ -70,7 +69,7 @@ _DATA = ("AddData",)
 
 
 def has_own_times(reader: ChainReader, state: ChainState) -> bool:
-    """False also before the first rows."""
+    """Whether rows have event times of their own; False before the first rows."""
     block = reader.last_of(_DATA, state.size)
     while block is not None and isinstance(block.event, AddData) and block.event.new_data is None:
         block = reader.last_of(_DATA, block.sequence_number)

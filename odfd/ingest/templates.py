@@ -23,7 +23,7 @@ SHORT: Final = 4
 
 @final
 class FilledTemplate:
-    """A text with its variables filled in; ``str`` and ``repr`` give the template."""
+    """A text with its variables filled in; ``str`` and ``repr`` show the template."""
 
     __slots__ = ("_text", "is_template", "written")
 
@@ -38,12 +38,12 @@ class FilledTemplate:
     __repr__ = __str__
 
     def reveal(self) -> str:
-        """With the values: for who is to be sent them, and nobody else."""
+        """Returns the text with the values, only for their recipient."""
         return self._text
 
 
 def fill(written: str, variables: Mapping[str, str]) -> FilledTemplate:
-    """``${{ env.NAME || 'default' }}`` filled in. Raises Invalid for a name that has neither value nor default."""
+    """Fills in ``${{ env.NAME || 'default' }}``. Raises Invalid for a name that has neither value nor default."""
     check_template(written)
 
     def value(match: re.Match[str]) -> str:
@@ -56,7 +56,7 @@ def fill(written: str, variables: Mapping[str, str]) -> FilledTemplate:
 
 
 def check_template(written: str) -> None:
-    """Raises Invalid for what begins as a variable and is none: it would be sent as it stands."""
+    """Raises Invalid for a malformed variable, which would be sent unchanged."""
     if "${{" in TEMPLATE.sub("", written):
         raise Invalid(
             f"not all variables can be read: {written}",
@@ -66,14 +66,14 @@ def check_template(written: str) -> None:
 
 
 def check_allowed(written: str, names: Collection[str]) -> None:
-    """Raises Invalid for a variable that has no default and none of these ``names``."""
+    """Raises Invalid for a variable without a default that is not in ``names``."""
     for found in TEMPLATE.finditer(written):
         if found[2] is None and found[1] not in names:
             raise _no_variable(found[1])
 
 
 def check_text(text: str, what: str) -> None:
-    """Raises Invalid for a variable where none is filled in: ``what`` the text is would hold it as it stands."""
+    """Raises Invalid for a variable in a text ``what`` without substitution."""
     found = TEMPLATE.search(text)
     if found is not None:
         raise Invalid(
@@ -93,7 +93,7 @@ def _no_variable(name: str) -> Invalid:
 
 
 def tells(text: str, variables: Mapping[str, str]) -> bool:
-    """Whether a value of a variable stands in a text that others wrote."""
+    """Whether a foreign text holds a value of a variable."""
     return _Values(variables).are_in(text)
 
 

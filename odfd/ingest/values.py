@@ -24,7 +24,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 def value_of(text: str, field: pa.Field) -> pa.Array:
-    """The value that ``text`` says, as one element of the column's type. Raises Invalid, Refused for nested types."""
+    """Parses ``text`` as one element of the column's type. Raises Invalid, Refused for nested types."""
     kind = field.type
     read = _reader(kind)
     if read is None:
@@ -42,7 +42,7 @@ def value_of(text: str, field: pa.Field) -> pa.Array:
 
 
 def nothing_of(field: pa.Field) -> pa.Array:
-    """Null, as one element of the column's type. Raises Invalid where the column must have a value."""
+    """Returns null, as one element of the column's type. Raises Invalid where the column must have a value."""
     if not field.nullable:
         raise Invalid(
             f"column {field.name!r} cannot be null: the schema says NOT NULL", rule="not-null", hint="give it a value"

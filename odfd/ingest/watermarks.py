@@ -28,7 +28,7 @@ ATTEMPTS: Final = 5
 
 
 class WatermarkSet(msgspec.Struct, frozen=True, kw_only=True):
-    """``head`` is ``None`` where the watermark was there already."""
+    """The result; ``head`` is ``None`` if the watermark was set already."""
 
     head: Head | None
     watermark: Instant
@@ -37,7 +37,7 @@ class WatermarkSet(msgspec.Struct, frozen=True, kw_only=True):
 async def set_watermark(
     deps: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False
 ) -> WatermarkSet:
-    """One block with a watermark and no rows. ``ahead``: it may be later than the clock.
+    """Commits a block with a watermark and no rows. ``ahead``: it may be later than the clock.
 
     Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
     """
@@ -59,7 +59,10 @@ async def set_watermark(
 
 
 def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False) -> AddData | None:
-    """The event that moves the watermark there, ``None`` where it is; of the source nothing changes. Raises Refused."""
+    """Builds the event that moves the watermark, ``None`` if it is there; changes nothing of the source.
+
+    Raises Refused.
+    """
     require_root(state)
     if to % MILLISECOND:
         raise Refused("a watermark is in whole milliseconds", rule="watermark-millis", hint="cut the other digits")

@@ -21,13 +21,13 @@ TTL: Final = 3600 * instant.SECOND
 
 
 def delegate(key: SigningKey, name: str, now: Instant) -> bytes:
-    """The record by which ``key``'s name points to ``name``, of a node."""
+    """Signs the record by which ``key``'s name points to ``name``, of a node."""
     sequence = now // instant.SECOND
     return record.seal(Pointer(value=f"/ipns/{name}", sequence=sequence, expires=Instant(now + LIFETIME), ttl=TTL), key)
 
 
 def check_delegation(raw: bytes, dataset: DatasetId, name: str) -> None:
-    """Raises Invalid unless it is the dataset's own key that points to ``name``."""
+    """Raises Invalid unless the dataset's own key points to ``name``."""
     pointer = record.unseal(raw, dataset)
     if pointer.value != f"/ipns/{name}":
         raise Invalid(

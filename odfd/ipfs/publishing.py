@@ -1,4 +1,4 @@
-"""Publishes datasets to IPFS: adds what is new since the last publication, then points the IPNS name to it.
+"""Publishes datasets to IPFS: adds changes since the last publication, then points the IPNS name to the result.
 
 The daemon's own folder says how far the last publication came: its head is written last, so one that was cut off is
 gone on with, and a daemon that lost everything gets everything. What is added lies among the daemon's own files, which
@@ -54,7 +54,7 @@ def folder_of(dataset: DatasetId) -> str:
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on IPFS now, and how much of it was added just now."""
+    """A dataset's contents on IPFS, and how much was added now."""
 
     dataset: DatasetId
     head: Multihash
@@ -71,7 +71,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Publisher:
-    """The publisher of one node. One publication of a dataset at a time; the caller sees to that."""
+    """The publisher of one node. The caller ensures one publication of a dataset at a time."""
 
     def __init__(
         self, ipfs: Ipfs, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
@@ -83,7 +83,7 @@ class Publisher:
         self._keys = keys
 
     async def publish(self, dataset: DatasetId, served: int, now: Instant) -> Publication:
-        """``served``: blocks that the policy lets us pass on.
+        """Publishes a dataset; ``served``: blocks that the policy permits to publish.
 
         Raises Remote (the daemon), Refused, NotFound for an object that is not here, ObjectDamaged.
         """
@@ -103,18 +103,18 @@ class Publisher:
         return msgspec.structs.replace(done, root=root, name=pointer)
 
     async def put(self, dataset: DatasetId, raw: bytes) -> None:
-        """A record of the dataset's own name, which was signed elsewhere. Raises Remote."""
+        """Publishes a record of the dataset's own name that was signed elsewhere. Raises Remote."""
         await self._ipfs.put_record(record.name_of(dataset), raw)
 
     async def withdraw(self, dataset: DatasetId) -> None:
-        """Take the folder away; the daemon's collector frees what nothing else names. Raises Remote."""
+        """Removes the folder; the daemon's collector frees what nothing else names. Raises Remote."""
         await self._ipfs.remove(folder_of(dataset))
 
     async def root(self, dataset: DatasetId) -> str | None:
         return await self._ipfs.root_of(folder_of(dataset))
 
     def key(self, dataset: DatasetId) -> SigningKey | None:
-        """The key here that signs records: the dataset's, or while that is offline the node's own."""
+        """Returns the key that signs records: the dataset's, or the node's own while that is offline."""
         if not self._keys.has_dataset_key(dataset):
             return None
         return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)

@@ -35,7 +35,7 @@ _WAITING: Final = 16
 
 
 def place_of(source: str) -> str | None:
-    """``/ipfs/CID`` or ``/ipns/NAME`` of what a person wrote; ``None``: it is no such place. Raises Invalid."""
+    """Parses ``/ipfs/CID`` or ``/ipns/NAME``; ``None`` for other text. Raises Invalid."""
     kinds = (("ipfs://", _IPFS, record.check_cid), ("ipns://", _IPNS, record.check_key_name))
     for scheme, root, check in kinds:
         for start in (scheme, root):
@@ -47,12 +47,12 @@ def place_of(source: str) -> str | None:
 
 
 def home_of(dataset: DatasetId) -> str:
-    """Where the owner of a dataset publishes it."""
+    """Returns the place where the owner of a dataset publishes it."""
     return _IPNS + record.name_of(dataset)
 
 
 def no_ipfs() -> Refused:
-    """Why nothing can be done on IPFS where the settings name no Kubo."""
+    """Makes the fault for IPFS operations where the settings name no Kubo."""
     return Refused(
         "this node has no IPFS", rule="ipfs-none",
         hint="run a Kubo beside it, and set [ipfs] api = 'http://127.0.0.1:5001' in the settings",
@@ -60,7 +60,7 @@ def no_ipfs() -> Refused:
 
 
 class IpfsTransport:
-    """The way to datasets on IPFS."""
+    """The transport of datasets on IPFS."""
 
     is_fixed = True
     few = 256
@@ -69,7 +69,7 @@ class IpfsTransport:
         self.files = ipfs
 
     async def resolve(self, place: str, now: Instant) -> str:
-        """``/ipfs/CID`` that a place stands for now. Raises Remote, Invalid for a record that is not the key's own."""
+        """Resolves a place to ``/ipfs/CID``. Raises Remote, Invalid for a record not signed by its key."""
         for _ in range(MAX_HOPS):
             if place.startswith(_IPFS):
                 return place
@@ -94,7 +94,7 @@ class IpfsTransport:
         raise Invalid(f"more than {MAX_HOPS} names point to one another, the last is {place}", rule="ipns-value")
 
     async def bring_blocks(self, root: str, head: Multihash, _first: int, folder: Path, take: Take) -> None:
-        """All of them: one stream costs less than many questions. A folder that is whole stays as it is."""
+        """Fetches all blocks, as one stream costs less than many requests. A complete folder stays unchanged."""
         if await trio.to_thread.run_sync(read_head, folder) == head:
             return
         send, receive = trio.open_memory_channel[bytes](_WAITING)

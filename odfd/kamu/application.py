@@ -34,7 +34,7 @@ from odfd.site.requests import OWN, is_question, taken
 
 
 class KamuApplication:
-    """The application. ``site`` answers what is no question."""
+    """The application. ``site`` serves all other requests."""
 
     def __init__(self, answers: PublicAnswers, site: Application, logger: Logger) -> None:
         self._answers, self._site, self._logger = answers, site, logger
@@ -193,7 +193,7 @@ class KamuApplication:
 
 
 def tail_statement(state: ChainState, skip: int, limit: int) -> str:
-    """The last rows but ``skip``, in the order of their offsets, which have no gaps."""
+    """Builds a query for the last rows without ``skip``, in the order of their offsets, which have no gaps."""
     offset = '"' + state.vocab.offset.replace('"', '""') + '"'
     end = max(0, state.next_offset - skip)
     return (
@@ -203,7 +203,7 @@ def tail_statement(state: ChainState, skip: int, limit: int) -> str:
 
 
 def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, Any]:
-    """What of a dataset's metadata is asked for. Raises Invalid for a schema that has no words in its format."""
+    """Returns the requested metadata of a dataset. Raises Invalid for a schema that its format cannot express."""
     events = {"Attachments": state.set_attachments, "Info": state.set_info, "License": state.set_license}
     metadata: dict[str, Any] = {
         name.lower(): _event(event) for name, event in events.items() if name in parts and event is not None

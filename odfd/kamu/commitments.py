@@ -53,7 +53,7 @@ def verification_of(body: bytes) -> Verification:
 
 
 def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict[str, Any]:
-    """What stands beside an output that is proven."""
+    """Builds the proof of an output."""
     hashes = {"inputHash": hash_of(question), "outputHash": hash_of(output), "subQueriesHash": hash_of([])}
     value = multibase.encode_base64url(key.sign(canonical(hashes)))
     proof = {"type": PROOF, "verificationMethod": str(key.did), "proofValue": value}
@@ -61,7 +61,7 @@ def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict
 
 
 def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
-    """What is wrong where the query gives another output here, as kamu tells it."""
+    """Returns kamu's error where the query gives another output here."""
     expected, actual = asked.commitment.output_hash, hash_of(output)
     text = (
         "Query was reproduced but resulted in output hash different from expected. This means that the output was"
@@ -72,7 +72,7 @@ def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
 
 
 def not_here(dataset: str, block: str | None) -> dict[str, str]:
-    """What is told where what a query read is not here; ``block``: that of the dataset, where the others are."""
+    """Returns kamu's error where data of a query is absent; ``block``: the absent one of a present dataset."""
     if block is None:
         text = "Unable to reproduce the query as one of the input datasets cannot be found here."
         return {"kind": f"{FAILED}::DatasetNotFound", "message": text, "dataset_id": dataset}
@@ -82,7 +82,7 @@ def not_here(dataset: str, block: str | None) -> dict[str, str]:
 
 
 def fault_of(asked: Verification) -> dict[str, str] | None:
-    """What is wrong with the commitment by itself, as kamu tells it. Raises Invalid for another kind of proof."""
+    """Returns kamu's error for an inconsistent commitment. Raises Invalid for another kind of proof."""
     if asked.proof.type != PROOF:
         raise Invalid(f"there is no proof {asked.proof.type[:40]!r} here", rule="request", hint=PROOF)
     for name, stated, value in (

@@ -20,21 +20,21 @@ SendFrame: TypeAlias = Callable[[bytes | memoryview], Awaitable[None]]
 
 
 class PublicAnswers(Protocol):
-    """Answers questions of visitors over what the site serves, and nothing else."""
+    """The port of queries over the data that the site serves."""
 
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
-        """Frames (``engines.query.requests``). Raises Refused when too many ask, and what is wrong."""
+        """Sends frames (``engines.query.requests``). Raises Refused when too many run, and the query's fault."""
 
     def key(self) -> SigningKey:
-        """That answers are proven with. Raises Refused where the settings say that none are."""
+        """Returns the key that signs proofs. Raises Refused where the settings disable them."""
 
     def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
-        """What of a dataset at a block anybody may read is not there. Called from worker threads."""
+        """Returns which part of ``bound`` is not public here. Called from worker threads."""
 
     def states(self) -> list[tuple[str, ChainState]]:
-        """Of all datasets that are served, by name. Called from worker threads. Raises Environment."""
+        """Lists all served datasets, by name. Called from worker threads. Raises Environment."""
 
     def state(self, ref: str) -> ChainState:
-        """Of a dataset, as far as it is served. Called from worker threads. Raises NotFound, Environment."""
+        """Returns the served part of a dataset. Called from worker threads. Raises NotFound, Environment."""

@@ -25,7 +25,7 @@ _NOT_DONE: Final = (UNPROVEN, "odata")
 
 
 class Reply:
-    """What goes back, once."""
+    """A response, sent once."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -46,7 +46,7 @@ class Reply:
         await self.more(body, last=True)
 
     async def refuse(self, fault: Fault) -> None:
-        """Nothing where rows have left: the connection ends in the middle, and who reads sees that."""
+        """Sends a fault, unless rows were sent: then the connection is cut, which the client notices."""
         if self.begun:
             return
         status = 501 if fault.rule in _NOT_DONE else 503 if fault.rule == BUSY else http_status(fault)
@@ -57,7 +57,7 @@ class Reply:
 
 
 class Whole:
-    """In place of a reply: what is hashed before it goes back. Raises Refused where it is too large."""
+    """A buffered response, to be hashed before it is sent. Raises Refused where it is too large."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -108,6 +108,6 @@ class JsonRows:
 
 
 def members_of(layout: str, form: str | None, schema: pa.Schema) -> dict[str, Any]:
-    """Beside the rows."""
+    """Returns the response's members besides rows."""
     members: dict[str, Any] = {"dataFormat": layout}
     return members if form is None else members | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}

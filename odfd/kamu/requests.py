@@ -1,4 +1,4 @@
-"""Values of what visitors ask in kamu's words: parameters and bodies of ``/query``, ``tail`` and ``metadata``. Pure.
+"""Defines the requests in kamu's format: parameters and bodies of ``/query``, ``tail`` and ``metadata``. Pure.
 
 Names of formats are understood as kamu's nodes do, in any case and with hyphens; what is not known is refused by name.
 """
@@ -34,7 +34,7 @@ _MAX_FIELDS: Final = 64
 
 
 class DatasetState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A dataset for a name in a query, and the last of its blocks that is read."""
+    """The dataset of a name in a query, and its last block to read."""
 
     id: str
     alias: str
@@ -46,7 +46,7 @@ class DatasetState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The body of ``/query``. The last three are ours."""
+    """The body of ``/query``. The last three members are ours."""
 
     query: str
     query_dialect: str = _DIALECTS[0]
@@ -61,7 +61,7 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     cut: bool = False
 
     def checked(self) -> SqlQuestion:
-        """With the names as they are written. Raises Invalid."""
+        """Returns the request with normalised names. Raises Invalid."""
         schema_format = self.schema_format and named(self.schema_format, FORMATS, "schemaFormat")
         included = {named(each, _INCLUDED, "include") for each in self.include}
         if schema_format:
@@ -85,13 +85,13 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         return RowSelection(layout=layout(self.data_format), skip=self.skip, limit=self.limit)
 
     def bound(self) -> dict[str, Bound]:
-        """What each name stands for. Raises Invalid."""
+        """Returns the dataset of each name. Raises Invalid."""
         if self.datasets is not None and len({each.alias.lower() for each in self.datasets}) < len(self.datasets):
             raise Invalid("two datasets have one alias", rule="query-datasets")
         return {each.alias.lower(): each.bound() for each in self.datasets or ()}
 
     def said(self, pins: Collection[wire.Pin]) -> dict[str, Any]:
-        """What reproduces the answer: the question, with the datasets that were read."""
+        """Returns the request that reproduces the answer, with the datasets that were read."""
         newest: dict[str, wire.Pin] = {}
         for pin in sorted(pins, key=lambda pin: pin.sequence_number):
             newest[pin.id] = pin
@@ -124,7 +124,7 @@ def question_of(body: bytes) -> SqlQuestion:
 
 
 def question_again(given: dict[str, Any]) -> SqlQuestion:
-    """The input of a proven answer. Raises Invalid."""
+    """Decodes the input of a proven answer. Raises Invalid."""
     question = _converted(given, SqlQuestion).checked()
     unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
     if question.datasets is None or unbound:
@@ -133,7 +133,7 @@ def question_again(given: dict[str, Any]) -> SqlQuestion:
 
 
 def own_question_of(body: bytes) -> wire.QueryRequest:
-    """Of our client. Raises Invalid."""
+    """Decodes a request of our client. Raises Invalid."""
     try:
         return msgspec.json.decode(body, type=wire.QueryRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -141,7 +141,7 @@ def own_question_of(body: bytes) -> wire.QueryRequest:
 
 
 def question_in(query: str) -> SqlQuestion:
-    """The query string of ``/query``. Raises Invalid."""
+    """Decodes the query string of ``/query``. Raises Invalid."""
     fields = _fields(query)
     if "format" in fields:
         fields["dataFormat"] = fields.pop("format")
@@ -160,7 +160,7 @@ def tail_in(query: str) -> Tail:
 
 
 def parts_in(query: str) -> tuple[frozenset[str], str]:
-    """What of the metadata is asked for, and the format of schemas. Raises Invalid."""
+    """Decodes which metadata is requested, and the format of schemas. Raises Invalid."""
     fields = _fields(query)
     parts = [each for each in fields.pop("include", "Seed").split(",") if each]
     form = named(fields.pop("schemaFormat", "ArrowJson"), FORMATS, "schemaFormat")
@@ -170,12 +170,12 @@ def parts_in(query: str) -> tuple[frozenset[str], str]:
 
 
 def layout(name: str) -> Layout:
-    """One of those that ``named`` gave."""
+    """Returns a layout by its name from ``named``."""
     return cast("Layout", name)
 
 
 def named(text: str, known: Collection[str], what: str) -> str:
-    """One of the known names. Raises Invalid."""
+    """Returns one of the known names. Raises Invalid."""
     plain = text.replace("-", "").lower()
     found = next((each for each in known if each.lower() == plain), None)
     if found is None:

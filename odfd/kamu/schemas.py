@@ -35,7 +35,7 @@ _PLAIN: Final = {
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
-    """As the Rust implementation of Arrow writes it. Raises Invalid for a type that it has no word for here."""
+    """Encodes a schema as the Rust implementation of Arrow does. Raises Invalid for an unsupported type."""
     return {"fields": [_field(field) for field in schema], "metadata": {}}
 
 
@@ -53,7 +53,7 @@ FORMATS: Final[dict[str, Callable[[pa.Schema], Any]]] = {
 
 
 def of_dataset(schema: DataSchema, form: str) -> Any:
-    """What a dataset declares. Raises Invalid."""
+    """Encodes the declared schema of a dataset. Raises Invalid."""
     return FORMATS[form](to_arrow(schema).remove_metadata())
 
 

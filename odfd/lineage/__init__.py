@@ -1,4 +1,4 @@
-"""Traces records to their origin: finds the block that holds one, asks an engine about it, and finds its source.
+"""Traces records to their origin: finds the block of a record, runs the engine's provenance, and finds its source.
 
 Reads chains and objects; changes nothing.
 """

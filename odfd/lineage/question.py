@@ -1,4 +1,4 @@
-"""Locates records, and makes the request that asks an engine about those of one transaction: its inputs as it saw them.
+"""Locates records, and builds the engine's request about those of one transaction, with its inputs at that time.
 
 Inputs are given from their first block to the cut that the transaction recorded. For a dataset that this node computes
 itself its own checkpoint says which earlier blocks can still matter, and only these are given; a stranger's checkpoint
@@ -39,7 +39,7 @@ NO_SOURCE = "lineage-source"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The source that a block's records were ingested from, as the chain says it."""
+    """The source in the chain that a block's records were ingested from."""
 
     kind: str
     """``polling`` or ``push``."""
@@ -52,7 +52,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def block_of_record(reader: ChainReader, offset: int) -> Block:
-    """The block whose slice holds a record. Reads in proportion to the logarithm of the chain. Raises NotFound."""
+    """Returns the block whose slice holds a record. Reads in proportion to the logarithm of the chain.
+
+    Raises NotFound.
+    """
     head = reader.head()
     low, high = 0, head.size if head else 0
     last = -1
@@ -85,7 +88,7 @@ def data_of(block: Block) -> DataEvent:
 
 
 def origin_of(reader: ChainReader, block: Block) -> Origin:
-    """Raises NotFound for a chain that declares no source: then only the block itself says anything."""
+    """Returns the source of a block. Raises NotFound for a chain that declares none."""
     state = load_state(reader, block.sequence_number + 1)
     event = block.event
     reached = event.new_source_state if isinstance(event, AddData) else None
@@ -138,7 +141,7 @@ def _kept(batches: Iterator[pa.RecordBatch], column: str, wanted: pa.Array) -> I
 
 
 class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records, and how much of the answer is wanted."""
+    """The requested records, and the limits of the answer."""
 
     dataset: DatasetId
     block: Block
@@ -153,8 +156,9 @@ class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
-    """``folder``: fresh, and the caller's. Synchronous. Raises NotFound for what is not held here, Invalid for chains
-    that contradict each other, ObjectDamaged.
+    """Builds the request; ``folder``: empty, and the caller's. Synchronous.
+
+    Raises NotFound for absent data, Invalid for contradicting chains, ObjectDamaged.
     """
     event = asked.block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is None:

@@ -19,7 +19,7 @@ from odfd.state.directory import open_state_directory
 
 @contextmanager
 def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
-    """See ``odfd.control.assembly.Build``."""
+    """Implements ``odfd.control.assembly.Build``."""
     directory = Path(settings.node.state_dir)
     is_entered = bool(settings.control.group) and directory in Path(settings.control.socket).parents
     with open_state_directory(directory, is_entered=is_entered) as home:

@@ -32,7 +32,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class Readings:
-    """Of one node."""
+    """The gauges of one node."""
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
@@ -41,7 +41,7 @@ class Readings:
         )
 
     async def scrape(self) -> bytes:
-        """As Prometheus reads it."""
+        """Returns the metrics in Prometheus's format."""
         now = [*self._in_loop()]
         return await trio.to_thread.run_sync(self._written, now)
 
@@ -168,7 +168,7 @@ class Readings:
 
 
 def serve_metrics(parts: NodeParts) -> list[Child]:
-    """What is to run before all else, so that who asks while the node starts is answered.
+    """Returns the metrics server, which starts first, so that it responds during the start.
 
     Nothing, where the settings name no address: what is not asked for is not counted either.
     """

@@ -106,7 +106,7 @@ from p2p.ports import Topic
 
 
 class NodeParts:
-    """All parts of one node. Attributes are in the order in which they need each other.
+    """All parts of one node. Attributes are in the order of their dependencies.
 
     ``engine``, ``membership`` and ``ipfs`` are what the node computes with and whom it talks to: others in tests.
     """
@@ -310,7 +310,7 @@ class NodeParts:
             nursery.cancel_scope.cancel()
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None:
-        """From any thread: call in the event loop. Before the node runs there is nobody to tell."""
+        """Calls in the event loop, from any thread. Does nothing before the node runs."""
         if self._token is not None:
             self._token.run_sync_soon(call, *args)
 
@@ -436,7 +436,7 @@ class NodeParts:
         self.heads.loop.touch(dataset)
 
     def shown_otherwise(self, dataset: DatasetId) -> None:
-        """It was published or made private, came or went: what others are told of this node changes at once."""
+        """Updates announcements at once after a dataset was published, made private, added or removed."""
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
         self.in_loop(self.cards.shown_otherwise, dataset)

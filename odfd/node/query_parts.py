@@ -1,4 +1,4 @@
-"""Makes the parts that answer queries: of the node's owner, and of others over what policy serves."""
+"""Makes the parts that answer queries: of the node's owner, and of others over data that policy permits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queries_of(
     settings: Settings,
     context: Context,
 ) -> tuple[QueryService, PublicQueries]:
-    """Both share processes, what is known of slices, and folds."""
+    """Makes both services, which share processes, known slices, and folds."""
 
     def failed(dataset: DatasetId, fault: Fault) -> None:
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
@@ -58,7 +58,7 @@ def queries_of(
 def flight_of(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> FlightServer | None:
-    """``None`` where the settings name no address for it."""
+    """Makes the Flight SQL server; ``None`` where the settings have no address for it."""
     flight = settings.flight
     if not flight.listen:
         return None

@@ -1,4 +1,4 @@
-"""Tells the parts of a node, and people, of each statement, proof and cosignature that is new here.
+"""Notifies the parts of a node, and people, of each new statement, proof and cosignature.
 
 The statement store calls from worker threads; everything is acted on in the event loop. What rounds of anti-entropy may
 name to peers, beside what the ledger speaks of already, is listed here too.
@@ -52,7 +52,7 @@ from p2p.ports import Topic
 
 
 class EventContext(Protocol):
-    """What is told; ``odfd.node.parts.NodeParts`` has it."""
+    """The receivers of notifications; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     context: Context
@@ -85,7 +85,7 @@ class StatementEvents:
             parts.in_loop(parts.forks.doubt, predicate.dataset, news.sender)
 
     def proven(self, proof: Proof, made_here: bool) -> None:
-        """What was made here nobody else has: it is gossiped once; others' goes on by itself."""
+        """Gossips a proof made here once; proofs of others propagate independently."""
         parts = self._parts
         if made_here:
             parts.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
@@ -96,7 +96,7 @@ class StatementEvents:
             parts.in_loop(parts.suspension_review.loop.touch_all)
 
     def witnessed(self, made: Cosignature) -> None:
-        """A witness that counts signed; a mirror may have waited for it."""
+        """Handles a cosignature of a witness that counts, for which a mirror may have waited."""
         parts, tree = self._parts, made.checkpoint
         who, name = (
             parts.policy.witnesses.groups.get(made.witness, made.witness.short),
@@ -168,7 +168,7 @@ _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 
 class InterestContext(Protocol):
-    """What is needed of a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The dependencies on a node; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     policy: Policy
@@ -178,8 +178,8 @@ class InterestContext(Protocol):
 
 
 def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[DatasetId]:
-    """Datasets that are held, mirrored, witnessed, or read by what is here and public; keys of validators and
-    witnesses that are listed, for proofs against them, and the key of the network's policy.
+    """Returns datasets that are held, mirrored, witnessed, or read by a public one here; listed keys of validators and
+    witnesses, for proofs against them; and the key of the network's policy.
 
     Inputs of what is private are left out: nobody learns that they exist. Raises Environment, Invalid.
     """

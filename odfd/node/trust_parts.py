@@ -49,7 +49,7 @@ from p2p.ports import Topic
 
 
 class WitnessContext(Protocol):
-    """What these parts need of a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings
@@ -78,7 +78,7 @@ def _witness_of(parts: WitnessContext) -> Witness:
 
 
 def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
-    """Where logs submit checkpoints. It is asked from worker threads of the event loop."""
+    """Makes the receiver of checkpoints that logs submit. It is called from worker threads of the event loop."""
     home = parts.home
 
     def cosigned(made: Cosignature) -> None:
@@ -119,7 +119,7 @@ def submissions_of(parts: WitnessContext) -> WitnessSubmission:
 
 
 def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list[wire.WitnessView]:
-    """Those that count here, and of a dataset that is published here those that are asked, whatever they said."""
+    """Lists the witnesses that count here, and those that a dataset published here asks, cosigned or not."""
     groups, public = parts.policy.witnesses.groups, {each.did: each.key.name for each in parts.policy.public}
     with parts.home.database.read() as connection:
         made = {each.witness: each for each in Cosignatures(connection).of(dataset) if each.checkpoint.epoch == epoch}
@@ -145,7 +145,7 @@ def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list
 
 
 class ValidationContext(Protocol):
-    """What these parts need of a node; ``odfd.node.parts.NodeParts`` has it."""
+    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
     settings: Settings

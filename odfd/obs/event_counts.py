@@ -1,4 +1,4 @@
-"""Counts events as metrics: every kind, and what some of them say in numbers."""
+"""Counts events as metrics: every kind, and the numbers in some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTRADICTIONS: Final = {
 
 
 def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
-    """What an event log calls with each event."""
+    """Returns the function that an event log calls with each event."""
 
     def heard(event: Event) -> None:
         meter.count("odfd_events_total", kind=event.kind)

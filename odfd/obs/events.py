@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Lagged:
-    """``missed`` events before number ``resume`` are gone for this reader; ``None``: the log began anew since."""
+    """Reports that ``missed`` events before number ``resume`` are lost to this reader; ``None``: the log is new."""
 
     resume: int
     missed: int | None
@@ -43,7 +43,7 @@ News: TypeAlias = Event | Lagged
 
 
 class EventLog:
-    """The events of one node. ``emit`` is for the trio thread only; others go through ``trio.from_thread``."""
+    """The events of one node. ``emit`` is for the trio thread only; others use ``trio.from_thread``."""
 
     def __init__(self, clock: Clock, ring: int = RING, heard: Callable[[Event], None] = lambda _: None) -> None:
         """``heard`` is called with each event, before any reader sees it."""
@@ -55,11 +55,12 @@ class EventLog:
 
     @property
     def last(self) -> int:
-        """Number of the last event; 0 before the first."""
+        """The number of the last event; 0 before the first."""
         return self._next - 1
 
     def emit(self, kind: str, subject: str = "", message: str = "", /, **data: object) -> Event:
-        """``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` must be plain JSON values."""
+        """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` must be plain JSON
+        values."""
         event = Event(self._next, self._clock.now(), kind, subject, message, data)
         self._next += 1
         self._ring.append(event)
@@ -69,16 +70,16 @@ class EventLog:
 
     @property
     def grown(self) -> trio.Event:
-        """Set with the next event, or nudge; then there is another."""
+        """The trio event that the next event or nudge sets; a new one follows."""
         return self._grown
 
     def nudge(self) -> None:
-        """Wake those who wait for what is no event: each looks where it stands."""
+        """Wakes waiting readers without an event, so that each checks its state."""
         self._grown.set()
         self._grown = trio.Event()
 
     def kept(self) -> list[Event]:
-        """All, oldest first."""
+        """Lists all kept events, oldest first."""
         return list(self._ring)
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:

@@ -18,7 +18,7 @@ MAX_SERIES: Final = 2000
 
 
 def exposition(samples: Iterable[MetricSample]) -> bytes:
-    """The text of a scrape, the process's own figures included. Blocking: it reads /proc."""
+    """Formats a scrape, with the process's own figures. Blocking: it reads /proc."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.process_collector import ProcessCollector
 

@@ -36,12 +36,12 @@ _NAMED: list[str] = []
 
 
 def count_by(counted: Callable[[str], object]) -> None:
-    """From now on ``counted`` is called with the level of each line."""
+    """Sets ``counted`` to be called with the level of each line."""
     _COUNTED[:] = [counted]
 
 
 class Lines:
-    """Writes lines and never fails: a node whose log has a full disk, or nobody who reads it, goes on without.
+    """Writes lines and never fails: a node continues without a log when the disk is full, or its reader is gone.
 
     The first line that can be written again says in ``unwritten`` how many could not.
     """
@@ -70,7 +70,7 @@ class Lines:
 
 
 class Levels:
-    """Drops what is below the level of its part: the longest name with a level that the module's name begins with."""
+    """Drops lines below the level of their part: the longest configured prefix of the module's name."""
 
     _place: Final = CallsiteParameterAdder([CallsiteParameter.QUAL_MODULE], [__name__])
 
@@ -94,7 +94,7 @@ class Levels:
         return values
 
     def libraries(self) -> None:
-        """The same for what is logged by the standard module: its warnings alone, but where a part has a level."""
+        """Configures the standard module of libraries in the same way: warnings only, unless a part has a level."""
         for name in _NAMED:
             logging.getLogger(name).setLevel(logging.NOTSET)
         for name, number in self._parts.items():
@@ -103,8 +103,10 @@ class Levels:
 
 
 def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping[str, str] | None = None) -> None:
-    """``level`` is one of ``config.log_levels.LEVELS``; ``parts`` are parts with another one. ``form`` is one of FORMS;
-    ``auto`` is text on a terminal."""
+    """Configures logging; ``level`` is one of ``config.log_levels.LEVELS``; ``parts`` have levels of their own.
+
+    ``form`` is one of FORMS; ``auto`` is text on a terminal.
+    """
     text = form == "text" or (form == "auto" and stream.isatty())
     levels = Levels(level, parts or {})
     last: list[structlog.typing.Processor] = (

@@ -19,7 +19,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class MetricSample(NamedTuple):
-    """A value of a counter or a gauge, or the counts and the sum of a histogram, under values of its labels."""
+    """A value of a counter or a gauge, or the counts and the sum of a histogram, for values of its labels."""
 
     metric: Metric
     labels: Labels
@@ -29,7 +29,7 @@ class MetricSample(NamedTuple):
 
 
 class NodeMeter:
-    """The counters and histograms of one node. Series that the table foresees begin at zero."""
+    """The counters and histograms of one node. Series in the table begin at zero."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,26 +50,26 @@ class NodeMeter:
             self._histograms[key] = counts, total + value
 
     def rows(self, work: str, counts: object) -> None:
-        """``counts`` has a number, or ``None``, for each of ``metric_table.FATES``."""
+        """Counts rows; ``counts`` has a number, or ``None``, for each of ``metric_table.FATES``."""
         for fate in BY_NAME["odfd_rows_total"].labels["fate"]:
             if number := getattr(counts, fate):
                 self.count("odfd_rows_total", number, work=work, fate=fate)
 
     def committed(self, work: str, blocks: int, records: int) -> None:
-        """A pull or a push appended something."""
+        """Counts a pull or a push that appended something."""
         self.count("odfd_transactions_total", work=work)
         self.count("odfd_blocks_total", blocks, work=work)
         self.count("odfd_records_total", records, work=work)
 
     def ended(self, task: Task) -> None:
-        """A long operation ended."""
+        """Counts the end of a long operation."""
         self.count("odfd_tasks_total", kind=task.kind, outcome=task.state.value)
         if task.started_at is not None and task.finished_at is not None:
             seconds = (task.finished_at - task.started_at) / 1e9
             self.observe("odfd_task_duration_seconds", max(0.0, seconds), kind=task.kind)
 
     def samples(self, pulled: frozenset[str]) -> Iterator[MetricSample]:
-        """Of every counter and histogram that is not in ``pulled``: those are read elsewhere when they are shown."""
+        """Yields every counter and histogram except those in ``pulled``, which are read elsewhere on a scrape."""
         with self._lock:
             counters = dict(self._counters)
             histograms = {key: (tuple(counts), total) for key, (counts, total) in self._histograms.items()}
@@ -86,8 +86,10 @@ class NodeMeter:
 
 
 def labels_of(metric: Metric, labels: Mapping[str, str]) -> Labels:
-    """The values in the order of the table. Raises KeyError for a label that is missing, ValueError for a value that
-    is not listed where the table has no ``other``."""
+    """Returns the values in the order of the table.
+
+    Raises KeyError for a missing label, ValueError for an unlisted value where the table has no ``other``.
+    """
     if labels.keys() != metric.labels.keys():
         raise KeyError(f"{metric.name} has the labels {', '.join(metric.labels) or 'none'}, not {', '.join(labels)}")
     return tuple(_value(metric, label, labels[label]) for label in metric.labels)

@@ -49,7 +49,7 @@ _EVENTS = """
 
 
 def document() -> str:
-    """The whole page."""
+    """Formats the whole page."""
     return "\n".join([*_lines(), ""])
 
 

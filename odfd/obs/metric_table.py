@@ -32,7 +32,7 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The last word of the name, where it is one."""
+        """The last word of the name, if it is a unit."""
         word = self.name.removesuffix("_total").rpartition("_")[2]
         return word if word in UNITS else ""
 

@@ -28,7 +28,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Probing(NamedTuple):
-    """What is asked of the node when somebody asks this server."""
+    """The checks of the node for this server."""
 
     scrape: Callable[[], Awaitable[bytes]]
     why_not_ready: Callable[[], Awaitable[Mapping[str, str]]]
@@ -48,7 +48,7 @@ class MetricsServer:
         self.server = HttpServer("metrics", [], self._respond, logger, LIMITS)
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop. Raises Environment when it cannot listen."""
+        """Runs until stopped. Raises Environment when it cannot listen."""
         with ExitStack() as stack:
             listeners = [stack.enter_context(listening(place)) for place in self._places]
             self._logger.info("metrics", urls=[url_of(listener) for listener in listeners])

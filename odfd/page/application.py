@@ -1,4 +1,4 @@
-"""Answers a browser: files of the page to anybody on this machine, the API to its sessions, nothing to other pages.
+"""Serves a browser: files of the page to anyone on this machine, the API to its sessions, nothing to other pages.
 
 The API is the one of the control socket, and of it only what the page does: a session cannot read files of the machine,
 change who may write, or delete a dataset.
@@ -53,7 +53,7 @@ _NO_SESSION: Final = Refused(
 
 
 class PageDoor(NamedTuple):
-    """How the page is asked for."""
+    """How the page is requested."""
 
     places: frozenset[str]
     """Hosts, with ports."""
@@ -63,7 +63,7 @@ class PageDoor(NamedTuple):
 
 
 class PageApplication:
-    """``api`` serves ``/v1``."""
+    """The application; ``api`` serves ``/v1``."""
 
     def __init__(self, api: Application, sessions: PageSessions, door: PageDoor, now: Callable[[], float]) -> None:
         self._api, self._sessions, self._door, self._now = api, sessions, door, now

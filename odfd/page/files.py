@@ -23,7 +23,7 @@ class PageFile(NamedTuple):
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """By path. A request is looked up here, so that no path of a request ever becomes one of the disk."""
+    """Returns the files by path. Requests are looked up here, so that no request names a path of the disk."""
     found = {
         f"/{path.relative_to(FOLDER).as_posix()}": PageFile(path.read_bytes(), _TYPES[path.suffix])
         for path in sorted(FOLDER.rglob("*"))

@@ -1,4 +1,4 @@
-"""Runs the page's server: from the start where settings name an address, else on the loopback once it is asked for.
+"""Runs the page's server: from the start if the settings have an address, else on the loopback on request.
 
 Beyond this machine it speaks TLS alone, by the names of its certificate, and to whoever gives a token.
 """
@@ -32,7 +32,7 @@ LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, 
 
 
 class PageServer:
-    """Serves the page over ``api``, which the node gives when it is whole."""
+    """Serves the page over ``api``, which the node sets when it is complete."""
 
     def __init__(self, settings: Http, secret: Callable[[], str], logger: Logger) -> None:
         """``settings``: those of ``ui``."""
@@ -48,7 +48,7 @@ class PageServer:
         self._application: PageApplication | None = None
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop. Raises Environment when it cannot listen where settings say."""
+        """Runs until stopped. Raises Environment when it cannot listen at the configured address."""
         with ExitStack() as stack:
             stack.callback(self._close)
             if self._address:
@@ -61,7 +61,7 @@ class PageServer:
                     nursery.cancel_scope.cancel()
 
     async def open(self) -> wire.PageAddress:
-        """A new address for one browser, good once. Raises Environment."""
+        """Returns a new address for one browser, usable once. Raises Environment."""
         if self._listener is None:
             self._listen()
         assert self._listener is not None

@@ -34,7 +34,7 @@ class _Session:
 
 
 class PageSessions:
-    """Holds digests alone: what is read from this memory opens nothing. ``secret()`` gives a new secret."""
+    """Holds only digests, so that a memory dump opens no session. ``secret()`` gives a new secret."""
 
     def __init__(self, secret: Callable[[], str]) -> None:
         self._secret = secret
@@ -42,7 +42,7 @@ class PageSessions:
         self._sessions: dict[bytes, _Session] = {}
 
     def invite(self, now: float) -> str:
-        """A token."""
+        """Makes a token."""
         self._forget(now)
         token = self._secret()
         while len(self._tokens) >= TOKENS:
@@ -51,12 +51,12 @@ class PageSessions:
         return token
 
     def begin(self, token: str, now: float) -> PageSecrets | None:
-        """``None``: the token was used, is too old, or never was one."""
+        """Begins a session; ``None``: the token was used, expired or invalid."""
         self._forget(now)
         return None if self._tokens.pop(_digest(token), None) is None else self.open(now)
 
     def open(self, now: float) -> PageSecrets:
-        """A session of one who is known otherwise."""
+        """Opens a session of an otherwise authenticated user."""
         self._forget(now)
         while len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda one: self._sessions[one].used)]

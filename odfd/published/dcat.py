@@ -26,7 +26,7 @@ _LAYOUT: Final = "https://docs.kamu.dev/odf/spec/"
 
 
 def catalogue(cards: Iterable[tuple[str, Card]]) -> dict[str, Any]:
-    """``cards``: with the name under which each dataset is served. Cards that were taken back are left out."""
+    """Builds a catalogue of ``cards``, each with the name under which its dataset is served, without revoked ones."""
     shown = [_dataset(name, card) for name, card in cards if not card.is_withdrawal]
     return {"@context": CONTEXT, "@type": "dcat:Catalog", "@id": "", "dcat:dataset": shown}
 

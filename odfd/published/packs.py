@@ -1,4 +1,4 @@
-"""Defines packs: files of many blocks beside the ODF layout, which make long chains quick to fetch. ADR 0013.
+"""Defines packs: files of many blocks next to the ODF layout, to fetch long chains fast. ADR 0013.
 
 ``packs/K`` holds the blocks from number K · PACK on, oldest first, each with its length before it (``u32``, network
 order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint. Who reads one
@@ -29,14 +29,14 @@ def pack_file(number: int) -> str:
 
 
 def number_in(path: str) -> int | None:
-    """Which pack a path of the layout names, if one."""
+    """Returns the number of the pack that a path of the layout names, if any."""
     folder, _, text = path.partition("/")
     is_number = text.isascii() and text.isdecimal() and (text == "0" or not text.startswith("0"))
     return int(text) if folder == PACKS and is_number and len(text) <= 15 else None
 
 
 def packed(blocks: Iterable[bytes]) -> bytes:
-    """As many as a pack may hold, of blocks that begin where one does."""
+    """Packs as many blocks as a pack may hold, from the first block of one."""
     out = bytearray()
     for count, raw in enumerate(blocks):
         if count == PACK or len(out) + PREFIX + len(raw) > MAX_PACK:
@@ -46,7 +46,7 @@ def packed(blocks: Iterable[bytes]) -> bytes:
 
 
 def read_pack(raw: bytes) -> list[bytes]:
-    """The blocks of a pack, whatever they are. Raises Invalid for bytes that are no pack."""
+    """Returns the unchecked blocks of a pack. Raises Invalid for a malformed pack."""
     view, at = memoryview(raw), 0
     blocks: list[bytes] = []
     while at < len(raw):

@@ -47,7 +47,7 @@ SourceOf: TypeAlias = Callable[[str], PublishedSource]
 
 
 class LastSeen(msgspec.Struct):
-    """A place as it was seen last."""
+    """The last observed state of a place."""
 
     place: str
     source: PublishedSource
@@ -82,7 +82,7 @@ class WithPublished:
         self._shown: dict[PeerId, LastSeen] = {}
 
     async def inquire(self, dataset: DatasetId, place: str) -> None:
-        """See what is published at a place now, and show its statements around. Raises Remote, Invalid."""
+        """Reads a place's current publication, and forwards its statements. Raises Remote, Invalid."""
         shown = self._shown.get(PeerId(place))
         if shown is not None:
             shown.answers = False
@@ -104,7 +104,10 @@ class WithPublished:
 
     @asynccontextmanager
     async def reading(self, place: str) -> AsyncIterator[LastSeen]:
-        """A place whose objects may be fetched like a peer's while the block runs, signed or not. Raises Remote."""
+        """Permits fetches of objects from a place, signed or not, while the block runs, like from a peer.
+
+        Raises Remote.
+        """
         source = self._source_of(place)
         root = await source.resolve(place, self._clock())
         before = self._shown.get(PeerId(root))
@@ -201,7 +204,7 @@ class WithPublished:
         await self._first(peers, ask, read)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        """Of a place nothing is asked: what it gives is looked at whole, and it has no standing to lose."""
+        """Ignores places, which are read whole, and have no reputation to lose."""
         if peer in self._shown or not await self._may_ask(dataset, peer):
             return False
         return await self._network.holds(peer, dataset, tip)
@@ -226,14 +229,14 @@ class WithPublished:
     async def fetch_small(
         self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
     ) -> None:
-        """A place gives each object by itself: ask ``fetch_object`` for what does not come from peers."""
+        """Fetches small objects from peers only; ``fetch_object`` fetches those of a place."""
         others, _ = self._parted(peers)
         if not others:
             raise Remote("no peer to ask for small objects", rule="no-peer")
         await self._network.fetch_small(others, names, sink, pace)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Of those that alone may be asked, whoever is away and was met before is dialled with the question."""
+        """Queries the only permitted peers; dials the known ones that are not connected."""
         among = await trio.to_thread.run_sync(self._askable, dataset)
         if among is None:
             return await self._network.seek(dataset, beyond)
@@ -244,7 +247,7 @@ class WithPublished:
         return len(away & {view.peer for view in self._network.peers() if view.connected})
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
-        """A place cannot be shut out; what it showed is looked at anew."""
+        """Penalises a peer; a place cannot be blocked, and its publication is checked again."""
         if self._shown.pop(peer, None) is None:
             self._network.penalise(peer, reason, weight)
 

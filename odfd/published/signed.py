@@ -1,4 +1,4 @@
-"""Collects what is published beside a dataset's blocks: its newest signed head, and the statements that prove it."""
+"""Collects the statements published next to a dataset's blocks: its newest signed head, and their proofs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def authority_file(version: int) -> str:
 
 
 class Signed(NamedTuple):
-    """The signed state of one dataset. What nobody signed has no ``files``."""
+    """The signed state of one dataset. An unsigned one has no ``files``."""
 
     size: int
     """Blocks up to the head."""
@@ -57,7 +57,7 @@ def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> 
 
 
 def read_statements(folder: Path) -> tuple[bytes, ...]:
-    """What lies beside the blocks of a folder, the head last; none where nobody signed. Raises Invalid, Environment."""
+    """Reads the statements of a folder, the head last; none for an unsigned one. Raises Invalid, Environment."""
     raw = _read(folder, SIGNED_HEAD)
     if raw is None:
         return ()
@@ -70,7 +70,7 @@ def read_statements(folder: Path) -> tuple[bytes, ...]:
 
 
 def head_in(raw: bytes, root: str) -> HeadStatement:
-    """What is published under ``root`` as its signed head. Raises Invalid for one that is none."""
+    """Decodes the signed head published under ``root``. Raises Invalid."""
     head = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
     if not isinstance(head, HeadStatement) or head.authority > MAX_AUTHORITIES:
         raise Invalid(f"{SIGNED_HEAD} under {root} is not a signed head", rule="published-tree")
@@ -86,7 +86,7 @@ def _read(folder: Path, file: str) -> bytes | None:
 
 
 def write_statements(folder: Path, signed: Signed) -> None:
-    """Beside a dataset's folders, each file under a staging name first. Raises Environment."""
+    """Writes statements next to a dataset's folders, each file under a staging name first. Raises Environment."""
     if signed.files:
         make_folder(folder / TRUST)
     for path, raw in signed.files:

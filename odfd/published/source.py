@@ -35,7 +35,7 @@ STAGED: Final = 16
 
 
 class Edition(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as it was seen where it is published."""
+    """A dataset as last observed at its place."""
 
     root: str
     """``/ipfs/CID``, or a URL."""
@@ -46,7 +46,7 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedSource:
-    """The reader of one dataset in one place. ``staging``: a folder for blocks on their way."""
+    """The reader of one dataset in one place. ``staging``: a folder for incoming blocks."""
 
     def __init__(self, transport: Transport, staging: Path, room: StagingQuota | None = None) -> None:
         self._transport = transport
@@ -65,7 +65,7 @@ class PublishedSource:
         return await self._transport.resolve(place, now)
 
     async def edition(self, root: str, known: Edition | None = None) -> Edition:
-        """What is signed under a root; ``known`` again when nothing is new.
+        """Reads the signed state under a root; returns ``known`` when nothing is new.
 
         Raises Remote, also when nobody signed it: nobody could tell the next head of such a dataset from a lie.
         Raises Invalid for a head that is none.
@@ -91,7 +91,7 @@ class PublishedSource:
         return raw
 
     async def dataset_at(self, place: str, now: Instant) -> DatasetId:
-        """Whose dataset is published at a place, as it says. Raises Remote, Invalid."""
+        """Returns the dataset published at a place, by its own statement. Raises Remote, Invalid."""
         return (await self.edition(await self.resolve(place, now))).head.dataset
 
     async def head_of(self, root: str) -> Multihash:
@@ -110,7 +110,7 @@ class PublishedSource:
             ) from error
 
     async def last_blocks(self, root: str, head: Multihash, count: int) -> list[bytes] | None:
-        """The last ``count`` blocks, oldest first; ``None``: they are too many bytes for that."""
+        """Returns the last ``count`` blocks, oldest first; ``None``: they are too large."""
         found: list[bytes] = []
         wanted: Multihash | None = head
         size = 0
@@ -130,7 +130,7 @@ class PublishedSource:
     async def staged(
         self, key: str, root: str, head: Multihash, first: int = 0, *, is_mirrored: bool = True
     ) -> DirectoryChain:
-        """The blocks from ``head`` back to number ``first`` at least, in a folder here that is kept under ``key``.
+        """Stages the blocks from ``head`` back to number ``first`` at least, in a local folder kept under ``key``.
 
         ``is_mirrored``: they count to the quota of mirrors. What is there already is gone on with.
 
@@ -169,7 +169,7 @@ class PublishedSource:
 
     @asynccontextmanager
     async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An object from ``offset`` on, as it is given. Raises Missing."""
+        """Yields the unchecked bytes of an object from ``offset`` on. Raises Missing."""
         async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
             yield parts
 
@@ -191,7 +191,7 @@ class PublishedSource:
 
 
 def as_written(root: str) -> str:
-    """As a person writes a root."""
+    """Formats a root as users write it."""
     return root.replace("/ipfs/", "ipfs://") if root.startswith("/ipfs/") else root
 
 

@@ -1,4 +1,4 @@
-"""Counts blocks that are staged as files, and asks whether more of them may come. Safe to use from any thread.
+"""Counts blocks that are staged as files, and enforces their limit. Safe to use from any thread.
 
 A folder of blocks is counted until it is removed. One that was not used for an hour is a leftover, as are those of an
 earlier run: they go when the room that they take is needed. Blocking.
@@ -23,7 +23,7 @@ _LONG_AGO: Final = float("-inf")
 
 
 class StagingQuota:
-    """The room of all staging folders of a node.
+    """The limit over all staging folders of a node.
 
     ``reserve``: bytes left free on the disk. ``quota`` refuses bytes that mirrors may not take, with Environment.
     """
@@ -40,11 +40,13 @@ class StagingQuota:
         """Bytes since the disk was looked at."""
 
     def add(self, staging: Path) -> None:
-        """A folder of such folders. What an earlier run left there is counted at the first question."""
+        """Adds a folder of such folders. Leftovers of an earlier run are counted on first use."""
         self._places.append(staging)
 
     def take(self, folder: Path, size: int, files: int = 1, *, is_mirrored: bool = True) -> None:
-        """Before so many files of ``size`` bytes together are written below ``folder``. Raises Environment.
+        """Reserves room before so many files of ``size`` bytes in total are written below ``folder``.
+
+        Raises Environment.
 
         ``is_mirrored``: they count to the quota of mirrors.
         """
@@ -61,7 +63,7 @@ class StagingQuota:
             self._counted[folder] = self._counted.get(folder, 0) + (needed if is_mirrored else 0)
 
     def use(self, folder: Path) -> None:
-        """It is no leftover for a while."""
+        """Protects a folder from removal for a while."""
         with self._lock:
             self._used[folder] = self._clock()
 

@@ -11,13 +11,13 @@ from p2p.files import Files
 
 
 class Take(Protocol):
-    """Asked for room before files are written. Raises Environment."""
+    """Reserves room before files are written. Raises Environment."""
 
     def __call__(self, size: int, files: int = 1, /) -> None: ...
 
 
 class Transport(Protocol):
-    """A way to read places.
+    """The port to a kind of places.
 
     A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid.
     """
@@ -27,16 +27,18 @@ class Transport(Protocol):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether what lies under a root never changes."""
+        """Whether the content under a root never changes."""
 
     @property
     def few(self) -> int:
-        """New blocks that are asked for one by one: more cost less by ``bring_blocks``."""
+        """The number of new blocks up to which single fetches cost less than ``bring_blocks``."""
 
     async def resolve(self, place: str, now: Instant, /) -> str: ...
 
     async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take, /) -> None:
-        """The block files from ``head`` back to number ``first`` at least, into ``folder/blocks``, goes on with what
-        lies there. Blocks there may be torn or others; whoever reads them checks. ``take`` is asked before any of them
-        is written. Also raises Environment, Refused.
+        """Fetches the block files from ``head`` back to number ``first`` at least into ``folder/blocks``, and continues
+        from those present.
+
+        Blocks there may be torn or wrong; readers check them. ``take`` is called before any of them is written. Also
+        raises Environment, Refused.
         """

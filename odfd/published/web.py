@@ -32,7 +32,7 @@ WORTH_A_PACK: Final = 8
 
 
 class WebTransport:
-    """The way to datasets on the web. ``known``: a block that is here already, by its name."""
+    """The transport of datasets on the web. ``known``: returns a local block by its name."""
 
     is_fixed = False
     few = 16

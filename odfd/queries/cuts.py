@@ -32,7 +32,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None, limit: int | None = None) -> Cut:
-    """``limit``: blocks that may be read; the others are as if they were not there. Raises Invalid, NotFound."""
+    """Computes a cut; ``limit``: readable blocks; later ones are treated as absent. Raises Invalid, NotFound."""
     head = chain.head()
     if head is None or limit == 0:
         raise NotFound(f"{name} has no blocks here", rule="query-cut", hint=f"odfctl pull {name}")
@@ -54,7 +54,7 @@ def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin |
 
 
 def moment(text: str) -> Instant:
-    """A day, a time of UTC, or RFC 3339. Raises Invalid."""
+    """Parses a day, a time of UTC, or RFC 3339. Raises Invalid."""
     wanted = text.strip()
     if _DAY.match(wanted):
         wanted += "T00:00:00Z"

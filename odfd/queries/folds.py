@@ -1,4 +1,4 @@
-"""Caches the current rows of datasets at earlier cuts on disk, so that a query folds only what came since.
+"""Caches the current rows of datasets at earlier cuts on disk, so that a query folds only later blocks.
 
 A fold is a file in the folder of its dataset. Its name says the cut (blocks, and the hash of the last), how it was
 folded, rows, and the hash of its bytes; so it fits one history and one way to fold, and is hashed before it is read.
@@ -30,7 +30,7 @@ _PART: Final = ".part"
 
 
 class FoldFile(NamedTuple):
-    """What a name says."""
+    """The parts of a file's name."""
 
     size: int
     """Blocks that it holds."""
@@ -53,14 +53,14 @@ class FoldFile(NamedTuple):
 
 
 class KeptFold(NamedTuple):
-    """One that was found, and is what its name says."""
+    """A found fold that matches its name."""
 
     file: FoldFile
     path: Path
 
 
 class FoldStore:
-    """Of one node. ``most``: bytes of all; 0: nothing is kept."""
+    """The folds of one node. ``most``: bytes of all; 0: none is kept."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self.most = most
@@ -70,7 +70,10 @@ class FoldStore:
     def find(
         self, dataset: DatasetId, view: SliceView, size: int, is_in: Callable[[int, str], bool]
     ) -> KeptFold | None:
-        """The newest within the first ``size`` blocks. ``is_in``: whether the history has a block at a number."""
+        """Returns the newest fold within the first ``size`` blocks.
+
+        ``is_in``: whether the history has a block at a number.
+        """
         way = way_of(view)
         for file in sorted(_files(self._folder / dataset.multibase), reverse=True):
             if file.way == way and 0 < file.size <= size and is_in(file.size - 1, file.block):
@@ -80,7 +83,7 @@ class FoldStore:
         return None
 
     def keep(self, dataset: DatasetId, made: Path, view: SliceView, cut: tuple[int, Multihash], rows: int) -> None:
-        """Copy a file that a process made, which may go on writing to it. Raises Refused, Environment."""
+        """Copies a file of a process, which may still write to it. Raises Refused, Environment."""
         size, block = cut
         home = self._folder / dataset.multibase
         try:
@@ -96,7 +99,8 @@ class FoldStore:
         self._make_room()
 
     def collect(self, is_good: Callable[[str, int, str], bool], *, dry_run: bool) -> tuple[int, int]:
-        """Drop those of datasets (in their spelling as folders), sizes and blocks that are no more; number, bytes."""
+        """Drops folds of datasets (in their spelling as folders), sizes and blocks that are gone; returns number,
+        bytes."""
         number = freed = 0
         for path in self._all():
             file = FoldFile.parse(path.name)
@@ -141,12 +145,12 @@ class FoldStore:
 
 
 def forget(folder: Path, dataset: DatasetId) -> None:
-    """Nothing of a dataset is here any more."""
+    """Deletes everything of a dataset."""
     shutil.rmtree(folder / dataset.multibase, ignore_errors=True)
 
 
 def way_of(view: SliceView) -> str:
-    """How a view folds, as a word: another schema or key is another way."""
+    """Returns a key of how a view folds, which differs by schema and key."""
     encoded = msgspec.json.encode((_VERSION, view.fold, view.key, view.system, view.schema))
     return hashlib.sha256(encoded).hexdigest()[:32]
 
@@ -165,7 +169,7 @@ def _stats(paths: Iterator[Path]) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def copied(made: Path, target: Path, most: int) -> str:
-    """The hash of what was copied. No link is followed: a stranger's process made the file."""
+    """Copies a file and returns its hash. Follows no link, since an untrusted process made the file."""
     digest = hashlib.sha256()
     source = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(source, "rb") as reading:

@@ -21,7 +21,7 @@ from odfd.verify.damage import DamagedBlock
 
 
 class QueryInputs:
-    """Of one node."""
+    """The inputs of one node's queries."""
 
     def __init__(self, home: StateDirectory, damage: DamageRegistry) -> None:
         self._home, self._damage = home, damage
@@ -29,23 +29,23 @@ class QueryInputs:
 
     @contextmanager
     def held(self, views: Sequence[PlannedView]) -> Iterator[None]:
-        """No collection takes what they read."""
+        """Protects the files of views from garbage collection."""
         with self._home.objects.holds.hold(_objects(views)):
             yield
 
     async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
-        """The views as the process sees them. Raises ObjectDamaged, NotFound, Environment."""
+        """Returns the views with paths for the process. Raises ObjectDamaged, NotFound, Environment."""
         files = await trio.to_thread.run_sync(lambda: self.sound(views))
         files |= {_name(planned): planned.fold.path for planned in views if planned.fold is not None}
         await trio.to_thread.run_sync(lambda: process.link(files))
         return tuple(_placed(planned, process) for planned in views)
 
     def paths(self, planned: PlannedView) -> tuple[str, ...]:
-        """Of the slices of a view that is held, and was shown."""
+        """Returns the paths of the slices of a view that is held and shown."""
         return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
 
     def sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
-        """Files whose bytes are what their names say. Raises ObjectDamaged, NotFound, and notes the damage."""
+        """Returns files whose bytes match their hashes. Raises ObjectDamaged, NotFound, and records the damage."""
         found: dict[str, Path] = {}
         for name, planned in _objects(views).items():
             try:

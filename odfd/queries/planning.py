@@ -39,7 +39,7 @@ CURRENT: Final = "current"
 
 
 class PlannedView(msgspec.Struct, frozen=True):
-    """A view, but for where the process sees its files."""
+    """A view without the paths of its files for the process."""
 
     view: SliceView
     dataset: DatasetId
@@ -50,7 +50,7 @@ class PlannedView(msgspec.Struct, frozen=True):
 
 
 class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query reads."""
+    """The slices that a query reads."""
 
     views: Sequence[PlannedView]
     places: Sequence[int]
@@ -59,14 +59,14 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A dataset for a name of a query, up to a block; ``None``: as far as there are blocks."""
+    """A dataset for a name in a query, up to a block; ``None``: all blocks."""
 
     dataset: DatasetId
     block: Multihash | None = None
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: what they may read, and how they call it."""
+    """The caller: what they may read, and their names for it."""
 
     served: Callable[[DatasetId], int] | None = None
     """Blocks of a dataset that they may read; 0: it is not there for them. ``None``: all of everything."""
@@ -79,7 +79,7 @@ OWNER: Final = Asker()
 
 
 class Planner:
-    """Of one node. ``shown``: what is said of a dataset to people, with how far it may be relied on."""
+    """Plans queries of one node. ``shown``: the view of a dataset, with how far it may be relied on."""
 
     def __init__(
         self, home: StateDirectory, shown: Callable[[DatasetEntry], wire.DatasetView], evaluator: TrustEvaluator
@@ -238,7 +238,7 @@ def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
 
 
 def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
-    """How the log of a chain becomes what holds, and by which key."""
+    """Returns how the log of a chain folds to current rows, and by which key."""
     if is_changelog(state) is False:
         return "log", ()
     if state.set_transform is not None or only_appends(state):

@@ -28,7 +28,7 @@ _HASHED: Final = 100_000
 
 
 class PlacedSlice(msgspec.Struct, frozen=True):
-    """A slice, and the number of its block."""
+    """A slice with the number of its block."""
 
     sequence: int
     slice: DataSlice
@@ -48,7 +48,7 @@ class SliceLists:
         self._known: cachetools.LRUCache[DatasetId, _Known] = cachetools.LRUCache(_DATASETS)
 
     def of(self, dataset: DatasetId, chain: SqliteChain, size: int) -> list[PlacedSlice]:
-        """Of the first ``size`` blocks, oldest first."""
+        """Returns the slices of the first ``size`` blocks, oldest first."""
         snapshot = chain.snapshot()
         history = (0, 0) if snapshot is None else snapshot.history
         with self._lock:
@@ -63,7 +63,7 @@ class SliceLists:
 
 
 class HashedFiles:
-    """Files that were read whole, and are what they are called."""
+    """Files that were read whole and match their hashes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Computes how far what a query reads may be relied on, and where to cut a dataset to satisfy a demand."""
+"""Computes how far the data of a query may be relied on, and where to cut a dataset to satisfy a requirement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOST: Final = ("forked", "refuted", "damaged")
 
 
 def standing_of(view: wire.DatasetView, size: int) -> wire.ReadStanding:
-    """Of the first ``size`` blocks of a dataset."""
+    """Returns the standing of the first ``size`` blocks of a dataset."""
     rely = view.rely_on
     relied = min(size, rely.blocks) if rely is not None else 0
     fact = rely.fact if rely is not None else ""
@@ -34,21 +34,21 @@ def standing_of(view: wire.DatasetView, size: int) -> wire.ReadStanding:
 
 
 def weakest(standings: tuple[wire.ReadStanding, ...]) -> str:
-    """Of all that was read; a query that reads nothing rests on nothing that could be wrong."""
+    """Returns the weakest standing of all that was read; a query without data has the strongest."""
     return min(standings, key=_rank).fact if standings else "no data read"
 
 
 def required(
     evaluator: TrustEvaluator, entry: DatasetEntry, chain: ChainReader, size: int, expression: Expression
 ) -> int:
-    """How many of the first ``size`` blocks satisfy an expression."""
+    """Returns how many of the first ``size`` blocks satisfy an expression."""
     known = evaluator.known(entry.id)
     known = msgspec.structs.replace(known, quorum=max(known.quorum, quorum_of((expression,))))
     return min(size, evaluator.reach_of(chain, known, expression).blocks)
 
 
 def unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) -> Refused:
-    """Of a dataset that does not satisfy what is required."""
+    """Makes the fault for a dataset that does not satisfy the requirement."""
     how = (
         f"only the first {blocks} of {plural(size, 'block')} do"
         if blocks

@@ -1,4 +1,4 @@
-"""Reads and writes objects below one prefix of a bucket, some only if nobody wrote them meanwhile.
+"""Reads and writes objects below one prefix of a bucket, some on condition that they are unchanged.
 
 obstore speaks to the store; its texts quote answers of servers, URLs and what was signed, so that none of them is
 passed on: a message names the repository, the kind of refusal and the store's own short code. Blocking; safe to use
@@ -37,7 +37,7 @@ class StoredFile(NamedTuple):
 
 
 class Bucket:
-    """All raise Remote, Refused."""
+    """A bucket. All methods raise Remote, Refused."""
 
     def __init__(self, name: str, store: ObjectStore) -> None:
         """``name``: of the repository, for messages."""
@@ -45,7 +45,7 @@ class Bucket:
         self._store = store
 
     def get(self, path: str, limit: int) -> StoredFile | None:
-        """``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        """Reads a file; ``None``: there is none. Raises Remote for more than ``limit`` bytes."""
         import obstore
 
         try:
@@ -67,7 +67,7 @@ class Bucket:
             return None
 
     def parts(self, path: str, offset: int) -> Generator[bytes, None, None]:
-        """Of a file from ``offset`` on. Raises Missing."""
+        """Yields a file from ``offset`` on. Raises Missing."""
         import obstore
 
         with self._asked():
@@ -76,14 +76,14 @@ class Bucket:
                 yield bytes(part)
 
     def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
-        """There as a whole, or not at all; what ``content`` raises passes."""
+        """Writes a file as a whole, or not at all; exceptions of ``content`` pass."""
         import obstore
 
         with self._asked():
             obstore.put(self._store, path, content)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-        """Only over what has this tag, or where nothing is; whether it was so."""
+        """Writes only over a file with this tag, or where there is none; whether it did."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -138,7 +138,7 @@ def _why(error: Exception) -> str:
 
 
 def open_bucket(name: str, place: Place, region: str, credentials: Mapping[str, str]) -> Bucket:
-    """Without credentials nothing is signed; the environment of the daemon is never asked for any."""
+    """Opens a bucket. Without credentials requests are unsigned; the daemon's environment is never read for any."""
     from obstore.store import S3Store
 
     key, secret, token = (credentials.get(each) for each in KEYS)

@@ -1,4 +1,4 @@
-"""Finds repositories by their names, and what ``REPOSITORY/DATASET`` means; opens buckets. Blocking."""
+"""Resolves repositories by name, and references ``REPOSITORY/DATASET``; opens buckets. Blocking."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Target(NamedTuple):
 
 
 def is_target(ref: str) -> bool:
-    """Whether a reference is ``REPOSITORY/DATASET``: names and dids have no slash, places of IPFS begin with one."""
+    """Whether a reference is ``REPOSITORY/DATASET``: names and dids have no slash, IPFS places begin with one."""
     return ref.find("/") > 0 and "://" not in ref
 
 
 class Repositories:
-    """Those of a node, as they are declared."""
+    """The declared repositories of a node."""
 
     def __init__(self, database: Database, secrets: SecretSealer) -> None:
         self._database = database
@@ -46,7 +46,7 @@ class Repositories:
         self._opened: dict[str, tuple[object, Bucket]] = {}
 
     def bucket(self, name: str) -> Bucket:
-        """That of a repository, with its connections. Raises NotFound, Invalid, Environment."""
+        """Returns the bucket of a repository, with its connections. Raises NotFound, Invalid, Environment."""
         resource = self._named(name)
         place, region = _place(resource), resource.spec.get("region") or REGION
         credentials = self._credentials(resource)
@@ -78,7 +78,7 @@ class Repositories:
         }
 
     def target(self, text: str, dataset: str = "") -> Target:
-        """``dataset``: its name where only a repository is written. Raises NotFound, Invalid."""
+        """Resolves a target; ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""
         name, _, path = text.partition("/")
         path = path or dataset
         for part in path.split("/"):
@@ -87,7 +87,7 @@ class Repositories:
         return Target(resource.name, _place(resource), path)
 
     def to_push(self, text: str | None, dataset: str) -> Target:
-        """As ``target``; without a text, the one repository there is. Raises also Refused where nothing is written."""
+        """Resolves as ``target``; without a text, the only repository. Raises also Refused for a read-only one."""
         target = self.target(self._only() if text is None else text, dataset)
         if target.place.kind == "web":
             hint = "whoever keeps the server writes its folder: odfctl push to a file:// repository that it serves"

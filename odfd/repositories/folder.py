@@ -1,4 +1,4 @@
-"""Reads and writes files below one folder as a bucket's are, some only if nobody wrote them meanwhile.
+"""Reads and writes files below one folder like a bucket's, some on condition that they are unchanged.
 
 A file is there as a whole or not at all, and durable when the call returns. Conditions hold among all who write
 through this module (``flock``), on one machine, or as far as the file system carries locks. Blocking.
@@ -28,7 +28,7 @@ class Folder:
         self._root = root
 
     def get(self, path: str, limit: int) -> StoredFile | None:
-        """``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        """Reads a file; ``None``: there is none. Raises Remote for more than ``limit`` bytes."""
         file = self._root / path
         with disk(file):
             try:
@@ -65,7 +65,7 @@ class Folder:
             _sync(target.parent)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
-        """Only over what has this tag, or where nothing is; whether it was so."""
+        """Writes only over a file with this tag, or where there is none; whether it did."""
         with self._alone():
             now = self.get(path, max(len(content), 1 << 20))
             if (None if now is None else now.tag) != tag:
@@ -74,7 +74,7 @@ class Folder:
         return True
 
     def check_conditions(self) -> None:
-        """They hold here: this module keeps them."""
+        """Does nothing: this module enforces conditions."""
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

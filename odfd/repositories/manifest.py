@@ -1,4 +1,4 @@
-"""Says what a Repository may be: where it is, and which secrets open it. Pure.
+"""Defines a Repository: its place, and the secrets of its credentials. Pure.
 
 A URL is shown wherever a repository is, so one with a password or a query is refused, and no message repeats it.
 """
@@ -44,7 +44,7 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(NamedTuple):
-    """Where a repository is."""
+    """The place of a repository."""
 
     kind: Kind
     root: str
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     prefix: str = ""
 
     def of(self, dataset: str) -> str:
-        """Where a dataset lies in it; what import and export understand."""
+        """Returns the place of a dataset in it, for import and export."""
         return f"{self.root}/{dataset}"
 
 

@@ -40,7 +40,7 @@ _MAX_REF: Final = 256
 def push_dataset(
     missing: Missing, bucket: Bucket, folder: str, signed: Signed, progress: OnProgress, sent: Callable[[int], None]
 ) -> Transfer:
-    """Brings ``folder`` of a bucket up to date; of ``missing`` what is there is found here.
+    """Updates ``folder`` of a bucket; finds which parts of ``missing`` it has.
 
     ``sent`` is told of bytes, on any thread. Raises Conflict when another history is there, or comes meanwhile; Remote,
     Refused of the store.
@@ -60,7 +60,7 @@ def push_dataset(
 
 
 class BucketWriter:
-    """A ``LayoutWriter``: many files at a time, in the order that readers need. Made for one push."""
+    """A ``LayoutWriter``: writes many files at a time, in the order that readers need. Made for one push."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class FileShards:
         return True
 
     def bring_up(self) -> None:
-        """Head files that a writer left behind, which died between the commit and them."""
+        """Writes head files that a writer left behind, which died between the commit and them."""
         found = self._files.get(STATE, MAX_STATE)
         for name in {} if found is None else self._state(found.content).chains:
             self._bring_up(DatasetId.parse(name))

@@ -1,1 +1,1 @@
-"""Stores what people want of the node, as events: datasets by name, mirrors, networks. Knows no concrete kind."""
+"""Stores users' declarations as events: datasets by name, mirrors, networks. Knows no concrete kind."""

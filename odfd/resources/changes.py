@@ -1,4 +1,4 @@
-"""Says of each event of the log of resources what it changed. Pure."""
+"""Describes the change of each event in the log of resources. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odfd.resources.plan import changes_of
 
 
 def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
-    """What happened, in a word, and its details; ``before``: the event before it of the same resource, if it is kept.
+    """Describes a change by a word and details; ``before``: the resource's previous event, if it is kept.
 
     Of a status: its phase, and ``Observed`` where that is as it was.
     """

@@ -19,7 +19,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources.status import ResourceStatus, drifted, pending
+from odfd.resources.status import ResourceStatus, pending
 
 FOLLOWED: Final = {
     "dataset": "Dataset",
@@ -46,7 +46,7 @@ Adopted: TypeAlias = tuple[str, str | None, Json]
 
 
 class ResourceHandle(msgspec.Struct, frozen=True):
-    """What a reference means. The did, of what has one, finds it also when it comes again."""
+    """The target of a reference. A did also finds the resource after it was deleted and made again."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class ResourceHandle(msgspec.Struct, frozen=True):
 
 
 class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a resource, which goes when all who did are gone."""
+    """An owner of a resource, which is deleted with the last of its owners."""
 
     id: str
     type: str
@@ -65,7 +65,7 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource as it stands. ``spec`` is plain JSON; ``None``: nobody has declared it here, it came by other ways."""
+    """A resource. ``spec`` is plain JSON; ``None``: it was not declared here but came otherwise."""
 
     id: str
     type: str
@@ -88,7 +88,7 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change; of what was deleted, the resource as it was last."""
+    """One change; of a deletion, the last state of the resource."""
 
     rv: int
     at: Instant
@@ -109,29 +109,27 @@ _BODY: Final = msgspec.json.Decoder(DeclaredResource)
 
 
 def canonical(value: Json) -> str:
-    """The one JSON text of a value; labels are compared by it."""
+    """Encodes a value as its one JSON text, to compare labels."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class Owning(Protocol):
-    """Keeps what resources make of themselves."""
+    """Stores the resources that others own."""
 
     def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
-        """Write what ``owner`` makes as it stands now. Raises Invalid."""
+        """Writes what ``owner`` owns now. Raises Invalid."""
 
     def ended(self, child: DeclaredResource) -> None:
-        """It went with its owners: what acts for it ends."""
+        """Ends the actions of a resource that was deleted with its owners."""
 
 
 class DeclaredStore:
-    """Resources over one SQLite connection. What is written takes effect with the transaction that is open on it."""
+    """Resources over one SQLite connection. Writes take effect with its open transaction."""
 
     def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
         """``owning``: where what is written may make others."""
         self._db = connection
         self._owning = owning
-        self._parked: set[str] = set()
-        """Those without their names, while several swap them."""
 
     def get(self, resource_id: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "id = ?", (resource_id,)))
@@ -143,7 +141,7 @@ class DeclaredStore:
         return _resource(CURRENT.one(self._db, "did = ?", (did,)))
 
     def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[DeclaredResource]:
-        """By type and name. With a ``label``, those that have it with this value, by an index."""
+        """Lists by type and name. With a ``label``, those that have it with this value, by an index."""
         if type_ is not None and label is not None:
             where = "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?)) ORDER BY key"
             values = (canonical(label[1]), str(label[1]))
@@ -155,7 +153,7 @@ class DeclaredStore:
         return [found for row in rows if (found := _resource(row)) is not None]
 
     def labels(self, type_: str) -> dict[str, dict[str, Json]]:
-        """Of those of a type that have any, by did; the others cost nothing."""
+        """Returns the labels of a type's resources by did; those without labels cost nothing."""
         found: dict[str, dict[str, Json]] = {}
         for did, key, value in self._db.execute(
             "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
@@ -166,7 +164,7 @@ class DeclaredStore:
         return found
 
     def put(self, resource: DeclaredResource, now: Instant) -> int:
-        """Write it as it is to stand; the number of the event. Raises Invalid where another has its name."""
+        """Writes a resource; returns the number of the event. Raises Invalid where another has its name."""
         other = self.named(resource.type, resource.name)
         if other is not None and other.id != resource.id:
             text = f"{resource.name} is the name of another {resource.type}, {other.id}"
@@ -178,7 +176,6 @@ class DeclaredStore:
             for each in between:
                 self._append("Observed", msgspec.structs.replace(held, status=each), now)
         op: Op = "Added" if held is None else "Modified"
-        self._parked.discard(resource.id)
         rv = self._write(op, msgspec.structs.replace(resource, status=status), now)
         if held is None or (held.name, held.did) != (resource.name, resource.did):
             self._heal(resource, now)
@@ -202,7 +199,7 @@ class DeclaredStore:
                 self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
 
     def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
-        """What became of it, step by step; ``False``: it is gone, or has another generation, and nothing is written."""
+        """Records the results of its steps; ``False``: nothing, as it is gone or has another generation."""
         held = self.get(resource_id)
         if held is None or held.generation != generation:
             return False
@@ -216,12 +213,12 @@ class DeclaredStore:
         return [src for (src,) in rows]
 
     def owned(self, owner: str) -> list[DeclaredResource]:
-        """What was made by it, by an index."""
+        """Lists the resources of an owner, by an index."""
         rows = CURRENT.rows(self._db, "id IN (SELECT child FROM res_owners WHERE owner = ?) ORDER BY id", (owner,))
         return [found for row in rows if (found := _resource(row)) is not None]
 
     def dangling(self, resource_id: str) -> list[str]:
-        """What it refers to that is not here, by key."""
+        """Lists its unresolved references, by key."""
         rows = self._db.execute(
             "SELECT res_refs.key FROM res_refs LEFT JOIN res_current ON res_current.id = dst"
             " WHERE src = ? AND res_current.id IS NULL ORDER BY res_refs.key",
@@ -230,7 +227,7 @@ class DeclaredStore:
         return [key for (key,) in rows]
 
     def strand(self, type_: str, name: str, now: Instant) -> bool:
-        """What acted for it is gone, and it stays: it waits. ``False``: it is an intent alone, and goes with it."""
+        """Makes a resource wait after its actor is gone. ``False``: it was only an intent, and is deleted."""
         held = self.named(type_, name)
         if held is None or held.spec is None or held.owners:
             return False
@@ -240,8 +237,7 @@ class DeclaredStore:
 
     def _write(self, op: Op, resource: DeclaredResource, now: Instant) -> int:
         rv, body = self._append(op, resource, now)
-        is_parked = op == "Observed" and resource.id in self._parked
-        key = _parked(resource.id) if is_parked else resource.name.casefold()
+        key = resource.name.casefold()
         CURRENT.put(self._db, resource.id, resource.type, key, resource.did, rv, body)
         self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
         self._db.executemany(
@@ -263,31 +259,20 @@ class DeclaredStore:
         return rv
 
     def put_all(self, resources: Sequence[DeclaredResource], now: Instant) -> None:
-        """Write several, which may swap their names, and with them those of what they make."""
+        """Writes several resources, which may swap their names."""
         for each in resources:
             held = self.get(each.id)
             if held is not None and held.name.casefold() != each.name.casefold():
-                self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
-        for resource_id in sorted(self._parked):
-            self._key(resource_id, _parked(resource_id))
+                self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (f"\0{each.id}", each.id))
         for each in resources:
             self.put(each, now)
-        for resource_id in sorted(self._parked):
-            held = self.get(resource_id)
-            if held is not None:
-                self._key(resource_id, held.name.casefold())  # it was not written anew: it keeps its name
-        self._parked.clear()
-
-    def _key(self, resource_id: str, key: str) -> None:
-        """Of its name, by which it is found."""
-        self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (key, resource_id))
 
     def rewrite(self, resource: DeclaredResource, now: Instant) -> None:
-        """The same in another form: nothing is declared anew."""
+        """Writes the same declaration in another form, without an event."""
         self._write("Observed", resource, now)
 
     def blank(self, resource_id: str) -> None:
-        """Take the specs from events of a resource that others followed: what was superseded is kept nowhere."""
+        """Removes the specs of superseded events of a resource."""
         rows = list(EVENTS.rows(self._db, "id = ? ORDER BY rv DESC", (resource_id,)))
         last = rows[0][2] if rows else ""
         for rv, at, op, _, type_, body in rows if last == "Deleted" else rows[1:]:
@@ -305,7 +290,7 @@ class DeclaredStore:
         return rv
 
     def disown(self, child: DeclaredResource, owner: str, now: Instant) -> None:
-        """One that owned it is gone: it goes too, unless others own it."""
+        """Removes an owner; deletes the resource without others."""
         others = tuple(each for each in child.owners if each.id != owner)
         if others:
             self.put(msgspec.structs.replace(child, owners=others, updated_at=now), now)
@@ -315,30 +300,30 @@ class DeclaredStore:
             self._owning.ended(child)
 
     def events(self, since: int, limit: int) -> list[ResourceEvent]:
-        """Those after ``since``, in order."""
+        """Lists events after ``since``, in order."""
         rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
         return [_event(row) for row in rows]
 
-    def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
-        """The last events of one resource, or of all save those of the types ``without``, in order."""
-        others = f"type NOT IN ({', '.join('?' * len(without))})"
-        where, values = ("id = ?", (resource_id,)) if resource_id is not None else (others, tuple(without))
+    def history(self, resource_id: str | None, limit: int) -> list[ResourceEvent]:
+        """Lists the last events of one resource, or of all, in order."""
+        where, values = ("id = ?", (resource_id,)) if resource_id is not None else ("TRUE", ())
         rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
         return [_event(row) for row in reversed(rows)]
 
     def before(self, event: ResourceEvent) -> DeclaredResource | None:
-        """As its resource was told of before; ``None``: that is not kept."""
+        """Returns the resource in its previous event; ``None``: that is not kept."""
         row = EVENTS.one(self._db, "id = ? AND rv < ? ORDER BY rv DESC LIMIT 1", (event.resource.id, event.rv))
         return None if row is None else _resource(row)
 
     def deleted(self, type_: str, name: str) -> DeclaredResource | None:
-        """The last of a type and name, or of an id, that is gone, while the log tells of it."""
+        """Returns the last deleted resource of a type and name, or of an id, while the log has it."""
         rows = EVENTS.rows(self._db, "type = ? AND op = 'Deleted' ORDER BY rv DESC", (type_,))
         found, key = (_decoded(row[5]) for row in rows), name.casefold()
         return next((each for each in found if key in (each.id, each.did, each.name.casefold())), None)
 
     def trim(self, now: Instant, kept: int = KEPT, kept_for: int = KEPT_FOR) -> int:
-        """Remove what is both older than ``kept_for`` and not among the newest, of which one stays; how many."""
+        """Removes events both older than ``kept_for`` and not among the newest, of which one stays; returns their
+        number."""
         cut = self._db.execute(
             "DELETE FROM res_events WHERE rv <= (SELECT max(rv) FROM res_events) - ?"
             " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)",
@@ -347,17 +332,17 @@ class DeclaredStore:
         return cut.rowcount
 
     def floor(self) -> int:
-        """What came after it is all here; of what came before, something is removed."""
+        """Returns the number after which the log is complete; some earlier events are removed."""
         (first,) = self._db.execute("SELECT coalesce(min(rv), 1) FROM res_events").fetchone()
         return int(first) - 1
 
     def newest(self) -> int:
-        """The number of the last event; zero before the first."""
+        """Returns the number of the last event; zero before the first."""
         (found,) = self._db.execute("SELECT coalesce(max(rv), 0) FROM res_events").fetchone()
         return int(found)
 
     def epoch(self) -> str:
-        """Of the log: the numbers of another one mean nothing here."""
+        """Returns the identity of the log, to which its numbers belong."""
         return str(self._db.execute("SELECT epoch FROM res_log").fetchone()[0])
 
     def touched(self) -> list[IntentKey]:
@@ -365,17 +350,11 @@ class DeclaredStore:
         return list(self._db.execute("SELECT kind, key FROM res_touched ORDER BY kind, key"))
 
     def adopt(self, intents: Mapping[IntentKey, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
-        """Take over what became of touched intents: each to its name and did, or ``None`` for what is gone."""
+        """Adopts changes of touched intents: the name and did of each, or ``None`` for a deleted one."""
         here = {intent[1] for intent in intents.values() if intent is not None and intent[1] is not None}
         for (kind, key), intent in intents.items():
             held = self.with_did(f"{kind} {key}") or self.named(FOLLOWED[kind], key)
-            if held is None or held.did in here or not (intent is None or intent[1] != held.did is not None):
-                continue
-            if intent is None and held.owners:
-                # Its owner declares it still: what acts for it was lost, and is made again.
-                text = f"the {kind} {key} was removed, and {held.owners[0].type} {held.owners[0].name} declares it"
-                self.observe(held.id, held.generation, drifted(held.status, held.generation, text, now), now)
-            else:
+            if held is not None and (intent is None or intent[1] != held.did is not None) and held.did not in here:
                 self.delete(held, now)
         changed = [
             found
@@ -416,11 +395,6 @@ class DeclaredStore:
         return 1 if row is None else int(row[0]) + 1
 
 
-def _parked(resource_id: str) -> str:
-    """In the place of its name, which nothing has."""
-    return f"\0{resource_id}"
-
-
 def _resource(row: Row | None) -> DeclaredResource | None:
     return None if row is None else _decoded(row[5])
 
@@ -434,7 +408,7 @@ def _decoded(body: bytes) -> DeclaredResource:
 
 
 def fold(events: Iterator[ResourceEvent] | Sequence[ResourceEvent]) -> dict[str, DeclaredResource]:
-    """What stands after all of them, by id."""
+    """Returns the resources after all events, by id."""
     found: dict[str, DeclaredResource] = {}
     for each in events:
         if each.op == "Deleted":

@@ -1,4 +1,4 @@
-"""Reads resources as people write them: ``$schema``, ``headers``, ``spec``. Every mistake is told at its line. Pure.
+"""Reads resources from manifests: ``$schema``, ``headers``, ``spec``. Every mistake has its line. Pure.
 
 What a ``spec`` may say beyond its fields and their types is for the room of its type. ``status``, and headers that the
 node alone gives, may stand there, so that what is printed can be applied; they are passed over, and a warning says so.
@@ -36,12 +36,12 @@ T = TypeVar("T")
 
 
 def described(text: str) -> msgspec.Meta:
-    """What a field is for, where schemas and ``odfctl explain`` find it."""
+    """Describes a field, for schemas and ``odfctl explain``."""
     return msgspec.Meta(description=text)
 
 
 class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a resource is: its name, and what people keep beside it."""
+    """The name of a resource, with its labels and annotations."""
 
     name: Annotated[str, described("Unique among resources of its type, whatever the case. May be changed.")]
     id: Annotated[str, described("Of a resource that is here; with another name it is renamed.")] | None = None
@@ -50,7 +50,7 @@ class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource as it was written, its parts of the right types."""
+    """One resource as written, with typed parts."""
 
     type: ResourceType
     headers: ResourceHeaders
@@ -68,21 +68,21 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         return self.binding.lines
 
     def line(self, path: str = "") -> int:
-        """Of a part, or of the nearest part around it that stands in the text."""
+        """Returns the line of a part, or of its nearest parent in the text."""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path, 1)
 
     def place(self, path: str = "") -> str:
-        """``file:line`` of a part of it."""
+        """Returns ``file:line`` of a part of it."""
         return f"{self.source}:{self.line(path)}"
 
     def note(self, path: str, message: str, rule: str, hint: str = "") -> None:
-        """A mistake more."""
+        """Adds a mistake."""
         self.binding.mistakes.append(Mistake(path, self.line(path), message, rule, hint))
 
     def attempt(self, path: str, read: Callable[[str], T], text: str | None) -> T | None:
-        """What ``read`` makes of a text; what it refuses is a mistake at ``path``."""
+        """Returns ``read`` of a text; its fault becomes a mistake at ``path``."""
         try:
             return None if text is None else read(text)
         except Invalid as fault:
@@ -91,12 +91,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_resource(node: Node) -> bool:
-    """Whether a document is written as a resource, which has its type under ``$schema``."""
+    """Whether a document is a resource, which has its type under ``$schema``."""
     return isinstance(node.value, dict) and SCHEMA in node.value
 
 
 def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draft | None, list[Mistake]]:
-    """Of a document for which ``is_resource`` holds. No draft where there are mistakes."""
+    """Reads a document that ``is_resource`` accepts. No draft where there are mistakes."""
     binding = Binding()
     binding.lines[""] = node.line
     parts = dict(node.value) if isinstance(node.value, dict) else {}
@@ -185,7 +185,7 @@ def _check(draft: Draft) -> None:
 
 
 def wrong_entries(labels: Mapping[str, Any], annotations: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Path, message, rule and hint of what labels and annotations may not be."""
+    """Yields path, message, rule and hint of invalid labels and annotations."""
     for part, entries in (("labels", labels), ("annotations", annotations)):
         for key in entries:
             if not _KEY.match(key):

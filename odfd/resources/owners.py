@@ -1,4 +1,4 @@
-"""Keeps what resources make of themselves: resources that are owned, and go when all that own them are gone.
+"""Stores the resources that others own, and deletes them with the last of their owners.
 
 What a resource makes is computed of it alone (``Parts``), and written in the transaction that writes its owner, whoever
 did that; people do not change it, but what it was made of.
@@ -17,7 +17,7 @@ from odfd.resources.declared import DeclaredResource, DeclaredStore, Json, Owner
 
 
 class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource that another one makes."""
+    """A resource that another one owns."""
 
     type: str
     part: str = ""
@@ -34,14 +34,14 @@ Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
 
 
 class PartKeeper:
-    """What a store writes with owners, for one transaction."""
+    """The store of owned resources, for one transaction."""
 
     def __init__(self, parts: Parts, new_id: Callable[[], str], ended: Callable[[DeclaredResource], None]) -> None:
         self._parts, self._new_id = parts, new_id
         self.ended = ended
 
     def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
-        """Also take away what it makes no longer. Raises Invalid."""
+        """Writes the parts of an owner, and removes former ones. Raises Invalid."""
         held = {(each.type, part): each for each in store.owned(owner.id) for part in [_part(each, owner.id)]}
         for part in self._parts(owner):
             before = held.pop((part.type, part.part), None)
@@ -55,14 +55,14 @@ class PartKeeper:
 
 
 def owned_fault(before: DeclaredResource, place: str = "") -> Invalid:
-    """For whoever changes or deletes what is owned."""
+    """Makes the fault for changes and deletions of an owned resource."""
     (owner, *_) = before.owners
     text = f"{before.type} {before.name} is made by {owner.type} {owner.name}"
     return Invalid(text, rule="owned", hint=f"change that: odfctl edit {owner.type.lower()} {owner.name}", place=place)
 
 
 def name_fault(owner: DeclaredResource, part: OwnedPart, other: DeclaredResource | None) -> Invalid | None:
-    """Where what it makes would have the name of something else."""
+    """Returns the fault where an owned resource would have the name of another."""
     if other is None or any(each.id == owner.id for each in other.owners):
         return None
     text = f"{owner.type} {owner.name} makes a {part.type} {part.name}, and another has that name"

@@ -24,7 +24,7 @@ Action: TypeAlias = Literal["created", "updated", "unchanged"]
 
 
 class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource as somebody wants it."""
+    """One resource as a user declares it."""
 
     type: str
     name: str
@@ -37,7 +37,7 @@ class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one of them."""
+    """The planned change of one resource."""
 
     action: Action
     before: DeclaredResource | None
@@ -52,22 +52,22 @@ PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], 
 
 
 def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
-    """A spec that is kept as it was written."""
+    """Keeps a spec as written."""
     return desired.spec
 
 
 def no_parts(owner: DeclaredResource) -> Iterable[OwnedPart]:  # noqa: ARG001
-    """Of types that make nothing."""
+    """Returns nothing, for types that own nothing."""
     return ()
 
 
 def no_references(type_: str, spec: Json) -> Iterable[Reference]:  # noqa: ARG001
-    """Of types that refer to nothing."""
+    """Returns nothing, for types without references."""
     return ()
 
 
 class Rules(NamedTuple):
-    """What types say of what they refer to, make and keep."""
+    """The rules of types on references, owned parts and stored specs."""
 
     kept: PreApply = as_written
     """The spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid."""
@@ -86,7 +86,7 @@ def plan(
     manager: str = APPLY,
     rules: Rules = NO_RULES,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
-    """In the order of ``desired``. Where there are faults the plan must not be carried out."""
+    """Plans in the order of ``desired``. A plan with faults must not be executed."""
     faults: list[Invalid] = []
     found = [_found(each, standing, faults) for each in desired]
     _check_twice(desired, found, faults)
@@ -143,21 +143,10 @@ def _owning_faults(planned: PlannedResource, final: FinalState, parts: Parts, pl
         yield fault
         return
     for part in made:
-        other = final.find(f"{part.type}:{part.name.casefold()}")
-        taken = name_fault(planned.after, part, other)
-        if taken is not None and other is not None and not _gets_another_name(other, final, parts):
+        taken = name_fault(planned.after, part, final.find(f"{part.type}:{part.name.casefold()}"))
+        if taken is not None:
             taken.place = place
             yield taken
-
-
-def _gets_another_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
-    """Whether those that make it make none of its name when the batch is done."""
-    makers = [found for each in other.owners if (found := final.get(each.id)) is not None]
-    try:
-        made = {(part.type, part.name.casefold()) for each in makers for part in parts(each)}
-    except Invalid:
-        return False  # told of by that owner
-    return bool(makers) and (other.type, other.name.casefold()) not in made
 
 
 def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, places: Sequence[str]) -> Invalid | None:
@@ -175,7 +164,7 @@ def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, p
 
 
 def cycle_fault(names: Sequence[str], place: str) -> Invalid:
-    """``names``: along the way, the first of them also at its end."""
+    """Makes the fault of a cycle; ``names``: along it, the first also at the end."""
     text = f"they refer to each other in a circle: {' -> '.join(names)}"
     return Invalid(
         text, rule="reference-cycle", hint="what is derived goes one way; leave one of them out", place=place
@@ -274,7 +263,7 @@ def _kept(
 
 
 def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
-    """Which parts differ. A spec that nobody had declared, or that is kept no longer, is not compared."""
+    """Lists the parts that differ, without an undeclared spec, or one that is kept no longer."""
     changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
     for part in ("labels", "annotations"):
         changes += difference(getattr(before, part), getattr(after, part), part)

@@ -1,4 +1,4 @@
-"""Finds what resources refer to, in the spec of any type, and resolves it to ids. Pure.
+"""Finds the references in the spec of any type, and resolves them to ids. Pure.
 
 Fields that hold references are marked with the type that they refer to (``refers_to``); one walk along the layout of a
 class finds them all. A reference is an id, a did, or a name; with its type it is a *key*, which is the same however it
@@ -28,7 +28,7 @@ SETS: Final = ("SecretSet", "VariableSet")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """One of them: where it stands, and what is meant."""
+    """A reference: its place and its text."""
 
     path: str
     type: str
@@ -47,7 +47,7 @@ def refers_to(type_: str) -> msgspec.Meta:
 
 
 def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: str = "spec") -> Iterator[Reference]:
-    """Those in the plain form of a value of a class."""
+    """Yields the references in the plain form of a class's value."""
     notes = notes_of(cls)
     for each in layout.fields_of(cls):
         if value.get(each.key) is not None:
@@ -70,14 +70,13 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 
 
 def reference_key(text: str, type_: str) -> str:
-    """``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, of ``[Type:](id | did | name)[#part]``.
+    """Formats ``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, from ``[Type:](id | did | name)[#part]``.
 
-    ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
+    Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
     if colon and not text.startswith(_DID):
-        is_element = type_ in SETS and f"{prefix}Set" == type_ and "#" in rest
-        if prefix != type_ and not is_element:
+        if prefix != type_:
             text = f"expected a {type_}, found {text[:120]!r}"
             raise Invalid(text, rule="reference-type", hint=f"write {type_}:NAME, or the name alone")
         text = rest
@@ -103,7 +102,7 @@ class ResourceLookup(Protocol):
 
 
 class FinalState:
-    """What will stand when a batch is done: what stands, with those of the batch in their places."""
+    """The state after a batch: the present resources, replaced by those of the batch."""
 
     def __init__(self, batch: Sequence[DeclaredResource], standing: ResourceLookup) -> None:
         self._standing = standing
@@ -114,7 +113,7 @@ class FinalState:
         return self._ids.get(resource_id) or self._standing.get(resource_id)
 
     def find(self, key: str) -> DeclaredResource | None:
-        """What a reference means that means nothing yet."""
+        """Resolves a reference without an earlier target."""
         type_, _, sought = key.partition(":")
         if UUID.match(sought):
             found = self.get(sought)
@@ -127,24 +126,24 @@ class FinalState:
         return found if found is not None and found.type == type_ else None
 
     def resolved(self, key: str, held: ResourceHandle | None) -> ResourceHandle | None:
-        """What it means from now on: what it meant, as long as that lives, whatever has its name meanwhile."""
+        """Resolves a reference: to its earlier target while that exists, whatever has its name now."""
         if held is not None and (there := self.living(held)) is not None:
             return handle_of(there)
         found = self.find(key)
         return None if found is None else handle_of(found)
 
     def living(self, held: ResourceHandle) -> DeclaredResource | None:
-        """What was meant: by its id; a dataset that went and came again by its did."""
+        """Returns the earlier target: by its id; a dataset that was made again by its did."""
         return self.get(held.id) or (self._standing.with_did(held.did) if held.did is not None else None)
 
 
 def dids_of(references: Mapping[str, ResourceHandle | None]) -> dict[str, str]:
-    """The dids of those that have one, by key."""
+    """Returns the dids of those that have one, by key."""
     return {key: held.did for key, held in references.items() if held is not None and held.did is not None}
 
 
 def find_cycle(starts: Iterable[str], edges: Callable[[str], Iterable[str]]) -> list[str] | None:
-    """A way along edges that ends where it begins, which is told at both ends; ``None``: there is none.
+    """Finds a cycle along edges, whose first node is also the last; ``None``: there is none.
 
     Each node is asked for its edges once.
     """

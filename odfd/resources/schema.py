@@ -26,7 +26,7 @@ JsonSchema = dict[str, Any]
 
 
 def schema_of(kind: ResourceType) -> JsonSchema:
-    """Of a whole manifest of an acting type."""
+    """Builds the schema of a whole manifest of an acting type."""
     assert kind.spec is not None
     making = _Making()
     headers, spec = making.ref(ResourceHeaders), making.ref(kind.spec)
@@ -53,7 +53,7 @@ def schema_of(kind: ResourceType) -> JsonSchema:
 
 
 def part_of(schema: JsonSchema, path: str) -> JsonSchema | None:
-    """The schema of a part, such as ``spec.triggers``; lists and unions are gone through. ``None``: there is none."""
+    """Returns the schema of a part, such as ``spec.triggers``, through lists and unions. ``None``: there is none."""
     return _part(schema, schema, path.split(".") if path else [])
 
 
@@ -71,7 +71,7 @@ def fields_of(schema: JsonSchema, part: JsonSchema) -> dict[str, tuple[JsonSchem
 
 
 def type_text(schema: JsonSchema, part: JsonSchema) -> str:
-    """What a value of it is, in a word or few."""
+    """Describes the type of a value in a few words."""
     part = {**_resolved(schema, part), **_beside(part)}
     if "oneOf" in part:
         return " | ".join(str(_resolved(schema, each)["properties"][TAG]["const"]) for each in part["oneOf"])
@@ -167,7 +167,7 @@ class _Making:
 
 @functools.cache
 def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
-    """What is said beside the types of fields: descriptions, and parts of schemas."""
+    """Returns additions to the types of fields: descriptions, and parts of schemas."""
     notes: dict[str, JsonSchema] = {}
     for each in msgspec.structs.fields(cls):
         members = typing.get_args(each.type) if typing.get_origin(each.type) is not typing.Annotated else (each.type,)

@@ -21,7 +21,7 @@ LabelFilter = dict[str, Any]
 
 
 def parse_selector(text: str) -> LabelFilter:
-    """What people write after ``-l``. Raises Invalid."""
+    """Parses the argument of ``-l``. Raises Invalid."""
     terms: list[LabelFilter] = []
     at = 0
     while at < len(text):
@@ -48,14 +48,14 @@ def _term(found: re.Match[str]) -> LabelFilter:
 
 
 def matches(wanted: LabelFilter, labels: Mapping[str, Json], depth: int = 0) -> bool:
-    """Whether labels are as a filter asks. Raises Invalid for a filter that is none."""
+    """Whether labels match a filter. Raises Invalid for a malformed filter."""
     if depth > MAX_DEPTH:
         raise Invalid(f"a filter nested deeper than {MAX_DEPTH}", rule="label-selector")
     return all(_holds(key, value, labels, depth) for key, value in wanted.items())
 
 
 def first_equality(wanted: LabelFilter) -> tuple[str, Json] | None:
-    """A label with its value that all that match must have: an index finds those."""
+    """Returns a label and its value that every match has, for a look-up by an index."""
     for key, value in wanted.items():
         if key == "$and":
             found = next((found for each in value if (found := first_equality(each)) is not None), None)

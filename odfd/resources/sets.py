@@ -1,14 +1,12 @@
-"""Sets of values that other resources read: what VariableSets and SecretSets may say, how secrets are sealed. Pure.
+"""Defines sets of values that other resources read: VariableSets and SecretSets, and the sealing of secrets. Pure.
 
-Each value is a resource of its own too, which its set makes and owns: it can be found, labelled and watched, and it
-does not hold the value. A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed
-ones are kept.
+A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed ones are kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
@@ -16,10 +14,7 @@ import msgspec
 from chain.codec.bind import found
 from chain.errors import Environment
 from chain.model.wire import Extra
-from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
-from odfd.resources.owners import OwnedPart
-from odfd.resources.references import reference_key, refers_to
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -54,34 +49,11 @@ class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that nobody is shown, each under its name."""
+    """Secret values, each under its name, which are never shown."""
 
     secrets: Annotated[
         Extra, described("Names to texts, or to {value, contentEncoding: jwe}; at most 256, of 64 KiB."), _SECRETS
     ]
-
-
-class VariableSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a VariableSet, which makes it."""
-
-    set: Annotated[str, described("The VariableSet that has the value."), refers_to("VariableSet")]
-    key: Annotated[str, described("Its name there.")]
-
-
-class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a SecretSet, which makes it."""
-
-    set: Annotated[str, described("The SecretSet that has the value."), refers_to("SecretSet")]
-    key: Annotated[str, described("Its name there.")]
-
-
-def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:
-    """The resources that a set makes, one for each of its values: ``NAME#KEY``, which is no name that people give."""
-    for key in sorted(names_in(owner.type, owner.spec)):
-        yield OwnedPart(
-            type=owner.type.removesuffix("Set"), part=key, name=f"{owner.name}#{key}",
-            refers=reference_key(owner.name, owner.type), spec={"set": f"{owner.type}:{owner.name}", "key": key},
-        )  # fmt: skip
 
 
 _VALUES: Final[Mapping[str, str]] = {"VariableSet": "variables", "SecretSet": "secrets"}
@@ -97,39 +69,19 @@ class SecretSealer(Protocol):
     """Seals and opens values, each for one place."""
 
     def is_current(self, sealed: str) -> bool: ...
-    def binding_of(self, sealed: str) -> str: ...
 
     def seal(self, text: str, binding: str) -> str: ...
     def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret: ...
 
 
 class OpenedSecret(Protocol):
-    """A value that was opened."""
+    """An opened value."""
 
     def reveal(self) -> str: ...
 
 
-class DrySealing:
-    """Replaces sealing in a dry run: makes no key, and marks what would be sealed as changed."""
-
-    def __init__(self, keys: SecretSealer) -> None:
-        self._keys = keys
-
-    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
-        return "(sealed when it is applied)"
-
-    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
-        return self._keys.open(sealed, bindings)
-
-    def is_current(self, sealed: str) -> bool:
-        return self._keys.is_current(sealed)
-
-    def binding_of(self, sealed: str) -> str:
-        return self._keys.binding_of(sealed)
-
-
 def check_secrets(draft: Draft) -> None:
-    """Adds to the mistakes of a draft. No message tells a value."""
+    """Adds mistakes to a draft. No message shows a value."""
     values: dict[str, object] = draft.spec.secrets
     texts: dict[str, object] = {}
     for key, value in values.items():
@@ -146,30 +98,17 @@ def check_secrets(draft: Draft) -> None:
 
 
 def binding(resource_id: str, key: str) -> str:
-    """What a value is sealed for: one place in one resource."""
+    """Returns the binding of a sealed value: one place in one resource."""
     return f"{resource_id}#{key}"
 
 
-def named_binding(name: str, key: str) -> str:
-    """What a value is sealed for by who does not know the id of the set: a place by the name of its set."""
-    return f"SecretSet|{name.casefold()}#{key}"
-
-
 def sealed_secrets(
-    given: Mapping[str, Any], held: Mapping[str, Any], of: tuple[str, str], keys: SecretSealer
+    given: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
 ) -> dict[str, Any]:
-    """As they are kept; those that are as they were keep their sealed text. Raises Invalid for seals of others.
-
-    ``of``: the id and the name of their set. What was sealed for the name is sealed anew for the id, and so opens
-    nowhere else, also after the name is given to another set.
-    """
-    resource_id, name = of
+    """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals."""
     kept: dict[str, Any] = {}
     for key, value in given.items():
         place = binding(resource_id, key)
-        if not isinstance(value, str):
-            text = keys.open(value["value"], (place, named_binding(name, key))).reveal()
-            value = value if keys.binding_of(value["value"]) == place else text
         if isinstance(value, str):
             before = held.get(key)
             if before is not None and _is(before["value"], value, place, keys):
@@ -177,12 +116,13 @@ def sealed_secrets(
             else:
                 kept[key] = {"value": keys.seal(value, place), "contentEncoding": JWE}
         else:
+            keys.open(value["value"], (place,))
             kept[key] = value
     return kept
 
 
 def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
-    """With the values that are sealed to a former key sealed to that of now. Raises Environment: its key is lost."""
+    """Seals values of a former key again to the current one. Raises Environment: its key is lost."""
     renewed = {}
     for key, held in spec["secrets"].items():
         place = binding(resource_id, key)

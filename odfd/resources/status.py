@@ -20,18 +20,16 @@ EDGES: Final = frozenset(
      ("Failed", "Pending")}
 )  # fmt: skip
 DANGLING: Final = "DanglingReferences"
-DRIFT: Final = "Drift"
-"""Of what was as declared and, without a new declaration, is so no longer; told until it is mended."""
 UNRESOLVED: Final = "unresolved-reference"
 """The code of what waits for another resource."""
-COMMON: Final = (DANGLING, DRIFT)
+COMMON: Final = (DANGLING,)
 """Conditions that resources of all types may have."""
 INTERRUPTED: Final = "interrupted"
 """The code of an attempt that was cut off by a crash, a stop or a change."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is so, or is not, beside the phase."""
+    """A condition besides the phase."""
 
     value: Any
     code: str = ""
@@ -41,7 +39,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """As the last attempt left it."""
+    """The status after the last attempt."""
 
     phase: Phase = "Pending"
     code: str = ""
@@ -60,7 +58,7 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller says of one condition."""
+    """A controller's value of one condition."""
 
     value: Any
     code: str = ""
@@ -75,7 +73,7 @@ def moved(status: ResourceStatus, phase: Phase) -> ResourceStatus:
 
 
 def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
-    """The steps after which it waits for an attempt; none where it does. An attempt under way is given up."""
+    """Returns the steps before the wait for an attempt; none while it waits. Abandons an attempt in progress."""
     if status.phase == "Pending":
         return ()
     if status.phase != "Reconciling":
@@ -86,17 +84,8 @@ def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
     return (given_up, moved(given_up, "Pending"))
 
 
-def drifted(status: ResourceStatus, generation: int, message: str, now: Instant) -> Sequence[ResourceStatus]:
-    """The steps after which it waits for an attempt, with the condition ``Drift`` where it was as declared."""
-    if status.phase != "Ready":
-        return pending(status)
-    drift = Condition(value=True, message=message, updated_at=now, observed_generation=generation)
-    (waiting,) = pending(status)
-    return (msgspec.structs.replace(waiting, conditions={**waiting.conditions, DRIFT: drift}),)
-
-
 def ready(status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:
-    """An attempt ended well."""
+    """Returns the status after a successful attempt."""
     return ResourceStatus(
         phase=moved(status, "Ready").phase, observed_generation=generation, reconciled_at=now,
         conditions=_conditions(status, generation, seen, now),
@@ -107,7 +96,7 @@ def failed(
     status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], fault: Fault, retry_at: Instant | None,
     now: Instant,
 ) -> ResourceStatus:  # fmt: skip
-    """An attempt failed."""
+    """Returns the status after a failed attempt."""
     return ResourceStatus(
         phase=moved(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
         hint=fault.hint, observed_generation=generation, reconciled_at=now, failures=status.failures + 1,
@@ -116,13 +105,13 @@ def failed(
 
 
 def is_told(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> bool:
-    """Whether the conditions say that already."""
+    """Whether the conditions are the same already."""
     held = status.conditions
     return held.keys() == seen.keys() and all(_says(held[key], value) for key, value in seen.items())
 
 
 def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
-    """As RFC-018 has it; ``uri``: of the types of conditions."""
+    """Formats a status as in RFC-018; ``uri``: of the types of conditions."""
     found: dict[str, Any] = {"phase": status.phase, "observedGeneration": status.observed_generation}
     found |= {} if status.reconciled_at is None else {"reconciledAt": instant.render(status.reconciled_at)}
     found |= {key: value for key in ("code", "message", "hint", "failures") if (value := getattr(status, key))}

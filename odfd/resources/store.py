@@ -1,4 +1,4 @@
-"""Stores resources: an append-only log of what was applied and deleted, and a table of what is in force now.
+"""Stores intents: an append-only log of applied and deleted ones, and a table of those in force.
 
 Each event of the log says that something of a kind and name shall be, or no longer; generations count the events that
 applied it since it last was not. What became of an intent is its status, which replaces the one before and is in no
@@ -173,7 +173,7 @@ STEPS: Final = (
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent in force. ``spec`` is the JSON of the kind's own value, ``status`` what was told of it last."""
+    """An intent in force. ``spec`` is the JSON of the kind's own value, ``status`` the last reported one."""
 
     kind: str
     name: str
@@ -185,13 +185,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources:
-    """What is in force, over one SQLite connection. No question costs what was ever asked for."""
+    """The intents in force, over one SQLite connection. No query costs in proportion to the log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
-        """Record an intent; ``False`` when it was so already and nothing was written. ``about``: what else finds it."""
+        """Records an intent; ``False``: it is unchanged and nothing was written. ``about``: its second key."""
         before = self.get(kind, name)
         if before is not None and before.spec == spec:
             return False
@@ -213,7 +213,7 @@ class Resources:
         return True
 
     def tell(self, kind: str, name: str, status: bytes) -> bool:
-        """What has become of an intent; ``False`` when it is in force no longer."""
+        """Records the status of an intent; ``False`` when it is no longer in force."""
         row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
         if row is None:
             return False
@@ -225,11 +225,11 @@ class Resources:
         return None if row is None else _resource(row)
 
     def all(self, kind: str) -> list[Resource]:
-        """By name."""
+        """Lists intents by name."""
         return [_resource(row) for row in IN_FORCE.rows(self._db, "kind = ? ORDER BY key", (kind,))]
 
     def about(self, kind: str, about: str) -> list[Resource]:
-        """Those that are about it, by name."""
+        """Lists intents with this second key, by name."""
         rows = IN_FORCE.rows(self._db, "about = ? AND kind = ? ORDER BY key", (about, kind))
         return [_resource(row) for row in rows]
 

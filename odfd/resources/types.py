@@ -1,4 +1,4 @@
-"""Types of resources: what each is called, the class that its ``spec`` is read into, and what it is written for.
+"""Defines types of resources: the names of each, the class of its ``spec``, and its description.
 
 A registry is a value that is handed to whoever reads, shows or serves resources: a type that is added to it is known to
 all of them, and to none by its own name. Pure.
@@ -40,11 +40,9 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
     """What one of them makes of itself (``odfd.resources.owners.Parts``)."""
-    is_derived: bool = False
-    """Other resources make it, and a manifest of it is refused."""
     example: str = ""
     instead: str = ""
-    """Of a type that no manifest can be of: what does its work."""
+    """Of a type without a ``spec``: what does its work today."""
 
     @property
     def uri(self) -> str:
@@ -52,11 +50,11 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where its schema is served."""
+        """The path of its schema."""
         return f"{self.context}/{VERSION}/{self.name}"
 
     def annotation_uri(self, key: str) -> str:
-        """The long name of an annotation that it understands."""
+        """Returns the long name of an annotation of this type."""
         return f"{self.base}/{self.context}/{VERSION}/{key[:1].upper()}{key[1:]}"
 
 
@@ -76,11 +74,11 @@ class TypeRegistry:
 
     @property
     def acting(self) -> tuple[ResourceType, ...]:
-        """Those that a manifest can be of."""
-        return tuple(each for each in self._types if each.spec is not None and not each.is_derived)
+        """The types that a manifest can have."""
+        return tuple(each for each in self._types if each.spec is not None)
 
     def written(self, schema: str) -> ResourceType:
-        """By what stands under ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
+        """Returns a type by its ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
         found = self._written.get(schema) or self._written.get(schema.removesuffix(SUFFIX))
         if found is None:
             short = schema.removesuffix(SUFFIX).rpartition("/")[2]
@@ -91,17 +89,14 @@ class TypeRegistry:
                 rule="type-without-effect",
                 hint=found.instead or f"leave it out; types that act are {self._names()}",
             )
-        if found.is_derived:
-            text = f"a {found.name} is made by other resources, and not by a manifest"
-            raise Invalid(text, rule="derived-type", hint=found.instead)
         return found
 
     def word(self, word: str) -> ResourceType | None:
-        """By short name, plural or alias in any case, as people type them."""
+        """Returns a type by short name, plural or alias, ignoring case."""
         return self._words.get(word.lower())
 
     def at(self, path: str) -> ResourceType | None:
-        """By the path of its schema."""
+        """Returns a type by the path of its schema."""
         return next((each for each in self._types if each.path == path.removesuffix(SUFFIX)), None)
 
     def _near(self, schema: str, short: str) -> str:

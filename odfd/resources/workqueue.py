@@ -1,4 +1,4 @@
-"""Says which resource is to be reconciled next: one attempt of each at a time, changes before retries. Sans-IO.
+"""Decides which resource to reconcile next: one attempt of each at a time, changes before retries. Sans-IO.
 
 A touch while an attempt is under way brings one more, however many there were. An attempt that failed for a reason that
 may pass is made again after a pause that doubles, drawn at random below that; one that was refused waits for a touch.
@@ -37,7 +37,7 @@ class WorkQueue:
         self._counts = itertools.count()
 
     def touch(self, each: str) -> None:
-        """There may be something to do; a pause is over."""
+        """Queues a resource, and ends its pause."""
         self._due.pop(each, None)
         if each in self._working:
             self._again.add(each)
@@ -45,13 +45,13 @@ class WorkQueue:
             self._waiting[each] = None
 
     def later(self, each: str, at: Instant) -> None:
-        """To be looked at then, unless it is touched before."""
+        """Schedules a resource, unless it is touched before."""
         number = next(self._counts)
         self._due[each] = number
         heapq.heappush(self._later, (at, number, each))
 
     def take(self, now: Instant, room: int) -> list[str]:
-        """Attempts to begin, ``room`` at the most: what was touched, the first first, then what is due."""
+        """Returns at most ``room`` attempts to begin: touched ones first, in order, then due ones."""
         while self._later and (self._later[0][0] <= now or self._is_over(self._later[0])):
             entry = heapq.heappop(self._later)
             if not self._is_over(entry):
@@ -64,21 +64,21 @@ class WorkQueue:
         return taken
 
     def done(self, each: str) -> None:
-        """Its attempt ended."""
+        """Ends an attempt."""
         self._working.discard(each)
         if each in self._again:
             self._again.discard(each)
             self.touch(each)
 
     def next_time(self) -> Instant | None:
-        """When something is due; ``None``: never by itself."""
+        """Returns when the next one is due; ``None``: none is scheduled."""
         while self._later and self._is_over(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is at work."""
+        """Whether nothing is queued and nothing is in progress."""
         return not self._waiting and not self._working
 
     def pause(self, fault: Fault, failures: int) -> int | None:

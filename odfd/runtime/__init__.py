@@ -1,1 +1,1 @@
-"""Provides what long-running programs need: clocks, supervision, tasks, reconcile loops, locks, HTTP, systemd."""
+"""Provides the base of long-running programs: clocks, supervision, tasks, reconcile loops, locks, HTTP, systemd."""

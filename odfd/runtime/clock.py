@@ -12,20 +12,20 @@ _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class Clock(Protocol):
     def now(self) -> Instant:
-        """Time of day, UTC. It may jump, also backwards."""
+        """Returns the time of day, UTC. It may jump, also backwards."""
 
     def monotonic(self) -> int:
         """Nanoseconds that only ever grow; their zero means nothing."""
 
 
 class SystemClock:
-    """The machine's own."""
+    """The clock of the machine."""
 
     def now(self) -> Instant:
         return Instant(time.time_ns())
 
     def monotonic(self) -> int:
-        """Also while the machine sleeps."""
+        """Returns monotonic nanoseconds, including suspended time."""
         return time.clock_gettime_ns(_STEADY)
 
     def sleep(self, seconds: float) -> None:
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class JumpWatch:
-    """Tells how far the time of day was set ahead of the monotonic clock since the process began; made at its start."""
+    """Measures how far the time of day was set ahead of the monotonic clock since its start with the process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

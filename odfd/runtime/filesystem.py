@@ -15,7 +15,7 @@ CHECK_ROOM: Final = 64 << 20
 
 
 def check_room(folder: Path, reserve: int, needed: int = CHECK_ROOM, why: str = "") -> None:
-    """Whether ``needed`` bytes may come, with ``why`` for people. Raises Environment."""
+    """Checks that ``needed`` bytes fit, with ``why`` for people. Raises Environment."""
     free = shutil.disk_usage(folder).free
     if free < reserve + needed:
         raise Environment(
@@ -32,7 +32,7 @@ _ENTER: Final = 0o011
 
 
 def set_umask() -> None:
-    """For the process: others write nothing that it makes, and it can use all of that itself.
+    """Sets the umask of the process: other users cannot write its files, and it can use all of them.
 
     Whether others may read what it makes outside the state directory, such as an export, stays as the umask says.
     """
@@ -41,7 +41,7 @@ def set_umask() -> None:
 
 
 def make_private(directory: Path, *, is_entered: bool = False) -> None:
-    """The state directory and what lies right in it: for its owner alone.
+    """Restricts the state directory and its direct entries to its owner.
 
     ``is_entered``: others may go through the directory itself, to a socket in it that they may use. Raises Environment
     where a directory of another user's is open to others.

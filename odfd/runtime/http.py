@@ -52,7 +52,7 @@ class _Gone(Exception):
 
 
 class Connection:
-    """Serve requests one after another on ``stream`` until either side ends it."""
+    """Serves requests one after another on ``stream`` until either side ends it."""
 
     def __init__(self, stream: HttpStream, application: Application, limits: Limits, extra: Mapping[str, Any]) -> None:
         self._stream, self._application, self._limits, self._extra = stream, application, limits, extra

@@ -31,7 +31,7 @@ FRAMES: Final = 6
 
 
 class Holds:
-    """Decides what a look means. Sans-IO: ``look`` is told the beats so far, each ``LOOK`` seconds."""
+    """Decides whether the loop is blocked. Sans-IO: ``look`` gets the beats so far, each ``LOOK`` seconds."""
 
     def __init__(self, held: float = HELD, end: float = END) -> None:
         self._held, self._end = held, end
@@ -40,7 +40,8 @@ class Holds:
         self.is_held = False
 
     def look(self, beats: int) -> tuple[str, float]:
-        """``held`` when it begins, ``released`` when it ends, ``end`` when it never will; and for how long."""
+        """Returns ``held`` when a block begins, ``released`` when it ends, ``end`` when it never will; and its
+        duration."""
         if beats != self._beats:
             lasted, was_held = self._since, self.is_held
             self._beats, self._since, self.is_held = beats, 0.0, False
@@ -66,7 +67,7 @@ class LoopGuard:
         self._loop = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         self._loop = threading.get_ident()
         thread = threading.Thread(target=self._watch, name="loop-guard", daemon=True)
         thread.start()

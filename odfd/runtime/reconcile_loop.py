@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ReconcileLoop:
-    """``work`` does one round and says how many seconds may pass before the next. What it raises ends ``run``.
+    """Repeats ``work``, which returns the seconds until the next round. Its exceptions end ``run``.
 
     The first begins ``start_after`` seconds after the start of ``run``, or with a poke: a node that starts has more
     pressing work than a look at everything.
@@ -32,11 +32,11 @@ class ReconcileLoop:
         self._poked = trio.Event()
 
     def poke(self) -> None:
-        """From the event loop: there may be work."""
+        """Starts a round soon. From the event loop."""
         self._poked.set()
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop; a round under way is cut off."""
+        """Runs until stopped; a round in progress is cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._go_round)
             life.ready()
@@ -54,7 +54,7 @@ class ReconcileLoop:
 
 
 class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
-    """Rounds that look at what was touched since the last one, so that what one thing costs does not grow with all.
+    """Rounds over what was touched since the last one, so that one change does not cost in proportion to all.
 
     The first round of a ``run`` looks at everything, and so does the first after ``all_every`` seconds of ``now``: for
     what ages without being touched.
@@ -75,7 +75,7 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         """When everything was looked at last."""
 
     async def run(self, life: Life) -> None:
-        """As ``ReconcileLoop.run``; a round that was cut off or failed may have left anything undone."""
+        """Runs as ``ReconcileLoop.run``; a cancelled or failed round is repeated for everything."""
         self._touched = None
         await super().run(life)
 
@@ -85,22 +85,22 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         return self._touched is not None and not self._touched
 
     def touch(self, each: K) -> None:
-        """From the event loop: it is another than it was."""
+        """Marks one as changed. From the event loop."""
         self.leave(each)
         self.poke()
 
     def touch_all(self) -> None:
-        """What everything is judged by is another."""
+        """Marks everything as changed, such as after a change of policy."""
         self._touched = None
         self.poke()
 
     def leave(self, each: K) -> None:
-        """It was looked at, and is to be looked at again by the next round, which this does not hasten."""
+        """Leaves one for the next round, without starting it early."""
         if self._touched is not None:
             self._touched.add(each)
 
     def take(self) -> set[K] | None:
-        """For the round that begins: what to look at, ``None`` for everything."""
+        """Returns what a round has to process, ``None`` for everything."""
         touched, self._touched = self._touched, set()
         if touched is not None and self._now() < self._all_at + self._all_every:
             return touched

@@ -40,7 +40,7 @@ _ABORTED: Final = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO}
 
 
 class Response(NamedTuple):
-    """What answers on a connection, and what it is told of it (keys of the ASGI scope)."""
+    """The handler of a connection, and its additional keys of the ASGI scope."""
 
     application: Application
     told: Mapping[str, Any] = {}
@@ -77,7 +77,7 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """The number of open connections."""
         return CONNECTIONS - int(self._slots.value)
 
     async def run(self, life: Life) -> None:
@@ -177,7 +177,7 @@ class ListenAddress(NamedTuple):
 
 
 def parsed(address: str, setting: str) -> ListenAddress:
-    """Raises Invalid for what is no IP address and port."""
+    """Parses an IP address and port. Raises Invalid."""
     found = HTTP_ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > 65_535:
         raise Invalid(
@@ -188,7 +188,7 @@ def parsed(address: str, setting: str) -> ListenAddress:
 
 
 def listening(place: ListenAddress) -> socket.socket:
-    """A socket of ours, to be closed by whoever asks. Raises Environment."""
+    """Opens a listening socket, which the caller closes. Raises Environment."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
         return socket.create_server((place.host, place.port), family=family, backlog=BACKLOG)

@@ -36,7 +36,7 @@ _HELD: Final[ContextVar[_Slot | None]] = ContextVar("slot", default=None)
 
 
 class Slots:
-    """``working`` at once, and at most ``apart`` more that wait outside.
+    """Limits work to ``working`` at once, and at most ``apart`` more that wait for others.
 
     Who waits inside the node takes no room: one that holds what others wait for always gets a slot back.
     """
@@ -51,12 +51,12 @@ class Slots:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many hold a slot, and how many are set apart."""
+        """The numbers of held slots, and of those set apart."""
         return len(self._working), len(self._apart)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """A slot, in the order in which they were asked for. ``waiting`` inside of the block is about this one."""
+        """Waits for a slot, in order of requests. ``waiting`` within the block is about this one."""
         slot = _Slot(self)
         async with self._line:
             while len(self._working) + self._returning >= self._most:
@@ -72,7 +72,7 @@ class Slots:
             self._notify()
 
     def begin(self, slot: _Slot, *, connected: bool) -> None:
-        """It waits for somebody else."""
+        """Marks a slot as waiting for another party."""
         slot.waits += 1
         slot.connected = slot.connected or connected
         if slot.waits == 1:
@@ -80,13 +80,13 @@ class Slots:
             self._notify()
 
     def end(self, slot: _Slot) -> None:
-        """It does not any more."""
+        """Marks a slot as no longer waiting."""
         slot.waits -= 1
         if not slot.waits:
             slot.since, slot.connected = math.inf, False
 
     async def back(self, slot: _Slot) -> None:
-        """Until it may work: at once, unless it was set apart, or another task of it still waits."""
+        """Waits until a slot may work: at once, unless it was set apart, or another of its tasks still waits."""
         if slot.waits or slot not in self._apart:
             return
         self._returning += 1
@@ -120,8 +120,7 @@ class Slots:
 
 @asynccontextmanager
 async def waiting(*, connected: bool = True) -> AsyncIterator[None]:
-    """The block waits for somebody else: outside, or with ``connected=False`` in this node. Who holds no slot may do so
-    anyhow.
+    """Marks the block as waiting for another party: outside, or with ``connected=False`` in this node. Needs no slot.
 
     Who leaves it by a failure waits for no slot to say so.
     """
@@ -148,7 +147,7 @@ class KeyedLocks:
 
     @asynccontextmanager
     async def of(self, thing: Hashable, wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-        """``wait`` is called when the turn is somebody else's."""
+        """Takes the lock of a key; ``wait`` is called if it is taken."""
         lock = self._locks.setdefault(thing, trio.Lock())
         if lock.locked():
             wait()

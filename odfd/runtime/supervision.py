@@ -20,7 +20,7 @@ from odfd.errors import Bug
 
 @dataclass(slots=True)
 class Readiness:
-    """Of one daemon; its tree of parts sets it."""
+    """The readiness of one daemon, set by its tree of parts."""
 
     started: bool = False
     stopping: bool = False
@@ -44,14 +44,14 @@ class Restart:
 
 
 class Life:
-    """What a child is given: how to say that it is ready, and how it learns that it should end."""
+    """The interface of a child to its tree: reports readiness, and receives the stop signal."""
 
     def __init__(self) -> None:
         self.stopping = trio.Event()
         self._ready = trio.Event()
 
     def ready(self) -> None:
-        """Say that what depends on this child may start now. Saying it twice is harmless."""
+        """Reports readiness, so that dependent children start. Idempotent."""
         self._ready.set()
 
     async def wait_ready(self) -> None:
@@ -64,7 +64,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """``run`` must call ``Life.ready`` once, and return soon after ``Life.stopping``; cancelling is the last resort."""
+    """A part; ``run`` must call ``Life.ready`` once, and return soon after ``Life.stopping``, or else is cancelled."""
 
     name: str
     run: Callable[[Life], Awaitable[None]]
@@ -99,7 +99,7 @@ async def run_tree(
     jitter: Callable[[], float],
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until ``stop`` is set or a child without ``Restart`` fails; raise that child's failure.
+    """Runs until ``stop`` is set or a child without ``Restart`` fails; raises that child's failure.
 
     ``jitter()`` gives a number in [0, 1): pauses are scaled by 0.5 to 1.5, lest many nodes knock at one moment.
     Raises Environment when a child does not become ready in time.

@@ -60,7 +60,7 @@ def _watchdog_seconds(environ: Mapping[str, str]) -> float:
 
 
 def take_sockets(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
-    """Inherited listening sockets by the names that the unit gives them, ``""`` for a nameless one.
+    """Returns inherited listening sockets by the names in the unit, ``""`` for a nameless one.
 
     The variables are taken out of ``environ``, so that no child process believes the sockets are meant for it.
     """

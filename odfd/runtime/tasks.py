@@ -39,7 +39,7 @@ class TaskState(enum.Enum):
 
 
 class Report:
-    """How work tells of its progress. Plain attributes: safe and cheap to set from any thread, thousands a second."""
+    """The progress of work. Plain attributes: safe and cheap to set from any thread, thousands a second."""
 
     __slots__ = ("_parts", "done", "message", "total", "unit")
 
@@ -51,17 +51,18 @@ class Report:
         self._parts: dict[Report, None] = {}
 
     def begin(self, message: str, total: int | None = None, unit: str = "") -> None:
-        """A new stage: counting starts from zero."""
+        """Begins a new stage, whose count starts from zero."""
         self.message, self.total, self.unit, self.done = message, total, unit, 0
 
     def advance(self, count: int = 1) -> None:
-        """From one thread at a time."""
+        """Adds to the count. From one thread at a time."""
         self.done += count
 
     @contextmanager
     def part(self) -> Iterator[Report]:
-        """For work that goes on beside other work: a report of its own, shown as long as the block lasts. What is done
-        in it stays counted. In the event loop.
+        """Makes a report of its own for concurrent work, shown while the block lasts. Its count stays.
+
+        In the event loop.
         """
         part = Report()
         self._parts[part] = None
@@ -72,7 +73,7 @@ class Report:
             self.done += part.done
 
     def shown(self) -> tuple[int, int | None, str, str]:
-        """Done, total, unit and message, of all parts together: the longest at work is named, others are counted."""
+        """Returns done, total, unit and message, of all parts together: names the longest one, counts the others."""
         parts = list(self._parts)
         if not parts:
             return self.done, self.total, self.unit, self.message
@@ -86,7 +87,10 @@ Work: TypeAlias = Callable[[Report], Awaitable[object]]
 
 @dataclass(slots=True)
 class Task:
-    """A long operation. ``result`` is a value of the wire once ``state`` is DONE, ``fault`` says why it is FAILED."""
+    """A long operation.
+
+    ``result`` is a value of the wire once ``state`` is DONE, ``fault`` the reason once it is FAILED.
+    """
 
     id: str
     kind: str
@@ -107,8 +111,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``running`` at once, ``waiting`` for their turn, ``kept`` after they finished. Who has long waited for somebody
-    else does not count as running.
+    """Limits: ``running`` at once, ``waiting`` in the queue, ``kept`` after the end.
+
+    Long waits for others do not count as running.
     """
 
     running: int = 16
@@ -134,8 +139,8 @@ _OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=Non
 
 @asynccontextmanager
 async def outside(what: str) -> AsyncIterator[None]:
-    """The block waits for somebody else: in a task's work it is left the moment the daemon is asked to stop, and while
-    it lasts long the task's slot is for others (``odfd.runtime.slots``).
+    """Marks the block as waiting for another party: it is cancelled as soon as the daemon stops, and a long wait frees
+    the task's slot (``odfd.runtime.slots``).
 
     ``what`` is waited for, for people. Raises Environment when it was left.
     """
@@ -159,7 +164,7 @@ async def outside(what: str) -> AsyncIterator[None]:
 
 
 class TaskBoard:
-    """Start it as a child (``run``); then ``submit`` work from any trio task of the daemon."""
+    """Runs long operations. Start it as a child (``run``); then ``submit`` work from any trio task of the daemon."""
 
     def __init__(
         self,
@@ -178,7 +183,7 @@ class TaskBoard:
         self._outside = _Outside()
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop; then no more work is taken, and what computes may end by itself."""
+        """Runs until stopped; then takes no more work, and lets computations end."""
         self._outside = _Outside()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -209,12 +214,12 @@ class TaskBoard:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many wait for their turn, and how many run."""
+        """The numbers of waiting and of running tasks."""
         running = sum(task.state is TaskState.RUNNING for task in self._live.values())
         return len(self._live) - running, running
 
     def list(self) -> list[Task]:
-        """Finished ones first, oldest first; then what lives."""
+        """Lists finished tasks first, oldest first; then the live ones."""
         return [*self._kept.values(), *self._live.values()]
 
     def get(self, task_id: str) -> Task:
@@ -228,15 +233,13 @@ class TaskBoard:
         return task
 
     def cancel(self, task_id: str) -> Task:
-        """Ask it to end; it ends where it can leave nothing half-done. Raises NotFound. Harmless once finished."""
+        """Cancels a task, which ends where it leaves nothing half-done. Raises NotFound. Harmless once finished."""
         task = self.get(task_id)
         task.scope.cancel()
         return task
 
     async def follow(self, task_id: str) -> AsyncGenerator[Task, None]:
-        """The task itself, now, each time there is something new, and now and then where there is not, until it is
-        finished. Raises NotFound.
-        """
+        """Yields the task now, on each change, and periodically without one, until it is finished. Raises NotFound."""
         task = self.get(task_id)
         seen: tuple[object, ...] | None = None
         shown = trio.current_time()

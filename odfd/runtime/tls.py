@@ -10,7 +10,7 @@ from chain.errors import Environment
 
 
 def tls_context(certificate: str, key: str, setting: str, protocols: Sequence[str]) -> ssl.SSLContext:
-    """For a server. ``setting`` names the certificate. Raises Environment."""
+    """Makes the TLS context of a server. ``setting`` names the certificate. Raises Environment."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -1,4 +1,4 @@
-"""Infers from its bytes how a file is to be read: a read step, its columns, and what was not sure.
+"""Infers a read step from a file's bytes, with its columns and uncertainties.
 
 A sample decides. Whatever is written is tried on the file before it is given away (``shown``).
 """
@@ -57,7 +57,7 @@ _STEPS: Final[dict[str, type[ReadStep]]] = {
 
 
 class Guess(NamedTuple):
-    """``read``: the step as a manifest has it. ``columns``: names and types in DDL, with what is not sure of each."""
+    """A guess; ``read``: the step of a manifest. ``columns``: names and types in DDL, with the doubts about each."""
 
     read: dict[str, Any]
     columns: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
@@ -65,7 +65,7 @@ class Guess(NamedTuple):
 
 
 def step_of(read: dict[str, Any]) -> ReadStep:
-    """The step that a manifest's mapping means. Raises Invalid."""
+    """Returns the read step of a manifest's mapping. Raises Invalid."""
     options = {key: value for key, value in read.items() if key in NAMES}
     plain = {key: value for key, value in read.items() if key not in NAMES}
     kind = plain["kind"]
@@ -82,7 +82,7 @@ def step_of(read: dict[str, Any]) -> ReadStep:
 
 
 def guessed(path: Path, name: str) -> Guess:
-    """Raises Invalid for what cannot be taken in."""
+    """Guesses the format of a file. Raises Invalid for unsupported ones."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         if zipfile.is_zipfile(path) and (found := _of_zip(path)) is not None:
             return _with_columns(path, name, found)

@@ -15,7 +15,7 @@ from odfd.sampling.inference import Guess
 
 
 def proven(text: str, name: str) -> ReadStep:
-    """The read step of a manifest's source. Raises Invalid."""
+    """Returns the read step of a manifest's source. Raises Invalid."""
     (manifest,) = parse_manifests(text, f"{name}.yaml")
     assert isinstance(manifest.content, DatasetSnapshot)
     for event in manifest.content.metadata:
@@ -26,7 +26,7 @@ def proven(text: str, name: str) -> ReadStep:
 
 
 def read_of(source: dict[str, Any]) -> ReadStep:
-    """The read step of a source, as a daemon tells it. Raises Invalid."""
+    """Returns the read step of a source, in the daemon's form. Raises Invalid."""
     kind = SetPollingSource if source.get("kind") == "SetPollingSource" or "fetch" in source else AddPushSource
     found = from_builtins(kind, {"kind": kind.__struct_config__.tag, **source})
     assert isinstance(found, AddPushSource | SetPollingSource)
@@ -38,7 +38,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
-    """YAML that ``odfctl apply`` takes. ``url``: where the file is polled; ``None``: it is pushed."""
+    """Formats YAML for ``odfctl apply``. ``url``: where the file is polled; ``None``: it is pushed."""
     return "\n".join(_lines(name, found, url)) + "\n"
 
 

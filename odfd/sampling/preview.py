@@ -21,14 +21,14 @@ _BOUNDS: Final = UnpackBounds()
 
 
 class SampleRows(NamedTuple):
-    """The first rows of a file, and what is told of it."""
+    """The first rows of a file, and remarks on them."""
 
     rows: pa.Table
     remarks: tuple[str, ...]
 
 
 def shown(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBounds = _BOUNDS) -> SampleRows:
-    """At most ``limit`` rows, and those of the first range alone. Raises Invalid as an ingest does; Environment."""
+    """Reads at most ``limit`` rows, of the first range only. Raises Invalid as an ingest does; Environment."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         folder = Path(scratch)
         sources = opened([SourceFile(path, name)], step, folder, bounds)

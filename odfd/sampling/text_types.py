@@ -1,4 +1,4 @@
-"""Infers the type of a column of texts: its spelling, and what may be meant otherwise. Pure over a sample."""
+"""Infers the type of a column of texts: its spelling, and possible ambiguities. Pure over a sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERED: Final = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})((?:[ T]\d{1,2
 
 
 class GuessedColumn(NamedTuple):
-    """``ddl``: its type. The others are what the read step has to say, and what is not sure."""
+    """A guessed column; ``ddl``: its type. The others are options for the read step, and doubts."""
 
     ddl: str
     decimal: str | None = None
@@ -36,7 +36,7 @@ TEXT: Final = GuessedColumn("STRING")
 
 
 def column_of(values: Sequence[str]) -> GuessedColumn:
-    """Of the values of one column, the empty ones left out."""
+    """Infers a column from its nonempty values."""
     nulls = tuple(word for word in NULLS if word in values)
     remarks = tuple(f"{word!r} is taken for no value" for word in nulls)
     for words in ((), nulls) if nulls else ((),):

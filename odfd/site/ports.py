@@ -22,18 +22,21 @@ class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteLibrary(Protocol):
-    """Called from worker threads. ``None``: there is no such thing, or it is not for others. All raise Environment."""
+    """The port to served datasets, called from worker threads. ``None``: absent or not public.
+
+    All raise Environment.
+    """
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]: ...
 
     def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
-        """Of datasets that are served, with their names here."""
+        """Lists cards of served datasets, with their local names."""
 
     def find(self, ref: str) -> DatasetId | None:
-        """By its name here, or its id with or without ``did:odf:``."""
+        """Returns a dataset by local name, or id with or without ``did:odf:``."""
 
     def head(self, dataset: DatasetId) -> Multihash | None:
-        """The last block that is served."""
+        """Returns the last served block."""
 
     def block(self, dataset: DatasetId, name: Multihash) -> bytes | None: ...
 
@@ -41,16 +44,16 @@ class SiteLibrary(Protocol):
         """Blocks that are served, many in a file; ``None`` past the last one."""
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
-        """A file that lies beside the layout, such as ``trust/head``."""
+        """Returns a file next to the layout, such as ``trust/head``."""
 
     def object_size(self, name: Multihash) -> int | None: ...
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes. Raises NotFound."""
+        """Reads at most ``length`` bytes. Raises NotFound."""
 
 
 class CheckpointReceiver(Protocol):
     """A witness to which logs submit checkpoints. Called from worker threads."""
 
     def add_checkpoint(self, body: bytes) -> Answer:
-        """What to say. Raises Environment."""
+        """Adds a checkpoint, and returns the response. Raises Environment."""

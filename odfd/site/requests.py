@@ -1,4 +1,4 @@
-"""Reads a small request: tells paths of questions from those of datasets, and takes a body whole and in time."""
+"""Reads a small request: separates paths of queries from those of datasets, and reads a body under a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BODY_SECONDS: Final = 20.0
 
 
 async def taken(receive: Receive, most: int) -> bytes | int:
-    """The body, or the status that it is refused with."""
+    """Returns the body, or the status that refuses it."""
     body, more = bytearray(), True
     with trio.move_on_after(BODY_SECONDS) as patience:
         while more and len(body) <= most:
@@ -30,7 +30,7 @@ OWN: Final = "v1"
 
 
 def is_question(path: str) -> bool:
-    """Whether a path is a question, in kamu's words or in those of our client."""
+    """Whether a path is a query, in kamu's format or in our client's."""
     first, _, rest = path.strip("/").partition("/")
     if first == OWN and rest.partition("/")[0] in ("query", "datasets"):
         return True

@@ -1,4 +1,4 @@
-"""Runs the site's server on its own TCP sockets, with limits on what one visitor may use."""
+"""Runs the site's server on its own TCP sockets, with limits for each visitor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SiteServer:
         """Where it listens, for people."""
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop. Raises Environment when it cannot listen."""
+        """Runs until stopped. Raises Environment when it cannot listen."""
         with ExitStack() as stack:
             listeners = [stack.enter_context(listening(place)) for place in self._places]
             self.urls = tuple(url_of(listener) for listener in listeners)

@@ -1,1 +1,1 @@
-"""Manages what a node keeps on disk: the state directory, crash recovery, settings by component."""
+"""Manages a node's files: the state directory, crash recovery, settings by component."""

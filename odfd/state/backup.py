@@ -1,4 +1,4 @@
-"""Copies a running node's state into a folder: what it holds at one moment, without the journals of its keys.
+"""Copies a running node's state into a folder: a consistent snapshot, without the journals of its keys.
 
 Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, and a list of the objects beside it.
 Objects are immutable, and lie once for all snapshots: a later run copies what is new. A snapshot is whole or not there.
@@ -46,7 +46,7 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``snapshot.json`` says."""
+    """The contents of ``snapshot.json``."""
 
     format: int = FORMAT
     time: str
@@ -105,7 +105,7 @@ class BackupFolder:
         _write(mark, msgspec.json.encode({"format": FORMAT, "node": self._node}))
 
     def add(self, home: StateDirectory, now: Instant, version: str, keep: int, report: Report) -> BackupOutcome:
-        """One more snapshot; then only the newest ``keep`` stay, and the objects that they list."""
+        """Adds a snapshot; then keeps only the newest ``keep``, and the objects that they list."""
         with _writing(self.folder):
             name = instant.render(now).replace(":", "")
             partial, whole = self.folder / SNAPSHOTS / f".{name}.partial", self.folder / SNAPSHOTS / name
@@ -169,13 +169,13 @@ class BackupFolder:
 
 
 def snapshots_in(folder: Path) -> list[Path]:
-    """Whole ones, the oldest first."""
+    """Lists complete snapshots, oldest first."""
     found = (folder / SNAPSHOTS).glob("[0-9]*") if (folder / SNAPSHOTS).is_dir() else ()
     return sorted(each for each in found if (each / DESCRIPTION).is_file())
 
 
 def listing(snapshot: Path) -> Iterator[tuple[str, int]]:
-    """Path and size of each object. Raises ValueError for a damaged list."""
+    """Yields path and size of each object. Raises ValueError for a damaged list."""
     with (snapshot / LISTING).open() as lines:
         for line in lines:
             place, size = line.split()
@@ -183,7 +183,7 @@ def listing(snapshot: Path) -> Iterator[tuple[str, int]]:
 
 
 def last_backup(directory: Path) -> LastBackup | None:
-    """Of a state directory; ``None`` where none is known."""
+    """Returns the last backup of a state directory; ``None`` if unknown."""
     try:
         return msgspec.json.decode((directory / LAST).read_bytes(), type=LastBackup)
     except (OSError, msgspec.MsgspecError):

@@ -61,7 +61,10 @@ def query_limits(settings: Settings) -> QueryLimits:
 
 
 async def query_isolation(settings: Settings) -> Choice:
-    """The sandbox of queries, which run with the host's Python. Raises Refused where more is asked of engines."""
+    """Chooses the sandbox of queries, which run with the host's Python.
+
+    Raises Refused for a stricter engine setting.
+    """
     sandbox = settings.engine.sandbox
     least = Level(sandbox if sandbox != "auto" else "none")
     if least.rank > Level.HOST.rank:
@@ -74,7 +77,7 @@ async def query_isolation(settings: Settings) -> Choice:
 
 
 def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that the engine is started with: the Java of the settings stands for that of the person."""
+    """Returns the engine's environment, where the Java of the settings replaces the user's."""
     home = settings.engine.java_home
     return {**environ, "JAVA_HOME": home} if home else environ
 
@@ -178,7 +181,7 @@ def object_limits(settings: Settings) -> ObjectLimits:
 
 
 def cap_anew(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
-    """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
+    """Applies changed limits of bandwidth and disk to a running node, also to work in progress."""
     bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
     limits = object_fetcher.limits = object_limits(settings)
     object_fetcher.room.limit = limits.mirror_bytes

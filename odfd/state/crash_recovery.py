@@ -1,4 +1,4 @@
-"""Records what an unclean shutdown left in a state directory, before the start repairs or removes it.
+"""Records the leftovers of an unclean shutdown in a state directory, before the start repairs or removes them.
 
 A node that ends in order leaves nothing: the write-ahead log is folded into the database, and the folders of work under
 way are empty. What is found here is mended by the start itself; the doctor tells of it.
@@ -27,7 +27,7 @@ _WORDS: Final = np.dtype(">u4")
 
 
 class CrashRecovery(msgspec.Struct, kw_only=True):
-    """The report of one recovery; it grows while the node starts."""
+    """The report of one recovery, which grows during the start."""
 
     was_killed: bool = False
     promised: int = 0
@@ -60,7 +60,7 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
 
 
 def look_back(directory: Path, database: str) -> CrashRecovery:
-    """Before the database is opened. Costs in proportion to what was left."""
+    """Inspects a directory before the database is opened. Costs in proportion to the leftovers."""
     log = directory / f"{database}-wal"
     found = CrashRecovery(was_killed=log.exists() and log.stat().st_size > 0, promised=pages_promised(log))
     for folder in WORK:

@@ -68,7 +68,8 @@ class DamageRegistry:
         return True
 
     def whole(self, dataset: DatasetId, blocks: int, seen: ReadConditions) -> None:
-        """Everything about the first ``blocks`` that is to be here was found in order under the conditions ``seen``."""
+        """Records that a check found the first ``blocks`` and their required data undamaged under the conditions
+        ``seen``."""
         with self._home.database.read() as connection:
             if not Damage(connection).of(dataset):
                 return
@@ -90,7 +91,7 @@ _ALL: Final = 1 << 62
 
 
 class ReadConditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be so, during a look at a dataset, for what it finds to be true of it."""
+    """The conditions during a check of a dataset that its findings depend on."""
 
     history: tuple[int, int]
     """As in ``chain.store.base.Snapshot``."""
@@ -100,7 +101,7 @@ class ReadConditions(msgspec.Struct, frozen=True, kw_only=True):
     """Those of later ones are on their way: a mirror was asked for its data after its blocks had come."""
 
     def hold(self, now: ReadConditions | None) -> bool:
-        """Whether they held from the look that began under them until ``now``."""
+        """Whether they are unchanged from the check to ``now``."""
         return (
             now is not None
             and (now.history, now.held_from) == (self.history, self.held_from)
@@ -109,7 +110,7 @@ class ReadConditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> ReadConditions | None:
-    """As of a connection's transaction; ``None`` without blocks. Raises BlockDamaged."""
+    """Reads the conditions in a connection's transaction; ``None`` without blocks. Raises BlockDamaged."""
     snapshot = snapshot_of(connection, dataset)
     if snapshot is None:
         return None
@@ -127,7 +128,7 @@ def look(
     progress: OnProgress | None = None,
     memory: Memory | None = None,
 ) -> tuple[VerificationResult, ReadConditions] | None:
-    """What ``request`` finds, with how much of the data is to be here, and under which conditions.
+    """Runs a check; returns the findings of ``request``, the required data, and the conditions.
 
     ``None`` when something was found wrong and they changed meanwhile: it may be looked at again. Raises NotFound when
     there is no chain or no block ``start``, Environment.

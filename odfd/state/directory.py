@@ -113,7 +113,7 @@ LOCK_NAME: Final = "lock"
 
 
 def keys_of(dataset: DatasetId) -> frozenset[bytes]:
-    """What ``Database.has_changed`` is asked for a dataset: of all that is recorded of it, and of the intent for it."""
+    """Returns the keys for ``Database.has_changed`` of a dataset: all its rows, and the intent for it."""
     return frozenset((bytes(dataset), str(dataset).encode()))
 
 
@@ -140,7 +140,7 @@ class StateDirectory:
 
     @contextmanager
     def catalog(self) -> Iterator[Catalog]:
-        """The names, as of now."""
+        """Opens the catalog of names in a transaction."""
         with self.database.read() as connection:
             yield Catalog(Resources(connection))
 
@@ -149,7 +149,7 @@ class StateDirectory:
             return catalog.entries()
 
     def resolve(self, ref: str) -> DatasetEntry:
-        """By local name or did. Raises NotFound, Invalid."""
+        """Returns a dataset by local name or did. Raises NotFound, Invalid."""
         with self.catalog() as catalog:
             return catalog.resolve(ref)
 
@@ -159,7 +159,7 @@ class StateDirectory:
 
     @contextmanager
     def newborn(self) -> Iterator[DatasetId]:
-        """A dataset that is to be committed: its key goes again where that comes to nothing, also by a crash."""
+        """Creates a dataset's key for a commit; deletes it if the commit fails, also after a crash."""
         made = self.keys.new_dataset_key().dataset_id
         try:
             yield made
@@ -173,12 +173,12 @@ class StateDirectory:
         return has_begun
 
     def held_from(self, dataset: DatasetId) -> int:
-        """The block from which on the dataset's data is to be here."""
+        """Returns the block from which the dataset's data is to be here."""
         with self.database.read() as connection:
             return Holdings(connection).extent(dataset).first
 
     def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
-        """Raises NotFound for a mirror that is to be without its data, or, where it is needed, without all of it."""
+        """Raises NotFound for a mirror without data, or with only a part where ``whole`` is needed."""
         with self.database.read() as connection:
             spec = mirror_specs.of(Resources(connection), dataset)
             first = Holdings(connection).extent(dataset).first
@@ -196,7 +196,7 @@ class StateDirectory:
             )
 
     def folder(self, name: str) -> Path:
-        """A folder of the state directory, made when it is not there. Raises Environment."""
+        """Returns a folder of the state directory, made if absent. Raises Environment."""
         path = self.directory / name
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ class StateDirectory:
 
 @contextmanager
 def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterator[StateDirectory]:
-    """Take the state directory, for its owner alone.
+    """Opens the state directory and locks it for this process.
 
     Raises Environment when it cannot be used or another process has it. ``is_entered``: others may go through it, to a
     socket that lies in it.
@@ -243,7 +243,7 @@ class StateLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Raises Environment naming the process that holds the directory, or what the disk said."""
+        """Takes the lock. Raises Environment naming the process that holds the directory, or the disk's fault."""
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

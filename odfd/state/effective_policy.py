@@ -1,4 +1,4 @@
-"""Computes the policy in force: the node's settings, validators that a person added, and what a network adds."""
+"""Computes the policy in force: the node's settings, validators that a person added, and the network's policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP: Final = "validator"
 
 
 class EffectivePolicy:
-    """Puts a policy together; ``settings`` are those in force. What raises Invalid tells every mistake."""
+    """Computes a policy; ``settings`` are those in force. Invalid lists every mistake."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -31,21 +31,21 @@ class EffectivePolicy:
         return self._settings().policy.profile
 
     def key(self, connection: sqlite3.Connection, settings: Settings | None = None) -> KeyDid | None:
-        """The network's key whose policies hold here. Raises Invalid."""
+        """Returns the network key whose policies are in force. Raises Invalid."""
         return self.key_in(joined(connection), settings)
 
     def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
-        """The same in a network: the settings' key, or that of the invitation by which this node joined it."""
+        """Returns a network's key: from the settings, or from the invitation by which this node joined."""
         text = (settings or self._settings()).policy.network_key
         if not text and network is not None:
             text = network.policy_key
         return KeyDid.parse(text) if text else None
 
     def own(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """What holds without any network. Raises Invalid."""
+        """Computes the policy without any network. Raises Invalid."""
         added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
         return policy_of((settings or self._settings()).policy, added)
 
     def policy(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """What holds. Raises Invalid."""
+        """Computes the policy in force. Raises Invalid."""
         return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(connection, settings))

@@ -71,7 +71,7 @@ class Remotes:
             await life.stopping.wait()
 
     async def found(self, place: str) -> DatasetId:
-        """Whose dataset is published at a place, as it says. Raises Remote, Invalid, Refused."""
+        """Returns the dataset published at a place, by its own statement. Raises Remote, Invalid, Refused."""
         return await self._source_of(place).dataset_at(place, self._clock.now())
 
     def check(self, place: str) -> None:
@@ -89,12 +89,12 @@ class Remotes:
 
 
 def place_of(source: str) -> str | None:
-    """The place that a person wrote; ``None``: it is none, perhaps a folder or a did. Raises Invalid."""
+    """Parses a place; ``None`` for other text, such as a folder or a did. Raises Invalid."""
     return web_place.place_of(source) or ipfs_transport.place_of(source)
 
 
 def name_in(place: str) -> str:
-    """What the place itself calls the dataset; empty where that is no name."""
+    """Returns the dataset's name in the place; empty if that is no valid name."""
     if is_target(place):
         return place.rpartition("/")[2]
     name = "" if web_place.place_of(place) is None else web_place.name_in(place)

@@ -1,4 +1,4 @@
-"""Makes a state directory from a snapshot of a backup, and examines it before anybody can start a node on it.
+"""Makes a state directory from a snapshot of a backup, and verifies it before a node can start on it.
 
 Every file and object is hashed on its way; the directory is opened and looked through; then it gets its name. What does
 not prove to be what was backed up leaves nothing behind. Blocking, with no daemon.
@@ -46,7 +46,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(backup: Path, name: str | None) -> Path:
-    """The snapshot of this name, or the newest. Raises NotFound."""
+    """Returns the snapshot of this name, or the newest. Raises NotFound."""
     found = snapshots_in(backup)
     if not (backup / MARK).is_file() or not found:
         raise NotFound(f"{backup} holds no backup", rule="backup", hint="name the folder that odfctl backup wrote to")
@@ -62,7 +62,7 @@ def choose(backup: Path, name: str | None) -> Path:
 def restore(
     snapshot: Path, directory: Path, examine: Examine, report: Report, *, skip_damaged: bool = False
 ) -> Restored:
-    """``directory`` must be empty or not there. Raises Invalid for a backup that is damaged, Environment.
+    """Restores to ``directory``, empty or absent. Raises Invalid for a damaged backup, Environment.
 
     ``skip_damaged``: go on without objects that are damaged; peers that have them may give them again.
     """

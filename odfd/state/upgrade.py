@@ -1,4 +1,4 @@
-"""Says what a start of this program would change in a state directory, and tries it on a copy of the database.
+"""Describes what a start of this program would migrate in a state directory, and tries it on a copy of the database.
 
 Reads beside a running node and writes nothing of its state. Blocking; for ``odfctl upgrade check``.
 """
@@ -29,12 +29,12 @@ class TableChange(NamedTuple):
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer program wrote them, so that this one cannot start."""
+        """Whether a newer program wrote the tables, so that this one cannot start."""
         return self.here > self.known
 
 
 def table_changes(directory: Path) -> list[TableChange]:
-    """In the order in which a start makes them. Raises NotFound, Environment."""
+    """Lists table changes in the order of a start. Raises NotFound, Environment."""
     with _reading(directory) as connection:
         here = dict(connection.execute("SELECT room, version FROM versions"))
     changes = [TableChange(room.ROOM, here.get(room.ROOM, 0), len(room.STEPS)) for room in ROOMS]
@@ -42,7 +42,7 @@ def table_changes(directory: Path) -> list[TableChange]:
 
 
 def has_room_for_copy(directory: Path) -> bool:
-    """For the copy and for as much again, which its migration may write."""
+    """Whether there is room for the copy and for its migration, which may write as much again."""
     size = sum(
         (directory / name).stat().st_size for name in (DATABASE, f"{DATABASE}-wal") if (directory / name).exists()
     )
@@ -50,7 +50,7 @@ def has_room_for_copy(directory: Path) -> bool:
 
 
 def try_on_copy(directory: Path) -> None:
-    """Bring a copy of the database forward. Raises NotFound, Environment: a start would fail likewise."""
+    """Migrates a copy of the database. Raises NotFound, Environment: a start would fail likewise."""
     with tempfile.TemporaryDirectory(prefix=".upgrade-", dir=directory) as place:
         copy = Path(place) / DATABASE
         with _reading(directory) as connection, contextlib.closing(sqlite3.connect(copy)) as target:

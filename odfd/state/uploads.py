@@ -27,7 +27,7 @@ NAMELESS: Final = "upload"
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """One file, in a folder of its own."""
+    """One uploaded file, in a folder of its own."""
 
     id: str
     size: int
@@ -91,12 +91,12 @@ class Uploads:
             raise NotFound(f"no upload {missing or ''!r}", rule="upload", hint="upload the file first")
 
     def claim(self, ids: Sequence[str]) -> list[Path]:
-        """They are the caller's now, who calls ``done`` in the end. Raises NotFound: then none is."""
+        """Transfers uploads to the caller, who calls ``done`` at the end. Raises NotFound: then none is transferred."""
         self.check(ids)
         return [self._waiting.pop(each).path for each in dict.fromkeys(ids)]
 
     async def done(self, files: Sequence[Path]) -> None:
-        """Away with them, whether or not whoever claimed them is cancelled."""
+        """Deletes files, also when the caller is cancelled."""
         with trio.CancelScope(shield=True):
             for file in files:
                 await trio.to_thread.run_sync(self._drop, file.parent)
@@ -106,7 +106,7 @@ class Uploads:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a client's file name, as a name that can be written here."""
+    """Returns the last part of a client's file name, as a valid name here."""
     last = Path(name.replace("\0", "")).name[-MAX_NAME:]
     while len(last.encode(errors="surrogateescape")) > MAX_NAME:
         last = last[1:]

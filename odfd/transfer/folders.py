@@ -49,7 +49,7 @@ COMMIT_BYTES: Final = 16 << 20
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """What went over."""
+    """The amounts transferred."""
 
     dataset: DatasetId
     head: Multihash
@@ -60,7 +60,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotVerified(Invalid):
-    """A copy whose dataset does not hold; ``report`` tells each failure."""
+    """A copy whose dataset is invalid; ``report`` has each failure."""
 
     def __init__(self, place: str, report: VerificationResult, hint: str) -> None:
         first = report.failures[0]
@@ -84,7 +84,7 @@ def export_dataset(
     progress: OnProgress | None = None,
     step: Step = no_step,
 ) -> Transfer:
-    """Writes a dataset to a folder, or brings one up to date. Returns what was looked at and is there now.
+    """Writes a dataset to a folder, or updates one. Returns what was checked and is there now.
 
     Raises NotFound when there is no such dataset or an object of it is missing, Conflict when the folder holds another
     dataset or has parted from this one, Environment when the disk refuses.
@@ -108,7 +108,7 @@ def export_dataset(
 
 
 class LayoutWriter(Protocol):
-    """Makes or continues a dataset in the ODF layout. What it is given may be there before ``set_head``, not after."""
+    """Makes or continues a dataset in the ODF layout. Its parts may be there before ``set_head``, not after."""
 
     def add_object(self, folder: str, name: Multihash, source: Path) -> None: ...
     def add_block(self, name: Multihash, raw: bytes) -> None: ...
@@ -118,7 +118,7 @@ class LayoutWriter(Protocol):
 
 
 class Missing(NamedTuple):
-    """What a copy of a chain lacks."""
+    """The missing parts of a copy of a chain."""
 
     chain: ChainReader
     objects: ObjectReader
@@ -131,7 +131,7 @@ class Missing(NamedTuple):
 
 
 def write_dataset(missing: Missing, writer: LayoutWriter, progress: OnProgress | None) -> Transfer:
-    """Objects before the blocks that name them, the head when all is there. Raises what the writer raises."""
+    """Writes objects before the blocks that name them, the head last. Raises what the writer raises."""
     chain, objects, dataset, start, head, there = missing
     done = Transfer(dataset=dataset, head=head.hash)
     named = NamedObjects(load_state(chain, start), objects)
@@ -166,7 +166,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_or_gone(directory: Path) -> Iterator[None]:
-    """Where the disk refuses what is written within it, nothing of it stays in a folder that was new or empty."""
+    """Removes everything written within it to a new or empty folder if the disk fails."""
     is_there = directory.exists()
     is_new = not is_there or not any(directory.iterdir())
     try:
@@ -210,7 +210,7 @@ def _continues(chain: ChainReader, directory: Path) -> int:
 def import_dataset(
     directory: Path, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None
 ) -> Transfer:
-    """Takes a folder's dataset into the store. Returns what was added: nothing when the store has it all.
+    """Imports a folder's dataset into the store. Returns what was added: nothing when the store has it all.
 
     Raises NotVerified (Invalid) when the folder does not hold at level data, Conflict when the store's copy has parted
     from it or is ahead, NotFound when the folder is not a dataset, Environment.
@@ -220,7 +220,7 @@ def import_dataset(
 
 
 class Copy(NamedTuple):
-    """A dataset that is not in the store, and what people call the place it lies at."""
+    """A dataset outside the store, and its place for messages."""
 
     place: str
     chain: DirectoryChain
@@ -230,7 +230,7 @@ class Copy(NamedTuple):
 
 
 def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None) -> Transfer:
-    """As ``import_dataset``; the copy's objects may be in the store already."""
+    """Imports as ``import_dataset``; the copy's objects may be in the store already."""
     source, files, place = copy.chain, copy.files, copy.place
     report = verify_chain(source, files, VerificationRequest(ref=place))
     if not report.ok:

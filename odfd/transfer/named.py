@@ -38,14 +38,14 @@ class NamedObject(NamedTuple):
 
 
 class NamedObjects:
-    """The named objects of one chain. ``objects`` holds the slices that are looked into."""
+    """The named objects of one chain. ``objects`` holds the inspected slices."""
 
     def __init__(self, state: ChainState, objects: ObjectReader) -> None:
         self._objects = objects
         self._links = link_columns(schema_of(state.schema)) if state.schema else ()
 
     def of_sealed(self, block: SealedBlock) -> Iterator[NamedObject]:
-        """As ``of``; data events without objects are not decoded."""
+        """Yields as ``of``; does not decode data events without objects."""
         if block.objects or block.variant not in _PLAIN:
             yield from self.of(decode_block(block.raw))
 
@@ -74,7 +74,10 @@ _PAGE: Final = 1024
 def note_links(
     database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
 ) -> None:
-    """Of slices that blocks after ``terms`` bring. Blocks without links cost a look each. Raises NotFound, Invalid."""
+    """Records links of slices that blocks after ``terms`` bring, with one check for each other block.
+
+    Raises NotFound, Invalid.
+    """
     for in_force, block in bringing_objects(terms, blocks, linking=True):
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:

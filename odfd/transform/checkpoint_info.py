@@ -1,4 +1,4 @@
-"""Reads what the current checkpoint tells the coordinator: which blocks are needed again, and how far output has come.
+"""Reads the checkpoint's data for the coordinator: which blocks are needed again, and the output's progress.
 
 The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's.
 Spec: docs/spec/engine-semantics.md#state.
@@ -39,7 +39,7 @@ class TransformProgress:
 
     @property
     def waits(self) -> bool:
-        """Whether output is settled that an emission limit held back."""
+        """Whether settled output waits for an emission limit."""
         return self.settled != self.emitted
 
 

@@ -64,7 +64,7 @@ class Engines(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformDependencies:
-    """All that a transaction needs of the node."""
+    """The dependencies of a transaction on the node."""
 
     chains: ChainStore
     objects: ObjectStore
@@ -80,7 +80,7 @@ class TransformDependencies:
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is in the chain."""
+    """A transaction that is committed to the chain."""
 
     head: Head
     event: ExecuteTransform | None
@@ -93,7 +93,10 @@ Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
 async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
-    """One transaction over everything new. Raises Conflict when others kept winning, and what engines raise."""
+    """Runs one transaction over everything new.
+
+    Raises Conflict after repeated concurrent commits, and the engine's faults.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         plan = await trio.to_thread.run_sync(plan_next, deps, dataset)
         if not isinstance(plan, TransformPlan):
@@ -107,7 +110,7 @@ async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_prog
 
 
 def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
-    """The next transaction, without doing it (``--dry-run``). Synchronous; a bounded number of reads."""
+    """Plans the next transaction without running it (``--dry-run``). Synchronous; a bounded number of reads."""
     reader = deps.chains.chain(dataset)
     state = load_state(reader)
     if state.dataset is None:
@@ -146,7 +149,8 @@ def plan_at(
     system_time: Instant,
     pace: Pace | None = None,
 ) -> Planned:
-    """The transaction on ``state`` that consumes each input up to its cut, and settles as much as ``pace`` allows."""
+    """Plans the transaction on ``state`` that consumes each input up to its cut, and settles as much as ``pace``
+    allows."""
     declaring = reader.last_of(("SetTransform",), state.size)
     declared = declared_at(reader, state.size)
     positions = state.input_positions
@@ -170,7 +174,7 @@ def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:
 
 
 def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, Multihash]:
-    """Where a recorded transaction cut its inputs. Raises Invalid for one that never began."""
+    """Returns where a recorded transaction cut its inputs. Raises Invalid for one without a beginning."""
     cuts = {}
     for each in inputs:
         cut = each.new_block_hash or each.prev_block_hash
@@ -222,7 +226,7 @@ def _keep(objects: ObjectStore, files: Files, done: Executed) -> None:
 
 @asynccontextmanager
 async def fresh_folder(parent: Path) -> AsyncIterator[Path]:
-    """Gone afterwards, whatever happens."""
+    """Makes a folder, and removes it in any case."""
     folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="transform-", dir=parent)))
     try:
         yield folder

@@ -33,7 +33,7 @@ class DeclaredTransform:
 
 
 def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
-    """Of the transform that the first ``size`` blocks of an output declare; ``None``: it has none."""
+    """Returns the transform declared in the first ``size`` blocks of an output; ``None``: it has none."""
     declaring = reader.last_of(("SetTransform",), size)
     if declaring is None:
         return None
@@ -42,7 +42,7 @@ def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
 
 
 def columns_known(reader: StateReader, stop: int, time: Instant) -> DataSchema | None:
-    """Schema of an input as of ``time``, among its first ``stop`` blocks; if it had none yet, the first that it got.
+    """Returns the schema of an input as of ``time``, in its first ``stop`` blocks; or else the first that it got.
 
     Blocks that came from elsewhere after the first transaction may be older than the declaration, and were not known:
     ``stop`` leaves them out. ``None`` without any schema.

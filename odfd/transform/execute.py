@@ -1,4 +1,4 @@
-"""Has an engine execute a plan: lays out files, checks the answer, and measures the output.
+"""Executes a plan by an engine: lays out files, checks the response, and measures the output.
 
 The same for a transaction that will be committed and for one that is replayed; they differ in what becomes of the
 files. Before the first transaction of a changed transform the engine takes the dataset over: the state of the new query
@@ -39,7 +39,7 @@ from odfd.transform.requests import Files, migrate_request, transform_request
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: events ready to commit, and the files they speak of."""
+    """The result: events ready to commit, and the files that they name."""
 
     event: ExecuteTransform
     schema: DataSchema | None
@@ -71,7 +71,10 @@ async def execute(
     files: Files,
     on_progress: OnProgress = lambda: None,
 ) -> Executed | Rejected | Blocked:
-    """Ask ``engine``. Outputs are left in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
+    """Runs a plan by ``engine``. Outputs stay in ``files.folder``.
+
+    Raises EngineLost, LimitExceeded, EngineFault, Invalid.
+    """
     changes: OffsetInterval | None = None
     if plan.handover is not None:
         taken = await take_over(plan, plan.handover, engine, objects, files, on_progress)
@@ -131,7 +134,7 @@ def _next(offset: int | None) -> int:
 
 
 class TakenOver(msgspec.Struct, frozen=True):
-    """The transaction as it is after a handover."""
+    """The transaction after a handover."""
 
     plan: TransformPlan
     files: Files
@@ -147,7 +150,7 @@ async def take_over(
     files: Files,
     on_progress: OnProgress,
 ) -> TakenOver | Rejected | Blocked:
-    """The state of the new query in place of the old one's."""
+    """Migrates the state of the old query to the new one."""
     try:
         request = await trio.to_thread.run_sync(migrate_request, plan, handover, objects, files)
     except NotFound as missing:
@@ -187,7 +190,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def joined(answer: Success, changes: OffsetInterval, files: Files) -> Success:
-    """One slice of what a handover changed and what came after it."""
+    """Joins the changes of a handover and the later output in one slice."""
     own = answer.new_offset_interval
     if own is None:
         files.changes.replace(files.data)

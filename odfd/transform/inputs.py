@@ -1,4 +1,4 @@
-"""Reads the inputs of a transform from their chains: what is new since a position, and what a checkpoint reopens.
+"""Reads the inputs of a transform from their chains: blocks after a position, and blocks that a checkpoint reopens.
 
 Cost is in proportion to the blocks named, never to a chain's length. Synchronous, like the store it reads.
 """
@@ -34,7 +34,7 @@ _DATA = ("AddData", "ExecuteTransform")
 
 
 class ChainPrefix:
-    """A chain as it was when it had ``size`` blocks: what planning for a recorded block may know."""
+    """A chain at ``size`` blocks, to which the planning for a recorded block is restricted."""
 
     def __init__(self, reader: ChainReader, size: int) -> None:
         self._reader = reader
@@ -56,7 +56,7 @@ class ChainPrefix:
 
 
 def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosition) -> Multihash | None:
-    """The last block of an input that may be consumed when ``usable`` blocks may be; ``None``: not even the first.
+    """Returns the last block of an input to consume when ``usable`` blocks are; ``None``: not even the first.
 
     What was consumed before is never given back: then it is the block where the input was left.
     """
@@ -90,7 +90,7 @@ def is_changelog(state: ChainState) -> bool | None:
 
 
 def only_appends(state: ChainState) -> bool:
-    """Whether all that comes from a root's sources is new rows: then others were written by hand."""
+    """Whether a root's sources only append rows, so that other changes were written by hand."""
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
@@ -98,7 +98,7 @@ def only_appends(state: ChainState) -> bool:
 
 
 def is_by_time(state: ChainState) -> bool:
-    """Whether event time ranks the versions of a key although rows can be taken back."""
+    """Whether event time ranks the versions of a key although rows can be retracted."""
     return state.schema is not None and says_by_time(schema_of(state.schema))
 
 
@@ -111,7 +111,7 @@ def view_input(
     reopen: Runs,
     declared: DeclaredTransform | None = None,
 ) -> InputView | Diverged:
-    """One input after ``position`` and up to ``cut``, with the stretches that ``reopen`` names.
+    """Returns one input after ``position`` and up to ``cut``, with the ranges in ``reopen``.
 
     Its columns are those known when the transform was ``declared``; without that word, those at the cut.
     """
@@ -147,14 +147,14 @@ def view_input(
 
 
 def consumed_blocks(reader: ChainReader, position: InputPosition) -> tuple[DataBlock, ...]:
-    """All data blocks up to where an input was left, oldest first. Raises NotFound when it is not there."""
+    """Returns all consumed data blocks of an input, oldest first. Raises NotFound when it is not there."""
     if position.block_hash is None:
         return ()
     return tuple(_data_blocks(reader, 0, reader.block_by_hash(position.block_hash).sequence_number + 1))
 
 
 def chosen(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
-    """Of all that was consumed, what ``runs`` name. Raises Invalid for a run that is not among it."""
+    """Selects the blocks of ``runs``. Raises Invalid for a run that is not among them."""
     places = {block.hash: place for place, block in enumerate(blocks)}
     wanted: set[int] = set()
     for first, last in runs:

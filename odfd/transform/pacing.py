@@ -14,7 +14,7 @@ from odfd.transform.plan import DataBlock, InputView, Pace
 
 
 def within(rows: int) -> Pace:
-    """The limit below which about ``rows`` rows of inputs are settled; none if there is nothing to hold back.
+    """Returns the limit below which about ``rows`` rows of inputs are settled; none if nothing is held back.
 
     Rows of a block have event times from about the watermark before it on; that is all a chain tells without its
     slices. So the limit is one of those watermarks, moved by as much as output event time is ahead of that of inputs.
@@ -39,7 +39,7 @@ def within(rows: int) -> Pace:
 
 
 def up_to(recorded: Instant | None) -> Pace:
-    """As the writer of a recorded transaction did it: its output watermark is what it settled."""
+    """Returns the pace of a recorded transaction, whose output watermark is what it settled."""
     return lambda *_: recorded
 
 

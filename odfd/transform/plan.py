@@ -39,7 +39,7 @@ TRANSFORM_EVOLUTION: Final = "transform-evolution"
 
 
 class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A block of an input that moved data or watermark."""
+    """A block of an input that added data or moved the watermark."""
 
     hash: Multihash
     sequence_number: int
@@ -57,7 +57,7 @@ class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputView(msgspec.Struct, frozen=True, kw_only=True):
-    """One input between where it was left and a cut, as its chain says."""
+    """One input between the consumed position and a cut, from its chain."""
 
     dataset: DatasetId
     name: str
@@ -84,7 +84,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def consumed(self) -> ExecuteTransformInput:
-        """As it is recorded; what did not move is left out."""
+        """The input as recorded, without unchanged parts."""
         moved = self.cut != self.position.block_hash
         return ExecuteTransformInput(
             dataset_id=self.dataset,
@@ -96,7 +96,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diverged(msgspec.Struct, frozen=True):
-    """An input's chain does not hold the block where the last transaction left it, or the recorded cut."""
+    """An input's chain lacks the block of the last transaction, or the recorded cut."""
 
     name: str
     missing: Multihash
@@ -109,7 +109,7 @@ class UpToDate(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Something else has to happen first; ``reason`` and ``hint`` say what."""
+    """A precondition is not met; ``reason`` and ``hint`` describe it."""
 
     reason: str
     hint: str = ""
@@ -121,7 +121,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The query cannot be carried out on this data; asking again gives the same answer."""
+    """The query cannot run on this data; a retry gives the same result."""
 
     message: str
     rule: str = ""
@@ -133,7 +133,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
     @classmethod
     def by(cls, answer: InvalidQuery) -> Rejected:
-        """An engine that answers so."""
+        """Converts an engine's rejection."""
         return cls(answer.message, answer.rule or "", answer.hint or "", answer.place or "")
 
     @property
@@ -145,7 +145,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """The transform was declared anew since the last transaction: the state has to be taken over first."""
+    """The transform was declared again since the last transaction, so its state has to be migrated first."""
 
     transform: Transform
     """The one so far."""
@@ -158,7 +158,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to ask, and what to record when it is answered."""
+    """The request, and what to record after it."""
 
     state: ChainState
     transform: Transform
@@ -180,7 +180,7 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_slices(self) -> tuple[DataSlice, ...]:
-        """All that the engine has to see, reopened ones included."""
+        """All slices that the engine needs, reopened ones included."""
         history = self.handover.inputs if self.handover is not None else ()
         blocks = (block for view in (*history, *self.inputs) for block in (*view.reopened, *view.new))
         found = {block.hash: block.new_data for block in blocks if block.new_data is not None}
@@ -201,7 +201,7 @@ def plan_transform(
     pace: Pace | None = None,
     handover: Handover | None = None,
 ) -> Planned:
-    """The next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
+    """Plans the next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
 
     ``inputs`` are those of SetTransform, in its order; ``past`` is what the checkpoint in force says.
     """
@@ -235,7 +235,7 @@ def plan_transform(
 
 
 def diverged(each: Diverged) -> Blocked:
-    """There is no way on from an input that has another history now."""
+    """Makes the fault for an input whose history was rewritten."""
     return Blocked(
         f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
         "drop what was derived from it and derive anew",
@@ -250,7 +250,8 @@ def transaction_id(
     system_time: Instant,
     limit: Instant | None = None,
 ) -> str:
-    """sha3-256 of output, its last block, the transform's block, cut, time and limit: the same id, the same bytes."""
+    """Derives the id, sha3-256 of output, its last block, the transform's block, cut, time and limit: same id, same
+    bytes."""
     assert state.dataset is not None
     assert state.head is not None
     cut = [each.new_block_hash or each.prev_block_hash or b"" for each in consumed]
@@ -271,7 +272,7 @@ def vocabulary(vocab: Vocab) -> Vocabulary:
 def settle(
     plan: TransformPlan, answer: Success, data: DataSlice | None, checkpoint: Checkpoint | None
 ) -> ExecuteTransform:
-    """The event for the engine's answer, ``data`` and ``checkpoint`` being what was found in its files.
+    """Builds the event of the engine's output, with ``data`` and ``checkpoint`` measured from its files.
 
     A watermark or a checkpoint that did not move is named again. Raises Invalid when answer and files disagree.
     """
@@ -288,7 +289,7 @@ def settle(
 
 
 def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema | None) -> tuple[MetadataEvent, ...]:
-    """What to commit: the schema that was told, if it is new, and the event if it leaves a trace.
+    """Lists the events to commit: a new schema, and the event unless it is empty.
 
     Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time. Nor is
     there when nothing moved, as after a transform that was declared anew and taken back.

@@ -26,7 +26,7 @@ from odfd.transform.replay import Replayed, ReplayOutcome, replay
 async def run_recovering(
     deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None
 ) -> Ran:
-    """``driver.run_transform``, which goes on where the checkpoint in force is no longer held or is damaged."""
+    """Runs ``driver.run_transform``, also when the checkpoint in force is absent or damaged."""
     try:
         return await run_transform(deps, dataset, on_progress)
     except (NotFound, ObjectDamaged):
@@ -36,7 +36,7 @@ async def run_recovering(
 
 
 async def restore_state(deps: TransformDependencies, dataset: DatasetId) -> bool:
-    """Make the checkpoint in force again if it is not whole here; tells whether it had to be.
+    """Makes the checkpoint in force again if it is absent or damaged; returns whether it was.
 
     Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
     """

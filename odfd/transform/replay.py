@@ -38,7 +38,7 @@ from odfd.transform.succession import is_declared_anew
 
 
 class ReplayDependencies(Protocol):
-    """What a replay needs of the node; ``driver.TransformDependencies`` has all of it."""
+    """The dependencies of a replay on the node; ``driver.TransformDependencies`` has all of them."""
 
     @property
     def chains(self) -> ChainStore: ...
@@ -55,7 +55,7 @@ class ReplayDependencies(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayParts:
-    """A ``ReplayDependencies`` put together for the purpose."""
+    """An implementation of ``ReplayDependencies``."""
 
     chains: ChainStore
     objects: ObjectReader
@@ -64,7 +64,7 @@ class ReplayParts:
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One field in which the recorded event and ours differ."""
+    """One field with different values in the recorded event and ours."""
 
     field: str
     recorded: str
@@ -72,7 +72,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the block's transaction computes here."""
+    """The result of the block's transaction here."""
 
     block: Block
     event: ExecuteTransform
@@ -104,7 +104,7 @@ async def replay_step(
     folder: Path,
     on_progress: OnProgress = lambda: None,
 ) -> ReplayOutcome:
-    """Do the ExecuteTransform of one block again.
+    """Repeats the ExecuteTransform of one block.
 
     ``checkpoint`` is what replaying the transaction before gave (``None`` for the first); ``folder`` is fresh and the
     caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
@@ -138,7 +138,7 @@ async def replay_step(
 async def replay(
     deps: ReplayDependencies, dataset: DatasetId, stop: int | None = None
 ) -> AsyncGenerator[ReplayOutcome, None]:
-    """Every transaction of a chain from genesis on, up to block ``stop`` (not included; the head's end if ``None``).
+    """Replays every transaction of a chain from genesis to block ``stop`` (excluded; to the head if ``None``).
 
     Ends after the first that is not reproduced: what follows builds on it.
     """
@@ -165,7 +165,7 @@ def _transactions(reader: ChainReader, stop: int | None) -> list[int]:
 def plan_recorded(
     chains: ChainStore, dataset: DatasetId, number: int, checkpoint: bytes | None
 ) -> tuple[Block, TransformPlan | Blocked]:
-    """The block, and the plan that its writer must have had. Synchronous; raises Invalid as ``replay_step`` does."""
+    """Returns the block, and its writer's plan. Synchronous; raises Invalid as ``replay_step`` does."""
     reader = chains.chain(dataset)
     block = reader.block_at(number)
     if not isinstance(block.event, ExecuteTransform):
@@ -193,7 +193,7 @@ def plan_recorded(
 
 
 def without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> ChainState:
-    """The first transaction of a query may bring its schema along, in the block before: it was computed, not given."""
+    """Drops a query's schema in the block before its first transaction, as it was computed and not given."""
     declared = reader.last_of(("SetDataSchema",), block.sequence_number)
     if declared is None or declared.sequence_number != block.sequence_number - 1:
         return state

@@ -22,7 +22,7 @@ from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, v
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder where one execution reads and writes. The caller makes it, empty, and removes it."""
+    """The folder of one execution's files. The caller makes it, empty, and removes it."""
 
     folder: Path
     previous: Path | None
@@ -38,12 +38,12 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> Path:
-        """What a handover says of the table so far."""
+        """The path of a handover's changes to the table."""
         return self.folder / "changes"
 
     @property
     def taken_over(self) -> Path:
-        """The checkpoint that a handover leaves."""
+        """The path of the checkpoint that a handover writes."""
         return self.folder / "taken-over"
 
 
@@ -76,7 +76,7 @@ def named_inputs(
 
 
 def bare_input(given: ValidateInput, path: Path) -> TransformInput:
-    """An input of which only the columns count; they are written to ``path``."""
+    """Builds an input with columns only; they are written to ``path``."""
     write_slice(to_arrow(given.schema).empty_table(), path)
     return TransformInput(
         dataset_id=given.dataset_id,
@@ -92,7 +92,7 @@ def bare_input(given: ValidateInput, path: Path) -> TransformInput:
 def transform_request(
     plan: TransformPlan, transaction: str, objects: ObjectReader, files: Files, changes: OffsetInterval | None
 ) -> TransformRequest:
-    """Raises NotFound for a slice that is not held, ObjectDamaged for one that would give rows of nobody's."""
+    """Builds the request. Raises NotFound for an absent slice, ObjectDamaged for one whose rows would be wrong."""
     paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in plan.input_slices}
     return TransformRequest(
         dataset_id=plan.dataset,
@@ -112,7 +112,7 @@ def transform_request(
 
 
 def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
-    """An input as an engine is told of it; its columns are written to ``schema_file``, an empty slice."""
+    """Builds the engine's input; its columns are written to ``schema_file``, an empty slice."""
     assert view.schema is not None
     write_slice(to_arrow(view.schema).empty_table(), schema_file)
 

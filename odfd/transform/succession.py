@@ -1,4 +1,4 @@
-"""Determines what the first transaction of a newly declared transform must take over, from the chains.
+"""Determines from the chains which state the first transaction of a newly declared transform must migrate.
 
 The engine rebuilds the new query's state from every block up to the cut, so a handover names all of them; that happens
 once for each declaration. Nothing in between is recorded: the transaction after a SetTransform is the handover, for the
@@ -29,7 +29,7 @@ _START = InputPosition(None, None)
 
 
 def is_declared_anew(reader: StateReader, state: ChainState) -> bool:
-    """Whether the transform in force is another than that of the last transaction."""
+    """Whether the transform in force is not that of the last transaction."""
     last = reader.last_of(("ExecuteTransform", "SetTransform"), state.size)
     return state.last_transform is not None and last is not None and isinstance(last.event, SetTransform)
 
@@ -37,7 +37,7 @@ def is_declared_anew(reader: StateReader, state: ChainState) -> bool:
 def handover_at(
     chains: ChainStore, reader: StateReader, state: ChainState, views: Iterable[InputView | Diverged]
 ) -> Handover | Blocked:
-    """What a transform that was declared anew takes over; ``views`` are its inputs, on from where they were left."""
+    """Determines what a newly declared transform migrates; ``views``: its inputs from their consumed positions."""
     last = reader.last_of(("ExecuteTransform",), state.size)
     assert last is not None
     assert state.set_transform is not None
@@ -67,7 +67,7 @@ def judgement(
     time: Instant,
     folder: Path,
 ) -> MigrateRequest | Blocked:
-    """Asks whether ``said``, over ``inputs`` as they are at ``time``, could go on where the dataset stands.
+    """Builds the request whether ``said``, over ``inputs`` at ``time``, could continue from the dataset's state.
 
     ``folder``: where columns are laid out for the engine, which reads no slices for this. Synchronous.
     """

@@ -1,4 +1,4 @@
-"""Checks many small slices together, because checking each alone costs several times what reading it does.
+"""Checks many small slices together, because a check of each alone costs several times its read.
 
 Looking at a slice of a few rows by itself costs several times what reading it does: most is the way through Arrow and
 NumPy for each of its columns. Here each is read by itself and their rows are looked at as one table. What is unusual,

@@ -37,7 +37,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """What a chain says of rows that lie one after the other, of one slice or of several: ``(slices,)`` each."""
+    """The chain's claims about consecutive rows, of one slice or of several: ``(slices,)`` each."""
 
     rows: npt.NDArray[np.int64]
     """How many of each slice."""
@@ -47,7 +47,7 @@ class ExpectedColumns:
     """When the block was made."""
 
     def offsets(self) -> npt.NDArray[np.uint64]:
-        """Of each row."""
+        """Returns the offset of each row."""
         ends = np.cumsum(self.rows)
         before = (ends - self.rows).astype(np.uint64)
         found: npt.NDArray[np.uint64] = np.repeat(self.first - before, self.rows) + np.arange(ends[-1], dtype=np.uint64)
@@ -55,7 +55,7 @@ class ExpectedColumns:
 
 
 class SystemColumn(ABC):
-    """One column that is there, once, with a type that can be looked at."""
+    """A column that occurs once, with a checkable type."""
 
     rule: ClassVar[str]
 
@@ -71,7 +71,7 @@ class SystemColumn(ABC):
         return np.flatnonzero(mask)
 
     def tell(self, batch: pa.RecordBatch, due: ExpectedColumns, row: int) -> VerifyFinding:
-        """What is wrong with a row, of one slice."""
+        """Describes the fault of a row, of one slice."""
         value = batch.column(self.name)[row]
         if value.is_valid:
             return self._tell(value, due, row)
@@ -130,7 +130,7 @@ class _SystemTimes(SystemColumn):
 
 
 def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]:
-    """Those that can be looked at; of others the types say what is wrong."""
+    """Lists checkable columns; the types report faults of the others."""
     if vocab is None:
         return []
     offset, operation, time = (_type(schema, n) for n in (vocab.offset, vocab.operation_type, vocab.system_time))
@@ -150,7 +150,7 @@ def _type(schema: pa.Schema, name: str) -> pa.DataType | None:
 
 
 class Outline:
-    """What is to be said of slices of one schema under the same terms before a row of them is read."""
+    """The findings on slices of one schema under the same terms before a row is read."""
 
     def __init__(self, schema: pa.Schema, terms: ChainTerms) -> None:
         self.schema = schema
@@ -163,8 +163,8 @@ class Outline:
 
 
 class Outlines:
-    """The last slice's outline: those of one chain are alike, and to make one costs a tenth of what it costs to look at
-    a small slice."""
+    """Caches the last slice's outline: a chain's slices are alike, and an outline costs a tenth of a small slice's
+    check."""
 
     def __init__(self) -> None:
         self._last = Outline(pa.schema([]), ChainTerms())

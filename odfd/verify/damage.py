@@ -34,7 +34,7 @@ MAX_OF_ONE: Final = 100
 
 
 class DamagedBlock(msgspec.Struct, frozen=True):
-    """One broken rule at one block: of the block itself, or of an object it names."""
+    """One broken rule at one block: of the block itself, or of an object that it names."""
 
     sequence: int
     rule: str
@@ -42,13 +42,13 @@ class DamagedBlock(msgspec.Struct, frozen=True):
 
 
 class Damage:
-    """The notes, over one SQLite connection."""
+    """The recorded damage, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def note(self, dataset: DatasetId, spots: Iterable[DamagedBlock], now: Instant) -> bool:
-        """Whether any of them is new."""
+        """Records damage; whether any of it is new."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM damage WHERE dataset = ?", (dataset,)).fetchone()
         before = count
         for spot in spots:
@@ -70,11 +70,11 @@ class Damage:
         return [DatasetId(row[0]) for row in self._db.execute("SELECT DISTINCT dataset FROM damage")]
 
     def forget_later(self, dataset: DatasetId, size: int) -> None:
-        """A chain goes back to ``size`` blocks: what was found at later ones is found at none."""
+        """Drops damage of later blocks when a chain is cut to ``size`` blocks."""
         self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
     def forget_earlier(self, dataset: DatasetId, size: int) -> None:
-        """The first ``size`` blocks are whole."""
+        """Drops damage of the first ``size`` blocks, which are whole."""
         self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence < ?", (dataset, size))
 
     def forget(self, dataset: DatasetId) -> None:

@@ -37,7 +37,7 @@ _SPARE_ROWS: Final = 1_000_000
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a chain says of one slice."""
+    """All claims of a chain about one slice."""
 
     slice: DataSlice
     terms: ChainTerms
@@ -50,13 +50,13 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self.slice.offset_interval.end - self.slice.offset_interval.start + 1
 
     def due(self, start: int, count: int) -> ExpectedColumns:
-        """Of so many rows from ``start`` on."""
+        """Returns the claims about ``count`` rows from ``start`` on."""
         first = (self.slice.offset_interval.start + start) % (1 << 64)
         return ExpectedColumns(np.array([count]), np.array([first], np.uint64), (self.system_time,))
 
 
 def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[VerifyFinding]:
-    """Every object that a block brings, against what it says under ``terms``; not what its rows link to.
+    """Checks every object of a block against its claims under ``terms``, without links of its rows.
 
     Empty for blocks without data. Raises Environment when our own disk fails.
     """
@@ -73,7 +73,7 @@ def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[
 
 
 def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True) -> list[VerifyFinding]:
-    """Everything about a slice that is not as claimed. Raises Environment when our own disk fails.
+    """Lists all differences of a slice from its claims. Raises Environment when our own disk fails.
 
     ``links``: what its rows link to is to be here too, and what it is named.
     """
@@ -92,18 +92,18 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
 
 
 def small_content(objects: ObjectReader, claim: SliceClaim) -> bytes | None:
-    """The bytes of a slice that waits in memory, if they are those that are claimed. Raises Environment."""
+    """Returns the bytes of a slice that waits in memory, if they match the claim. Raises Environment."""
     content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
     return content if isinstance(content, bytes) and not findings else None
 
 
 def check_checkpoint(objects: ObjectReader, name: Multihash, size: int) -> list[VerifyFinding]:
-    """Everything about a checkpoint that is not as claimed; its content is the engine's own affair."""
+    """Lists all differences of a checkpoint from its claims; the engine checks its content."""
     return check_object(objects, "checkpoint", name, size)
 
 
 def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -> list[VerifyFinding]:
-    """Everything about an object's bytes that is not as claimed; ``kind`` is a word for it, and begins the rules."""
+    """Lists all differences of an object's bytes from its claims; ``kind`` names it, and begins the rules."""
     return _check_bytes(objects, kind, name, size)[1]
 
 

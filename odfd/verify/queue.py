@@ -30,13 +30,13 @@ class ObjectQueue:
         self._done: BlockRef | None = None
 
     def add(self, block: BlockRef, size: int, check: Callable[[ObjectReader], list[VerifyFinding]]) -> None:
-        """``size``: bytes that the check will read, as far as its block says."""
+        """Adds a check; ``size``: bytes that it will read, as far as its block says."""
         self.known += 1
         self.known_bytes += size
         self._waiting.append((block, size, self._pool.submit(check, self._objects)))
 
     def take(self, all_of_them: bool) -> list[tuple[BlockRef, list[VerifyFinding]]]:
-        """What is done; waits when the queue is full, or for everything at the end."""
+        """Returns finished checks; waits when the queue is full, or for everything at the end."""
         results = []
         while self._waiting and (all_of_them or len(self._waiting) > self._limit or self._waiting[0][2].done()):
             block, size, future = self._waiting.popleft()
@@ -50,7 +50,7 @@ class ObjectQueue:
 
     @property
     def last(self) -> BlockRef | None:
-        """The last block up to which all objects added are done."""
+        """The last block up to which all objects added are checked."""
         if self._waiting and self._waiting[0][0] == self._done:
             return None
         return self._done

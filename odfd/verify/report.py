@@ -16,7 +16,7 @@ _WORKERS: Final = min(4, os.cpu_count() or 1)
 
 
 class Level(enum.Enum):
-    """How deep this node looks by itself. Each level holds the one before."""
+    """The depth of local checks. Each level includes the one before."""
 
     CHAIN = "chain"
     """Hashes, encoding, links, append rules."""
@@ -25,7 +25,7 @@ class Level(enum.Enum):
 
 
 class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to verify, and how deep."""
+    """What to verify, and to which level."""
 
     ref: str
     """As the person named it; goes into the answer."""
@@ -47,7 +47,7 @@ class BlockRef(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VerifyFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken rule, before it is said of which block."""
+    """One broken rule, without its block."""
 
     rule: str
     message: str
@@ -66,7 +66,7 @@ class VerifyFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How much was looked at."""
+    """Counts of checked parts."""
 
     blocks: int = 0
     slices: int = 0
@@ -82,7 +82,7 @@ class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer. ``ok`` exactly when ``failures`` is empty; failures are in the order of the chain."""
+    """The result. ``ok`` exactly when ``failures`` is empty; failures are in the order of the chain."""
 
     ref: str
     dataset_id: str
@@ -96,7 +96,7 @@ class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a verification is. Totals of objects grow while the chain is read."""
+    """The progress of a verification. Totals of objects grow while the chain is read."""
 
     blocks: int
     blocks_total: int

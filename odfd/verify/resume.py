@@ -1,4 +1,4 @@
-"""Remembers what was verified, so that an interrupted verification continues and a repeated one costs less.
+"""Records verified parts, so that an interrupted verification continues and a repeated one costs less.
 
 Two things are remembered of a dataset, bound to the name of a block and to the version of all rules: up to which block
 every object was found to be what its block says, and whether that verification came to its end. Blocks are always
@@ -42,7 +42,10 @@ EDITION: Final = 2
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """``rows``: blocks, from the first, of whose objects only the bytes need reading. ``done``: nor even those."""
+    """Reusable results; ``rows``: first blocks whose objects need only a check of bytes.
+
+    ``done``: blocks without any check.
+    """
 
     rows: int = 0
     done: int = 0
@@ -50,14 +53,14 @@ class Remembered(msgspec.Struct, frozen=True):
 
 class Memory(Protocol):
     def recall(self, chain: StoredChain) -> Remembered:
-        """What may be spared of ``chain``; nothing when it is another one by now."""
+        """Returns the reusable results for ``chain``; none after a rewrite."""
 
     def keep(self, size: int, name: Multihash, complete: bool) -> None:
-        """The objects of the first ``size`` blocks, the last of which is ``name``, are all in order."""
+        """Records that the objects of the first ``size`` blocks, the last of which is ``name``, are valid."""
 
 
 class StoredMemory:
-    """A memory in the node's database, beside the chains."""
+    """A memory in the node's database."""
 
     def __init__(self, database: Database, dataset: DatasetId, forget: bool = False) -> None:
         """``forget``: whatever was known is no longer."""

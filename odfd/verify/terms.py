@@ -27,7 +27,7 @@ _SAYING: Final = (KINDS["SetDataSchema"], KINDS["SetVocab"])
 
 
 class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms that hold after some block; ``None`` is what cannot be told."""
+    """The terms in force after some block; ``None`` is unknown."""
 
     schema: DataSchema | None = None
     """Also ``None`` before there is one."""
@@ -44,7 +44,7 @@ class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
         return cls(schema=_declared(state.schema) if state.schema else None, vocab=vocab)
 
     def after(self, block: Block) -> ChainTerms:
-        """One block later."""
+        """Returns the terms one block later."""
         match block.event:
             case SetDataSchema():
                 return msgspec.structs.replace(self, schema=_declared(block.event))
@@ -62,7 +62,7 @@ Bringing: TypeAlias = tuple[ChainTerms, Block]
 
 
 def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
-    """Of the blocks that follow ``terms``, those that bring objects.
+    """Yields the blocks after ``terms`` that bring objects.
 
     ``linking``: only where rows may link to objects; others are not even decoded.
     """
@@ -77,7 +77,7 @@ def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linkin
 
 
 def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[ChainTerms, list[SealedBlock]]]:
-    """Blocks ``start <= n < stop`` of a chain that is here, ``blocks`` at a time, with what is in force before each."""
+    """Yields blocks ``start <= n < stop`` of a local chain, ``blocks`` at a time, with the terms before each."""
     checker = ChainChecker(load_state(chain, start))
     raws = chain.raw_blocks(start, stop)
     while page := list(islice(raws, blocks)):

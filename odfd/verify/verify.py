@@ -1,4 +1,4 @@
-"""Verifies one dataset: that its chain is consistent, and that its objects are what the chain says.
+"""Verifies one dataset: that its chain is consistent, and that its objects match the chain.
 
 Goes along the chain, oldest block first, and reports every independent failure. Works on a store and on a folder alike.
 Blocks come in pages. Those that one writer made in a row are hashed, compared with their shape and judged as columns
@@ -48,7 +48,7 @@ _KEEP_EVERY: Final = 256 << 20
 
 
 class Fold:
-    """One verification: the state of the fold and what it found so far."""
+    """One verification: the state of the fold and its findings so far."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Fold:
         self._collect(all_of_them=False)
 
     def finish(self, head: Multihash) -> None:
-        """Waits for the objects, and sees that the chain ends where its store says."""
+        """Waits for the objects, and checks that the chain ends where its store states."""
         while self._queue.done < self._queue.known:
             self._collect(all_of_them=True)
         if self._previous != head or self._next != self._size:

@@ -1,1 +1,1 @@
-"""Tells URLs that people declare what becomes of datasets."""
+"""Notifies declared URLs of changes of datasets."""

@@ -23,7 +23,7 @@ _HINT: Final = "it is tried again by itself; docs/resources.md says what a recei
 
 
 def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
-    """Where ``url`` may lead: in the clear to no place of the Internet."""
+    """Decides where ``url`` may lead: without TLS to no place on the Internet."""
     if url.startswith("https:"):
         return within(inside)
 
@@ -34,7 +34,7 @@ def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
 
 
 async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
-    """The status of the answer, which is 2xx. Raises Remote for another and for none."""
+    """Returns the status of the response, which is 2xx. Raises Remote for another and for none."""
     try:
         with trio.fail_after(CALL_SECONDS):
             async with (

@@ -38,7 +38,7 @@ class ToldHead(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, however often it is tried: its id and its body stay."""
+    """One call over all its attempts: its id and its body stay."""
 
     id: str
     body: str
@@ -50,7 +50,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToldDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """What one target knows of one dataset."""
+    """One target's knowledge of one dataset."""
 
     name: str
     head: ToldHead | None
@@ -58,7 +58,7 @@ class ToldDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the calls of one target."""
+    """The results of the calls of one target."""
 
     generation: int
     """Of the declaration at which it was told nothing of what was there."""
@@ -76,7 +76,7 @@ def told_head(head: Head | None) -> ToldHead | None:
 
 
 def event_of(before: ToldHead | None, head: ToldHead | None) -> str | None:
-    """What happened in between; ``None``: nothing."""
+    """Returns the event between two heads; ``None``: there is none."""
     if before == head:
         return None
     return CREATED if before is None else DELETED if head is None else UPDATED
@@ -85,7 +85,7 @@ def event_of(before: ToldHead | None, head: ToldHead | None) -> str | None:
 def new_delivery(
     event: str, dataset: str, name: str, way: tuple[ToldHead | None, ToldHead | None], new_id: str, now: Instant
 ) -> Delivery:
-    """``way``: the heads before and after."""
+    """Makes a delivery; ``way``: the heads before and after."""
     before, head = way
     data: dict[str, Any] = {
         "dataset": {"id": dataset, "name": name},
@@ -97,18 +97,18 @@ def new_delivery(
 
 
 def pause_after(attempts: int, draw: Callable[[int], int]) -> int:
-    """Nanoseconds until the next one; ``draw`` gives a number below the one it is given."""
+    """Returns nanoseconds until the next attempt; ``draw`` gives a number below its argument."""
     most = min(LONGEST_PAUSE, FIRST_PAUSE << min(attempts - 1, 20))
     return most // 2 + draw(most // 2)
 
 
 def is_dead(delivery: Delivery, now: Instant) -> bool:
-    """Whether it is given up after an attempt that failed."""
+    """Whether a delivery is given up after a failed attempt."""
     return delivery.attempts >= LEAST_ATTEMPTS and now - delivery.made >= GIVEN_UP_AFTER
 
 
 def signing_key(secret: str) -> bytes:
-    """Raises Environment for what would sign nothing."""
+    """Decodes a signing key. Raises Environment for an empty one."""
     try:
         given = secret.startswith(PREFIX)
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True) if given else secret.encode()
@@ -124,7 +124,7 @@ def signing_key(secret: str) -> bytes:
 
 
 def signed_headers(delivery: Delivery, key: bytes, now: Instant) -> dict[str, str]:
-    """Of one attempt: its time is signed too, so that a receiver tells an old call that comes again."""
+    """Returns the headers of one attempt, whose time is signed too, so that a receiver detects replays."""
     at = str(now // SECOND)
     mac = hmac.new(key, f"{delivery.id}.{at}.{delivery.body}".encode(), hashlib.sha256).digest()
     return {

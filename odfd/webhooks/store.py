@@ -1,4 +1,4 @@
-"""Stores what targets were told, and what they are to be told. Synchronous, on the connection that is given."""
+"""Stores past and pending deliveries of targets. Synchronous, on the given connection."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def told(connection: sqlite3.Connection, target: str, dataset: str) -> ToldDatas
 
 
 def datasets(connection: sqlite3.Connection, target: str) -> Iterator[str]:
-    """That it was told of."""
+    """Yields the datasets that a target was notified of."""
     for (dataset,) in connection.execute("SELECT dataset FROM webhook_told WHERE target = ?", (target,)):
         yield dataset
 
 
 def due(connection: sqlite3.Connection, target: str, now: Instant, limit: int) -> list[tuple[str, ToldDataset]]:
-    """By dataset what is to be called now, the longest due first."""
+    """Lists by dataset the deliveries that are due, the longest due first."""
     rows = TOLD.rows(connection, "target = ? AND due <= ? ORDER BY due LIMIT ?", (target, now, limit))
     return [(row[1], _TOLD.decode(row[3])) for row in rows]
 
 
 def next_due(connection: sqlite3.Connection, target: str, now: Instant) -> Instant | None:
-    """After ``now``."""
+    """Returns the next due time after ``now``."""
     question = "SELECT min(due) FROM webhook_told WHERE target = ? AND due > ?"
     (found,) = connection.execute(question, (target, now)).fetchone()
     return None if found is None else Instant(found)
@@ -78,7 +78,7 @@ def forget(connection: sqlite3.Connection, target: str, dataset: str) -> None:
 
 
 def hasten(connection: sqlite3.Connection, target: str, now: Instant) -> None:
-    """It answers again: what waits for a later attempt is tried now."""
+    """Makes waiting deliveries due now, after the target answered again."""
     rows = TOLD.rows(connection, "target = ? AND due > ?", (target, now))
     for _, dataset, _, record in list(rows):
         TOLD.put(connection, target, dataset, now, record)

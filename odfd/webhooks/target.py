@@ -1,4 +1,4 @@
-"""Says what a WebhookTarget may be: a URL, a secret of a SecretSet, and what it is called for. Pure.
+"""Defines a WebhookTarget: a URL, a secret of a SecretSet, and its triggers. Pure.
 
 The URL is shown to whoever may read resources, so it holds no credentials; the secret stays in its SecretSet.
 """
@@ -27,7 +27,7 @@ MAX_URL: Final = 2048
 
 
 class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it is called, and what its calls are signed with."""
+    """The URL of the calls, and the key that signs them."""
 
     url: Annotated[str, described("https://…; http:// in networks that webhooks.inside names.")]
     secret: Annotated[
@@ -36,7 +36,7 @@ class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is called for."""
+    """The triggers of calls."""
 
     datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. All.")] | None = None
     events: Annotated[tuple[str, ...], described(f"Of {', '.join(EVENTS)}. All.")] | None = None
@@ -51,7 +51,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
-    """Also of annotations that were set by hand. Raises Invalid."""
+    """Parses a policy, also from annotations set by hand. Raises Invalid."""
     try:
         policy = msgspec.convert(annotations.get(POLICY) or annotations.get(_URI) or {}, WebhookPolicy)
     except msgspec.ValidationError as error:
@@ -71,7 +71,7 @@ def check_target(draft: Draft) -> None:
 
 
 def secret_key(reference: str) -> str:
-    """The key in the set that it refers to. Raises Invalid."""
+    """Returns the key in the set of a reference. Raises Invalid."""
     key = reference.partition("#")[2]
     if not key:
         text = "a secret is written in a SecretSet, and referred to with its key"

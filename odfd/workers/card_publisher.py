@@ -83,7 +83,7 @@ class CardPublisher:
         self._due: list[tuple[Instant, DatasetId]] = []
 
     def shown_otherwise(self, dataset: DatasetId) -> None:
-        """From the event loop: it was published, or is private again."""
+        """Signs the card again after a change of visibility. From the event loop."""
         self._looked.pop(dataset, None)
         self.loop.touch(dataset)
 

@@ -1,4 +1,4 @@
-"""Starts, replaces and reports on the node's engine, and says why there is none where there is none.
+"""Starts, replaces and reports on the node's engine, and explains the absence of one.
 
 A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; a request to its engine is
 refused with the reason. The node tries again to start one, at growing intervals: a full disk does not stay full.
@@ -59,7 +59,7 @@ class NodeEngine:
         self._known = trio.Event()
 
     async def run(self, life: Life) -> None:
-        """Find out what engine there is, then keep it until asked to stop. Not having one is no failure of the node."""
+        """Finds the available engine, and keeps it running until stopped. The node runs without one too."""
         life.ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep)
@@ -104,7 +104,7 @@ class NodeEngine:
         (self._logger.error if event == ENGINE_FAILED else self._logger.info)(event, **facts)
 
     def view(self) -> wire.EngineView:
-        """For people, now."""
+        """Returns the current state for people."""
         if self._host is None:
             return self._absent()
         identity = self._host.identity
@@ -140,12 +140,12 @@ class NodeEngine:
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Engine]:
-        """A new engine process for this caller alone. Raises EngineLost."""
+        """Runs a new engine process for this caller alone. Raises EngineLost."""
         async with (await self._engine()).fresh() as engine:
             yield engine
 
     def drop(self, dataset: DatasetId, why: str) -> None:
-        """End the process that works for a dataset; what others asked of it is asked again."""
+        """Ends the process that works for a dataset; others' requests to it are repeated."""
         if self._host is not None:
             self._host.engine.drop(dataset, why)
 

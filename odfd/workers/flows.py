@@ -44,7 +44,7 @@ Pull: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
 
 
 class FollowSettings(NamedTuple):
-    """How derived datasets that no flow names follow their inputs."""
+    """How derived datasets without a flow follow their inputs."""
 
     on: bool
     cooldown: int
@@ -91,12 +91,12 @@ class FlowWorker:
             nursery.cancel_scope.cancel()
 
     async def look(self, datasets: Collection[DatasetId] = ()) -> None:
-        """What was declared of them is in force when this returns; so is all, after a start."""
+        """Puts the declared flows of datasets, after a start of all, in force before it returns."""
         await self._look_at(datasets)
         self.loop.poke()
 
     async def pause(self, key: str, *, paused: bool) -> None:
-        """``key`` is in force."""
+        """Pauses or resumes the flow ``key``, which is in force."""
         record = self.scheduler.pause(key, self._clock.now(), paused=paused)
         await trio.to_thread.run_sync(self._keep, [(key, record)])
         self.loop.poke()
@@ -231,7 +231,7 @@ class FlowWorker:
 
 
 def ended_by(fault: Fault) -> Ended:
-    """A run that could not do its work: whether trying again may help is told by the fault's family."""
+    """Builds the end of a failed run: the fault's family decides whether a retry may help."""
     passes = isinstance(fault, Environment | Remote | Conflict) and not isinstance(fault, NotFound)
     return Outcome.FAILED if passes else Outcome.REFUSED, str(fault)
 

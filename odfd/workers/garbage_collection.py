@@ -37,7 +37,7 @@ _HOUR: Final = 3600.0
 
 
 class GarbageCollection:
-    """The garbage collector of one node. ``hours`` between collections that nobody asked for; zero: there are none."""
+    """The garbage collector of one node. ``hours`` between automatic collections; zero: there are none."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class GarbageCollection:
                 await task.finished.wait()
 
     async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
-        """Result: CollectResult."""
+        """Runs a collection. Result: CollectResult."""
         return task_ref(self._submit(request.dry_run))
 
     def _submit(self, dry_run: bool) -> Task:

@@ -27,7 +27,7 @@ SOME: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was counted, and when (trio's clock)."""
+    """The counts, and their time (trio's clock)."""
 
     at: float
     standings: Mapping[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Survey:
 
 
 class Surveyor:
-    """``newest`` is ``None`` until ``loop`` has counted once."""
+    """Counts the inventory; ``newest`` is ``None`` until ``loop`` has counted once."""
 
     def __init__(
         self,

@@ -45,14 +45,14 @@ _NOT_KEPT: Final = "neither kept nor withdrawn while [ipfs] api of the settings 
 
 
 class PublicationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person asked for."""
+    """A requested publication."""
 
     standing: bool = True
     delegation: bytes | None = None
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has become of it: the status of the intent, so that following a dataset grows no log."""
+    """The status of the intent, kept there so that following a dataset grows no log."""
 
     root: str
     name: str | None
@@ -69,7 +69,7 @@ class KeptPublication(NamedTuple):
 
 
 class PublicationTerms(NamedTuple):
-    """What may be given of datasets."""
+    """The limits of publications of datasets."""
 
     served: Callable[[DatasetId], int]
     """Blocks that policy passes on of a public one."""
@@ -104,7 +104,7 @@ class PublicationService:
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
-        """Result: PublicationView."""
+        """Publishes a dataset. Result: PublicationView."""
         entry = await trio.to_thread.run_sync(self._home.resolve, request.ref)
         publisher = self._with_kubo()
         await trio.to_thread.run_sync(self._need_public, entry.id)
@@ -123,7 +123,7 @@ class PublicationService:
         return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in kept.items()]
 
     async def withdraw(self, ref: str) -> wire.PublicationView:
-        """Take it from IPFS, as far as this node has put it there."""
+        """Withdraws a dataset from IPFS, as far as this node has put it there."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         publisher = self._with_kubo()
         kept = await trio.to_thread.run_sync(self._kept_of, entry.id)

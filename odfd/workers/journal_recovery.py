@@ -42,7 +42,7 @@ ALONE: Final = "alone"
 
 
 class RecoveryPeers(Protocol):
-    """The replication layer as recovery needs it."""
+    """The port to the replication layer for recovery."""
 
     def peers(self) -> Sequence[PeerView]: ...
 
@@ -75,7 +75,7 @@ class JournalRecovery:
         self._alone = trio.Lock()
 
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
-        """A person asks for it now: one listed group will do, and with ``alone`` nobody. Raises Refused."""
+        """Confirms recovery by a user now: one listed group suffices, and with ``alone`` none. Raises Refused."""
         async with self._alone:
             if not await self._look():
                 return wire.SigningView()
@@ -195,7 +195,7 @@ class JournalRecovery:
 
 
 def choose(views: Iterable[PeerView], asked: set[PeerId], count: int) -> list[PeerId]:
-    """Connected peers not yet asked, as far as there are any from different networks."""
+    """Chooses connected peers that were not asked yet, from different networks if possible."""
     free = [view for view in views if view.connected and not view.blocked and view.peer not in asked]
     first = {view.network or view.peer: view.peer for view in reversed(free)}
     ranked = dict.fromkeys([*reversed(first.values()), *(view.peer for view in free)])

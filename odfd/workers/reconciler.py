@@ -1,4 +1,4 @@
-"""Acts upon resources until they are as they are declared, and says truthfully what became of each.
+"""Reconciles resources with their declarations, and records the result of each.
 
 What changed is read from the log of resources and told by events of the node; each resource has one attempt at a time.
 The controller of the type observes and compares; what differs is performed, and observed again. What was found is
@@ -26,7 +26,6 @@ from odfd.resources.status import (
     UNRESOLVED,
     ConditionValue,
     ResourceStatus,
-    drifted,
     failed,
     is_told,
     moved,
@@ -52,7 +51,7 @@ Named: TypeAlias = tuple[str, str]
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller found."""
+    """The state that a controller found."""
 
     steps: tuple[str, ...] = ()
     """What is to be done until all is as declared; empty: it is."""
@@ -66,7 +65,7 @@ class Controller(Protocol):
 
     @property
     def conditions(self) -> Collection[str]:
-        """Names of those that it tells."""
+        """Names of the conditions that it reports."""
         ...
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
@@ -74,11 +73,11 @@ class Controller(Protocol):
         ...
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:
-        """One step, which may have been done already. Raises Fault."""
+        """Performs one step, which may be a repetition. Raises Fault."""
         ...
 
     async def finalize(self, resource: DeclaredResource) -> None:
-        """It is deleted: what acts for it ends. Raises Fault."""
+        """Ends the actions of a deleted resource. Raises Fault."""
         ...
 
 
@@ -121,7 +120,7 @@ class Reconciler:
             nursery.cancel_scope.cancel()
 
     def touch(self, type_: str, name: str) -> None:
-        """From the event loop: what it stands for may be another."""
+        """Marks a resource as possibly changed. From the event loop."""
         self._heard.add((type_, name))
         self.loop.poke()
 
@@ -181,8 +180,6 @@ class Reconciler:
             while events := store.events(cursor, PAGE):
                 cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
-                last = {each.resource.id: each for each in events}
-                found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
                 deleted = [each.resource for each in events if each.op == "Deleted"]
                 gone += deleted
                 found += [src for each in deleted for src in store.referrers(each.id)]
@@ -229,7 +226,7 @@ class Reconciler:
         if _is_as_it_was(resource, seen):
             self._look_later(resource)
             return
-        way = (*_waiting(resource, seen, self._clock.now()),)
+        way = (*pending(resource.status),)
         way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
@@ -327,7 +324,7 @@ _SUBJECTS: Final = {
 
 
 def about(event: Event) -> set[Named]:
-    """Which resources an event may change."""
+    """Returns the resources that an event may change."""
     return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
 
 
@@ -342,15 +339,6 @@ def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedStat
 def _is_at_rest(resource: DeclaredResource) -> bool:
     """Whether it was as declared when it was last looked at, and is declared as it was then."""
     return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
-
-
-def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
-    """The steps after which it waits. What was as declared, and is so no longer though nobody declared it anew, has
-    the condition ``Drift`` until its steps are done.
-    """
-    if not seen.steps or not _is_at_rest(resource):
-        return pending(resource.status)
-    return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 
 
 def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:

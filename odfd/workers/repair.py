@@ -46,7 +46,7 @@ class _Damaged(msgspec.Struct, frozen=True):
 
 
 class Repaired(NamedTuple):
-    """What was spoilt or missing and is whole again."""
+    """Counts damaged or missing parts that were repaired."""
 
     blocks: int
     rows: int
@@ -70,7 +70,7 @@ class Repair:
         self._mender = mender
 
     async def repair(self, entry: DatasetEntry) -> Repaired:
-        """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.
+        """Checks every block and object again; fetches damaged and missing ones from peers. Returns their number.
 
         Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
         """
@@ -88,7 +88,7 @@ class Repair:
         return Repaired(mended.blocks, mended.rows, damaged.count)
 
     async def catch_up(self, entry: DatasetEntry) -> int:
-        """Fetch signed blocks of an own dataset that are absent, as after a restore; the number of blocks.
+        """Fetches missing signed blocks of an own dataset, as after a restore; returns their number.
 
         Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
         """

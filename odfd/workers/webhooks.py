@@ -111,14 +111,14 @@ class WebhookWorker:
             nursery.cancel_scope.cancel()
 
     async def state(self, target: DeclaredResource) -> WebhookState:
-        """What became of its calls; it is called from now on. Raises Fault where it cannot be."""
+        """Returns the state of a target's deliveries, which start now. Raises Fault where they cannot."""
         state = await trio.to_thread.run_sync(self._state, target)
         self._targets = None
         self.loop.poke()
         return state
 
     async def remove(self, target: DeclaredResource) -> None:
-        """It is deleted."""
+        """Stops the deliveries to a deleted target."""
         self._targets = None
 
         def remove() -> None:

@@ -53,7 +53,7 @@ ROUND_SECONDS: Final = 3600.0
 
 
 class WitnessedLog(NamedTuple):
-    """What this node publishes, and what it says of it."""
+    """The stores, keys and proofs behind the logs that this node publishes."""
 
     database: Database
     chains: ChainStore
@@ -64,7 +64,7 @@ class WitnessedLog(NamedTuple):
 
 
 class SubmissionMiss(NamedTuple):
-    """Why a witness did not cosign."""
+    """The reason why a witness did not cosign."""
 
     why: str = ""
     log_key: str = ""
@@ -121,7 +121,7 @@ class WitnessSubmission:
         return self._poster
 
     def miss(self, origin: str, witness: KeyDid) -> SubmissionMiss:
-        """Why it did not cosign when it was asked last; empty when it did, or was not asked."""
+        """Returns why the last request was not cosigned; empty after a cosignature, or without a request."""
         return self._turns.get((origin, witness), SubmissionState()).miss
 
     async def _round(self) -> float:

@@ -1,4 +1,4 @@
-"""Cosigns the trees of datasets, where the policy says so: of mirrored datasets, and of others that it attends.
+"""Cosigns the trees of datasets if the policy requires it: of mirrored and of attended datasets.
 
 Of a dataset whose blocks are not here, whoever serves them is asked to prove that the newest head continues the one
 that was cosigned last; a head that nobody can show to do so is not cosigned. When they answer and the proof does not
@@ -36,7 +36,7 @@ MAX_TOLD: Final = 1024
 
 
 class WitnessPeers(Protocol):
-    """The replication layer as witnessing needs it."""
+    """The port to the replication layer for witnessing."""
 
     async def prove_prefix(
         self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead
@@ -52,7 +52,7 @@ class Providers(Protocol):
 
 
 class WitnessRequest(NamedTuple):
-    """What the policy in force says to cosign."""
+    """The datasets to cosign by the policy in force."""
 
     mirrored: bool
     """What is mirrored here."""

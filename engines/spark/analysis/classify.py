@@ -44,7 +44,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One way from an input to the result: a row with event time *t* touches output times ``low(t)`` to ``high(t)``."""
+    """One path from an input to the result: event time *t* affects output times ``low(t)`` to ``high(t)``."""
 
     input: str
     """Query alias."""
@@ -59,7 +59,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """What the engine has to know to run a query step by step."""
+    """The properties of a query that the engine needs to run it incrementally."""
 
     mode: Mode
     paths: tuple[Path, ...]
@@ -101,9 +101,10 @@ def classify(
     readings: Readings = UNKNOWN,
     zones: Mapping[str, Zone] = MappingProxyType({}),
 ) -> Verdict:
-    """Judge an analysed plan, or its JSON. ``event_times``: the event time column of each input by alias;
-    ``temporal``: primary keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to
-    it; ``zones``: rules of those that it names, as far as they are known.
+    """Classifies an analysed plan, or its JSON. ``event_times``: the event time column of each input by alias;
+
+    ``temporal``: primary keys of the inputs that the query sees as versions; ``readings``: how the query reads the rows
+    of inputs; ``zones``: rules of the zones that it names, as far as they are known.
 
     Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
     """

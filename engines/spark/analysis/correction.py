@@ -1,4 +1,4 @@
-"""Decides what late rows change of a query that gives final rows: one row each, single windows, or too much.
+"""Decides what late rows change in a query that gives final rows: one row each, single windows, or too much.
 
 Pure. Spec: docs/spec/engine-semantics.md#late-rows.
 """
@@ -21,12 +21,12 @@ from engines.spark.analysis.walk import JOINS, Walk
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Every row of an input comes out by itself, at most joined with versions: a late one can come out late."""
+    """Every row of an input gives its own output rows, at most joined with versions, so late rows can come out late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Every row bears on one window, and windows are the keys of a table: late rows correct the table."""
+    """Every row affects one window, and windows are the keys of a table, so late rows correct the table."""
 
     table: TableShape
     of: Mapping[str, Function]
@@ -38,7 +38,7 @@ Correction: TypeAlias = Passing | Windows | Finding
 
 
 def correction(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Correction:
-    """Of a plan that was walked and gives final rows; ``times``: of its event time, the column named ``column``."""
+    """Decides the correction of a walked plan with final rows; ``times``: of its event time, the column ``column``."""
     if _passes(root, walk):
         return Passing()
     if _kinds(root, walk.shared) & set(JOINS):

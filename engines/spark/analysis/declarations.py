@@ -1,4 +1,4 @@
-"""Reads ``SET odf.x = y`` at the head of a query: what the author declares on lateness; the rest is the query.
+"""Reads ``SET odf.x = y`` at the head of a query: the author's declarations on lateness; the rest is the query.
 
 Declarations stand in statements of their own before the first query, or at the head of its text. No other SET is
 read. Pure. Spec: docs/spec/engine-semantics.md#declarations, #late-rows.
@@ -32,7 +32,7 @@ _UNIT: Final = {"second": SECOND, "minute": 60 * SECOND, "hour": 3600 * SECOND, 
 
 
 class Reading(enum.Enum):
-    """What the rows of an input are to a query."""
+    """How a query reads the rows of an input."""
 
     TABLE = "table"
     """Facts: those asserted and not taken back."""
@@ -55,7 +55,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What was declared; for an input that is not named the value under ``""`` holds."""
+    """The declarations of a query; an input without one has the value under ``""``."""
 
     late: Mapping[str, Policy] = field(default_factory=dict)
     lateness: Mapping[str, int] = field(default_factory=dict)
@@ -73,11 +73,11 @@ class Declarations:
         return self.readings.get(alias, self.readings.get("", Reading.TABLE))
 
     def late_of(self, alias: str) -> Policy | None:
-        """``None``: the author said nothing about it."""
+        """Returns the declared policy; ``None`` without a declaration."""
         return self.late.get(alias, self.late.get(""))
 
     def sees_only_late(self, alias: str) -> bool:
-        """Whether the query sees nothing but late rows of an input."""
+        """Whether the query sees only late rows of an input."""
         return alias in self.only_late or "" in self.only_late
 
     def lateness_of(self, alias: str) -> int:
@@ -93,7 +93,7 @@ class Query:
     """Primary keys of inputs that are seen as versions, by alias."""
 
     def check_inputs(self, aliases: Collection[str]) -> None:
-        """Raises Invalid for what is said of something that is no input."""
+        """Raises Invalid for declarations on what is no input."""
         said = {"temporal-table": self.temporal, "late": self.declarations.late, "lateness": self.declarations.lateness,
                 "read": self.declarations.readings, "rows": self.declarations.only_late}  # fmt: skip
         for rule, named in said.items():
@@ -144,13 +144,13 @@ def leading_declarations(text: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def span_of(value: str) -> int | None:
-    """``2 days`` in microseconds; ``None`` for what is no span."""
+    """Parses ``2 days`` to microseconds; ``None`` for what is no duration."""
     span = _SPAN.match(value)
     return None if span is None else _micros(span)
 
 
 def micros_behind(name: str, value: str) -> int:
-    """``max - 1 day``: how far a watermark stays behind, in microseconds. Raises Invalid."""
+    """Parses ``max - 1 day``: the delay of a watermark in microseconds. Raises Invalid."""
     head, _, rest = value.partition("-")
     span = span_of(rest.strip())
     if head.strip().lower() != "max" or span is None:

@@ -112,7 +112,7 @@ def examine(expression: Node) -> list[Finding]:
 
 
 def misplaced(plan: Node, use: Use) -> list[Finding]:
-    """What anywhere in a plan may not be used where it stands, which is no transform.
+    """Lists uses anywhere in a plan that are not permitted at their place, so that it is no transform.
 
     Floating point in whatever order is let through: neither a person's look nor an ingest is computed again by others.
     """
@@ -254,7 +254,7 @@ def _aggregate(node: Node) -> Finding | None:
 
 
 def computed_exactly(node: Node) -> bool:
-    """Whether an expression is an aggregate over floating point, or an average, that needs no order of the rows."""
+    """Whether an expression is a floating point aggregate, or an average, that does not depend on the order of rows."""
     if node.kind != "AggregateExpression":
         return False
     return is_exact(node, any(is_float(child) for child in node.children[0].children))
@@ -344,7 +344,7 @@ def _ordered_by_itself(node: Node) -> bool:
 
 
 def arguments(node: Node) -> list[Node]:
-    """Expressions that a node holds in its fields, beside its children."""
+    """Lists the expressions in a node's fields, besides its children."""
     return [tree for field, value in node.fields.items() if isinstance(value, list) for tree in _trees(node, field)]
 
 

@@ -23,7 +23,7 @@ _SIGNS: Final = re.compile(
 
 
 def may_be_foreign(sql: str) -> bool:
-    """Whether a text may hold such phrases at all: most hold none, and need no words."""
+    """Whether a text may hold such phrases at all; most do not, and need no tokens."""
     return _SIGNS.search(sql) is not None
 
 

@@ -1,4 +1,4 @@
-"""Decides which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 says why.
+"""Decides which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 has the reasons.
 
 ``engines.spark.catalyst.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
 """
@@ -72,13 +72,15 @@ class Grid:
         return self.low + self.width * self.limbs
 
     def holds(self, x: str) -> str:
-        """SQL: whether the double is on the grid."""
+        """Builds SQL that tests whether the double is on the grid."""
         scaled = f"{x} * {_power(-self.low)}"
         return f"(abs({x}) < {_power(self.top)} and rint({scaled}) = {scaled})"
 
     def limb(self, x: str, number: int) -> str:
-        """SQL: one limb of a double on the grid, the lowest first. Limbs are signed, and exact: each is the difference
-        of two roundings of the number, which double precision has room for.
+        """Builds SQL for one limb of a double on the grid, lowest first.
+
+        Limbs are signed, and exact: each is the difference of two roundings of the number, which fits in double
+        precision.
         """
         at = self.low + self.width * number
         here = f"rint({x} * {_power(-at)})"
@@ -113,7 +115,7 @@ def digits_of(data_type: object) -> int | None:
 
 
 def may_be_wide(node: Node) -> bool:
-    """Whether a sum of this may leave DECIMAL(38) on its way, as far as is known: there are decimals in it."""
+    """Whether an intermediate sum may exceed DECIMAL(38), as far as is known, since it has decimals."""
     digits = digits_of(node.fields.get("dataType"))
     if digits is not None:
         return digits > ROOM
@@ -126,7 +128,7 @@ FINEST: Final = -1074
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What decides how an aggregate is computed, and its place in names of columns."""
+    """The properties that determine how an aggregate is computed, and its place in column names."""
 
     number: int
     kind: str
@@ -149,7 +151,7 @@ class Call:
 
     @property
     def wide(self) -> bool:
-        """Whether a sum of them may not fit into a decimal."""
+        """Whether a sum may not fit into a decimal."""
         return self.digits is not None and self.digits > ROOM
 
     @property
@@ -158,7 +160,7 @@ class Call:
 
     @property
     def bounded(self) -> bool:
-        """Whether a few sums and a bound of their error can do (``certified``)."""
+        """Whether a few sums and an error bound suffice (``certified``)."""
         return self.kind in SPREADS or (self.kind in ("Sum", "Average") and self.floating)
 
     def name(self, what: str) -> str:

@@ -37,7 +37,7 @@ _UNTRANSLATED: Final = (
 
 
 def group_windows(text: Text) -> Iterator[Phrase]:
-    """``TUMBLE(time, size)``, ``HOP(time, slide, size)``, ``SESSION(time, gap)``, and what tells their bounds."""
+    """Yields ``TUMBLE(time, size)``, ``HOP(time, slide, size)``, ``SESSION(time, gap)``, and their bounds."""
     for at, match in _window_words(text):
         closing = text.closing(at + 1)
         if closing is None or match[1] is None:
@@ -96,7 +96,7 @@ def _window(kind: str, time: str | None, spans: Sequence[str | None]) -> str | N
 
 
 def table_windows(text: Text) -> Iterator[Phrase]:
-    """``TABLE(TUMBLE(TABLE bid, DESCRIPTOR(time), size))`` and its kind: rows with the bounds of their windows."""
+    """Yields ``TABLE(TUMBLE(TABLE bid, DESCRIPTOR(time), size))`` and similar: rows with bounds of their windows."""
     for at, match in _window_words(text):
         closing = text.closing(at + 1)
         if closing is None or match[2] is not None:
@@ -157,7 +157,7 @@ def _keys(text: Text, data: tuple[int, int] | None) -> str:
 
 
 def temporal_joins(text: Text) -> Iterator[Phrase]:
-    """``JOIN rates FOR SYSTEM_TIME AS OF o.time AS r ON …``: the version of a row that was in force at a time."""
+    """Yields ``JOIN rates FOR SYSTEM_TIME AS OF o.time AS r ON …``: the version of a row in force at a time."""
     for at, word in enumerate(text.words):
         if [text.upper(at + number) for number in range(4)] != ["FOR", "SYSTEM_TIME", "AS", "OF"]:
             continue

@@ -37,7 +37,7 @@ class Use(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a function cannot be used, and what to write instead."""
+    """Why a function cannot be used, and what to use instead."""
 
     code: str
     reason: str
@@ -46,7 +46,7 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """What a function's value depends on: where it may be used, and what is said where it may not."""
+    """The dependence of a function's value: where it may be used, and the message elsewhere."""
 
     uses: Use
     denial: Denial | None = None
@@ -172,7 +172,7 @@ class Function:
 
 
 def read_table(text: str) -> tuple[Function, ...]:
-    """The rows of a table. Raises Invalid for what is not one."""
+    """Reads the rows of a table. Raises Invalid for a malformed one."""
     if len(text) > MAX_TABLE:
         raise Invalid("the table of functions is too large", rule="functions")
     head, *lines = text.splitlines()

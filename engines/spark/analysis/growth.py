@@ -86,8 +86,8 @@ PER_ELEMENT: Final = frozenset({
 
 
 def growth_of(node: Node, name: str, below: Sequence[Growth], columns: Growth, known: Mapping[str, Growth]) -> Growth:
-    """Of an expression. ``name``: of the function that it calls, if any; ``below``: of its arguments; ``columns``: of a
-    column; ``known``: of variables of lambda functions, by name. Raises Refused.
+    """Bounds the growth of an expression. ``name``: of its function, if any; ``below``: of its arguments; ``columns``:
+    of a column; ``known``: of variables of lambda functions, by name. Raises Refused.
     """
     found = _made(node, name, below, columns, known)
     if found.times > MAX_TIMES or found.characters > MAX_CHARACTERS:
@@ -160,8 +160,8 @@ def _listed(node: Node) -> int:
 
 
 def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None:
-    """Of a function in ``PER_ELEMENT``. ``held``: its list; ``outside``: what its lambda function makes of columns
-    beside the element. Raises Refused for the product of two columns.
+    """Checks a function in ``PER_ELEMENT``. ``held``: its list; ``outside``: the lambda function's result for other
+    columns. Raises Refused for the product of two columns.
     """
     if name in PER_ELEMENT and held.times and outside.times and not _listed(node):
         raise _unbounded(
@@ -218,8 +218,9 @@ def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -
 
 
 def check_fold(node: Node, name: str, grown: float) -> None:
-    """Of ``aggregate``: how many times its accumulator is held in what becomes of it after one element. Raises
-    Refused where it would grow with each.
+    """Checks ``aggregate``: how many times its accumulator occurs in the next one.
+
+    Raises Refused where it would grow with each element.
     """
     if name in _FOLDS and grown > 1:
         raise _unbounded(

@@ -61,7 +61,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class VersionedInput:
-    """Rows of an input that hold until a later one of the same key supersedes them."""
+    """Rows of an input that are in force until a later one of the same key supersedes them."""
 
     keys: tuple[str, ...]
     """Columns of the input."""
@@ -88,7 +88,7 @@ class Interval:
 
 
 def shift_of(interval: Interval) -> int | None:
-    """Microseconds by which an attribute is later than its row's event time; ``None`` if it is anything else."""
+    """Returns by how many microseconds an attribute is later than its row's event time; else ``None``."""
     shifts = [step.by for step in interval.low if isinstance(step, Shift)]
     plain = interval.low == interval.high and interval.life is None and len(shifts) == len(interval.low)
     return sum(shifts) if plain else None
@@ -100,14 +100,14 @@ Influence: TypeAlias = Mapping[int, Interval]
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Influence of a struct's fields, by position: what ``window()`` makes."""
+    """Influence of a struct's fields, by position, as ``window()`` makes it."""
 
     of: tuple[Influence | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unmerged:
-    """What ``session_window()`` makes of single rows: a session only once rows are grouped by it."""
+    """The result of ``session_window()`` for single rows, a session only after rows are grouped by it."""
 
     gap: int
     of: Influence
@@ -154,7 +154,7 @@ _TRANSPARENT: Final = {"Alias", "KnownNullable", "KnownNotNull", "PreciseTimesta
 
 
 def influence(expression: Node, scope: Scope) -> Value:
-    """What an expression keeps of event time; ``None``: nothing that could be relied on."""
+    """Returns how an expression depends on event time; ``None`` if in no reliable way."""
     if expression.kind == "AttributeReference":
         return scope.get(expression.id) if expression.id is not None else None
     if expression.kind in _TRANSPARENT or "replacement" in expression.fields:
@@ -406,7 +406,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
 
 
 def widened(value: Influence, key: Influence) -> Influence | None:
-    """A time of rows that are decided together with all rows of the same key: from the key's first to its last.
+    """Returns the range of times from first to last row of a key, for rows decided together with all rows of that key.
 
     For a path that ``key`` knows, the times of the rows whose keys it can touch. ``None`` if that has no bound.
     """

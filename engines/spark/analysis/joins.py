@@ -32,7 +32,7 @@ _ROW_BY_ROW: Final = PASSING | {"Generate"}
 
 @dataclass(slots=True)
 class Nearness:
-    """Of pairs (x, y) of timed columns: ``lower[x, y](y) <= x <= upper[x, y](y)`` in every pair of rows that meet."""
+    """Bounds on pairs (x, y) of times: ``lower[x, y](y) <= x <= upper[x, y](y)`` in each joined pair of rows."""
 
     lower: dict[tuple[Key, Key], Function] = field(default_factory=dict)
     upper: dict[tuple[Key, Key], Function] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Nearness:
     """Columns that are the same in rows that meet."""
 
     def not_before(self, later: tuple[Key, Interval], earlier: tuple[Key, Interval]) -> None:
-        """``f(x) >= g(y)`` was asked of them."""
+        """Adds the condition ``f(x) >= g(y)``."""
         (x, f), (y, g) = later, earlier
         self.lower.setdefault((x, y), g.low + first(f.high))
         self.upper.setdefault((y, x), f.high + last(g.low))
@@ -78,7 +78,7 @@ def nearness(condition: tuple[Node, ...], left: Scope, right: Scope) -> Nearness
 
 
 def conjuncts(condition: Node, shared: Mapping[str, Node] | None = None) -> Iterator[Node]:
-    """What has to be true, piece by piece; common parts written in where they are used."""
+    """Yields the conditions that are joined by AND; common parts are expanded where they are used."""
     known = dict(shared or {})
     if condition.kind == "And":
         for child in condition.children:
@@ -121,7 +121,7 @@ def _times(value: Value) -> list[tuple[int, Interval] | None]:
 
 
 def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near: Nearness) -> bool:
-    """Adds what ``x < valid_to`` says to ``near``. Whether the conditions ask anything else of a ``valid_to``."""
+    """Adds the meaning of ``x < valid_to`` to ``near``. Returns whether other conditions use a ``valid_to``."""
     misused = False
     for comparison in (part for whole in condition for part in conjuncts(whole)):
         if not any(part.id in ends for part in comparison.preorder() if part.kind == "AttributeReference"):
@@ -230,7 +230,7 @@ def _parts(scope: Scope) -> Iterator[tuple[Key, Influence]]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Of one plan. A common table expression is taken by itself: its uses may ask different things of it."""
+    """The filters of one plan. A common table expression is separate, since its uses may filter it differently."""
 
     of: dict[int, tuple[Node, ...]] = field(default_factory=dict)
     """By ``id()`` of an inner join the conditions above it, in terms of its own columns."""
@@ -275,7 +275,7 @@ def _below(node: Node, above: Above, found: Filters) -> list[tuple[Node, Above]]
 
 
 def with_columns(expression: Node, made: Mapping[int, Node]) -> Node:
-    """With what columns are made of in their place."""
+    """Replaces columns by the expressions that they are made of."""
     if expression.kind == "AttributeReference":
         return made.get(expression.id, expression) if expression.id is not None else expression
     if not any(part.id in made for part in expression.preorder() if part.kind == "AttributeReference"):

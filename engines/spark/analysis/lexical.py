@@ -1,4 +1,4 @@
-"""Cuts a query into words as Spark's own lexer does, for checks of a text before it is parsed. Pure.
+"""Splits a query into tokens as Spark's own lexer does, for checks of a text before it is parsed. Pure.
 
 A parser recurses as deep as brackets nest, and forgets how a constant was written: ``date'today'`` and ``time '12:00'``
 are plain constants in its plan. So depth, size, typed literals and texts that mean a time of today are looked at here.
@@ -58,7 +58,7 @@ class Word:
 
 
 def read_words(rendered: str, sql: str, name_of: Callable[[int], str]) -> list[Word]:
-    """From what a Java list of tokens shows of itself. ``name_of``: the symbolic name of a token type.
+    """Reads tokens from the text form of a Java list of tokens. ``name_of``: the symbolic name of a token type.
 
     A token shows its text in quotes, which may hold anything; but where it stands in ``sql`` comes first, so its text
     is known before it is read. Raises Invalid for what is not such a list, and for more than ``MAX_WORDS``.
@@ -83,7 +83,7 @@ def read_words(rendered: str, sql: str, name_of: Callable[[int], str]) -> list[W
 
 
 def check_depth(words: Sequence[Word]) -> None:
-    """Raises Invalid for what a parser would have to recurse into too deeply."""
+    """Raises Invalid for nesting that is too deep for a parser's recursion."""
     brackets: list[str] = []
     types = prefixes = arrows = 0
     before = ""
@@ -117,7 +117,7 @@ def _too_deep(what: str, word: Word) -> Invalid:
 
 
 def undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
-    """(text, line, column) of each typed literal of a time that does not say its day: it has today's, whenever it runs.
+    """Yields (text, line, column) of each typed time literal without a day, which takes the day of the run.
 
     Texts that stand next to each other are one to Spark. A text with an escape in it may spell anything, and nobody
     needs one in a time: it counts as undated.
@@ -136,12 +136,12 @@ def undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
 
 
 def says_its_day(text: str) -> bool:
-    """Whether a constant text means the same time on every day."""
+    """Whether a constant text denotes the same time on every day."""
     return _DATED.match(text) is not None
 
 
 def type_depth(text: str) -> int:
-    """How deep types nest in a text that may be read as one, such as a schema of ``from_json``; an upper bound."""
+    """Bounds from above how deep types nest in a text that may be read as one, such as a schema of ``from_json``."""
     depth = deepest = 0
     for mark in text:
         if mark in "<(":
@@ -153,7 +153,7 @@ def type_depth(text: str) -> int:
 
 
 def reads_todays_time(node: Node) -> bool:
-    """Whether an expression reads a text as a time that may lack its day, as a cast of '12:34' means today's.
+    """Whether an expression reads a text as a time that may lack its day: a cast of '12:34' has the current day.
 
     Spark takes the day of the clock where a text of a timestamp has none, in casts that are written, casts that it adds
     by itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 where it states none. Dates and local
@@ -177,7 +177,7 @@ def reads_todays_time(node: Node) -> bool:
 
 
 def may_be_text(node: Node) -> bool:
-    """Whether an expression's value could be a text, as far as a plan's JSON tells: it has types of columns alone."""
+    """Whether an expression's value may be a text, as far as a plan's JSON shows: it has only types of columns."""
     stated = node.fields.get("dataType")
     if stated is not None and node.kind in ("AttributeReference", "Cast", "Literal", "NamedLambdaVariable"):
         return isinstance(stated, str) and stated.startswith(("string", "char", "varchar"))

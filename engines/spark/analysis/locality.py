@@ -23,7 +23,7 @@ KINDS: Final = frozenset({"Inner", "LeftOuter", "RightOuter"}) | LEFT_ONLY
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What is known of an operator's output."""
+    """The known properties of an operator's output."""
 
     columns: tuple[int, ...]
     """Expression ids, in order."""
@@ -38,7 +38,7 @@ class Local:
     """There were such columns, and they were not selected."""
 
     def covering(self, identity: int | None) -> Part | None:
-        """The part that a column is, if it is the same for every occurrence below, and everyone so far agrees."""
+        """Returns the part that a column is, if it is the same for every occurrence below and all agree so far."""
         part = self.sources.get(identity) if identity is not None else None
         if part is None or {path for path, _ in part} != self.paths:
             return None
@@ -69,7 +69,7 @@ class Locality:
         return Local(columns, frozenset(path for each in below for path in each.paths), parts=frozenset())
 
     def grouping(self, local: Local) -> dict[str, tuple[str, ...]]:
-        """By alias the columns that split the query, in the same order for all; none when there are no such."""
+        """Returns by alias the columns that partition the query, in the same order for all; empty if there are none."""
         found: dict[str, list[str]] = {alias: [] for alias in self.paths}
         for part in sorted(local.parts or (), key=sorted):
             by_alias = {alias: {name for path, name in part if self.paths[path] == alias} for alias in found}

@@ -1,4 +1,4 @@
-"""Represents what a query does to event time as monotone functions, which can be inverted.
+"""Represents how a query maps event time, as monotone functions, which can be inverted.
 
 Time here is Spark's own: whole microseconds since the epoch, UTC, as an int. A function is a tuple of steps applied
 left to right, so composition is concatenation. Every step never decreases; that is what makes ``least`` possible and
@@ -31,7 +31,7 @@ class MonotoneFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Down to ``origin`` plus a whole number of ``size``."""
+    """Rounds down to ``origin`` plus a whole number of ``size``."""
 
     size: int
     origin: int = 0
@@ -42,7 +42,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class FloorMonths:
-    """Down to the first instant of a group of ``months`` calendar months counted from January 1970."""
+    """Rounds down to the first instant of a group of ``months`` calendar months counted from January 1970."""
 
     months: int
 
@@ -135,12 +135,12 @@ def least(function: Function, value: int) -> int:
 
 
 def first(function: Function) -> Function:
-    """``time -> the earliest x with function(x) >= time``. Step by step from the last: each never decreases."""
+    """Returns ``time -> the earliest x with function(x) >= time``. Step by step from the last: each never decreases."""
     return tuple(part for step in reversed(function) for part in _first(step))
 
 
 def last(function: Function) -> Function:
-    """``time -> the latest x with function(x) <= time``."""
+    """Returns ``time -> the latest x with function(x) <= time``."""
     return tuple(part for step in reversed(function) for part in _last(step))
 
 
@@ -225,7 +225,7 @@ class Zone:
         return time + self.offsets[bisect_right(self.moments, time)]
 
     def instant(self, local: int) -> int:
-        """When clocks show it: the first time of two, and as far after a gap as the gap would have had it."""
+        """Converts local time: the earlier of two instants; a time within a gap is shifted by the gap."""
         return local - self.offsets[bisect_right(self.edges, local)]
 
 

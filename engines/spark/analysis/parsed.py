@@ -1,4 +1,4 @@
-"""Checks a query as it was parsed, before anything is analysed: only what is listed here goes on. Pure.
+"""Checks a parsed query before it is analysed, against an allow-list. Pure.
 
 Spark's analyser acts on what it finds: it runs EXECUTE IMMEDIATE, evaluates IDENTIFIER(...) and other constants, looks
 tables and functions up in catalogs, writes common table expressions out. So operators and expressions are let through
@@ -110,8 +110,9 @@ INPUT: Final = Size(1, 100, 100)
 
 
 def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
-    """The size of a parsed query. ``known``: sizes of the queries before it, by alias. ``windows``: definitions of
-    those that have names, which stand beside the plan.
+    """Bounds the size of a parsed query. ``known``: sizes of the queries before it, by alias.
+
+    ``windows``: definitions of named windows, which are not part of the plan.
 
     Raises Invalid for what does more than ask, and for what would become too large.
     """

@@ -19,7 +19,7 @@ _PLAIN: Final = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Neighbouring words that another dialect has for something."""
+    """Adjacent tokens that form a construct of another dialect."""
 
     code: str
     message: str
@@ -38,14 +38,14 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words of a query, and what is known of them already."""
+    """Tokens of a query, with what is known of them."""
 
     words: Sequence[Word]
     found: Mapping[int, Phrase]
     """By the index of the first word."""
 
     def upper(self, at: int) -> str:
-        """The word at an index in capitals; empty beyond the ends."""
+        """Returns the token at an index in capitals; empty out of range."""
         return self.words[at].text.upper() if 0 <= at < len(self.words) else ""
 
     def in_spark(self, first: int, last: int) -> str:
@@ -63,7 +63,7 @@ class Text:
         return "".join(pieces)
 
     def name(self, first: int, last: int) -> str | None:
-        """A column's name, with names before it; ``None`` if the words are no such thing."""
+        """Returns a qualified column name; ``None`` if the tokens are none."""
         parts = []
         for at in range(first, last + 1):
             if (at - first) % 2:
@@ -75,7 +75,7 @@ class Text:
         return "".join(parts) if (last - first) % 2 == 0 else None
 
     def closing(self, opening: int) -> int | None:
-        """The index of the bracket that closes the one at ``opening``; ``None`` if that is far away, or nowhere."""
+        """Returns the index of the bracket that closes the one at ``opening``; ``None`` if there is none nearby."""
         depth = 0
         for at in range(opening, min(len(self.words), opening + MAX_SAID)):
             depth += {"(": 1, ")": -1}.get(self.words[at].text, 0)
@@ -84,7 +84,7 @@ class Text:
         return None
 
     def arguments(self, opening: int, closing: int) -> list[tuple[int, int]]:
-        """Index of first and last word of each argument between two brackets."""
+        """Returns the first and last token of each argument between two brackets."""
         found, begin, depth = [], opening + 1, 0
         for at in range(opening + 1, closing + 1):
             text = self.words[at].text
@@ -95,7 +95,7 @@ class Text:
         return found if closing > opening + 1 else []
 
     def duration(self, first: int, last: int) -> str | None:
-        """A constant length of time, like ``10 minutes``; ``None`` if the words are none, or one of months."""
+        """Returns a constant duration, like ``10 minutes``; ``None`` if the tokens are none, or one of months."""
         if self.upper(first) != "INTERVAL" or last != first + 2:
             return None
         amount = self.words[first + 1]

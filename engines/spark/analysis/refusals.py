@@ -1,4 +1,4 @@
-"""Refuses operators that a transform cannot be made of, each with the reason and what to write instead."""
+"""Refuses operators that a transform cannot have, each with the reason and the alternative."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engines.spark.analysis.tree import Node
 
 
 class Refused(Invalid):
-    """A query that is not analysed, with the part of it that is at fault, if that is one."""
+    """A query that is not analysed, with the faulty part, if there is one."""
 
     node: Node | None = None
     at: tuple[int, int] | None = None
@@ -21,7 +21,7 @@ class Refused(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a known operator cannot be used, and what to do instead."""
+    """Why a known operator cannot be used, and the alternative."""
 
     code: str
     message: str
@@ -138,7 +138,7 @@ AS_OF: Final = Refusal(
 
 
 def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
-    """Of an as-of join by time onto an input of which rows can be taken back."""
+    """Refuses an as-of join by time onto an input whose rows can be retracted."""
     return Refusal(
         "as-of-changelog", f"input {alias} is a changelog: an as-of join would match its retractions",
         f"temporalTables: [{{name: {alias}, primaryKey: [{', '.join(keys)}]}}], and match by {alias}.valid_from",
@@ -146,7 +146,7 @@ def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
 
 
 def as_of_unsaid(alias: str, keys: Sequence[str]) -> Refusal:
-    """Of the same where the chain does not say whether they can: of the query it cannot be judged yet."""
+    """Refuses the same join where the chain does not state whether they can, so the query cannot be checked yet."""
     return Refusal(
         "as-of-unsaid",
         f"the chain of input {alias} does not say whether its rows can be taken back: when one is, a pull refuses the "
@@ -155,7 +155,7 @@ def as_of_unsaid(alias: str, keys: Sequence[str]) -> Refusal:
 
 
 def placed(key: Node, operator: Node) -> Node:
-    """What to show: Spark knows the places of expressions, but says those of other columns for a bare one."""
+    """Returns the node to show: Spark reports other places for a bare column."""
     return operator if key.kind == "AttributeReference" else key
 
 

@@ -1,4 +1,4 @@
-"""Holds what is known of an operator's output in the walk over a plan: columns, times, origins of columns. Pure."""
+"""Represents the known properties of an operator's output: columns, times, origins of columns. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Origins: TypeAlias = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Of all inputs, by alias; of one that is not named nothing is known."""
+    """The readings of all inputs, by alias; an input without one is unknown."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
     """Name of the column that says whether a row adds or takes back."""
@@ -29,7 +29,7 @@ class Readings:
     """Name of the column that numbers the rows of an input's chain, each with another number."""
 
     def can_change(self, alias: str) -> bool | None:
-        """As the query sees the input: events stay."""
+        """Whether rows can be retracted in the query's view of the input, where events are final."""
         return False if alias in self.logs else self.changes.get(alias)
 
 
@@ -39,7 +39,7 @@ UNKNOWN: Final = Readings()
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What is known of an operator's output."""
+    """The known properties of an operator's output."""
 
     scope: Scope
     columns: tuple[tuple[str, int], ...]
@@ -73,14 +73,14 @@ def timed(value: Value) -> bool:
 
 
 def time_of(value: Value) -> Influence:
-    """The time that a key holds, a window's by its start or else its end; empty when there is none."""
+    """Returns the time of a key, a window's start or else its end; empty when there is none."""
     if isinstance(value, Fields):
         return next((part for part in value.of if part), {})
     return path_of(value)
 
 
 def path_of(value: Value) -> Influence:
-    """The influence of a plain column; empty when there is none."""
+    """Returns the influence of a plain column; empty when there is none."""
     return value if isinstance(value, Mapping) else {}
 
 

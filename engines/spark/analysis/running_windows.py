@@ -26,7 +26,7 @@ PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"
 
 
 def judged(window: Node, below: Relation) -> Relation | Finding:
-    """The relation of a window operator all of whose functions can be kept up in the order of event time."""
+    """Returns the relation of a window operator all of whose functions can be maintained in the order of event time."""
     order = window.expressions("orderSpec")
     time = path_of(influence(order[0].only, below.scope)) if order else {}
     identity = order[0].only.id if order else None
@@ -106,7 +106,7 @@ def _rows(bound: Node) -> int | None:
 def misplaced(
     root: Node, shared: Mapping[int, Node], cores: Sequence[Core], time: Influence, column: str
 ) -> list[Finding]:
-    """Why windows over all history, as the walk met them, cannot be kept up in their place in the whole plan.
+    """Lists why windows over all history that the walk met cannot be maintained at their place in the whole plan.
 
     ``time``: of the output's event time, the column named ``column``.
     """

@@ -1,4 +1,4 @@
-"""Reads ``SET odf.x = y`` at the head of ``preprocess``: what a source's author declares on event times.
+"""Reads ``SET odf.x = y`` at the head of ``preprocess``: the declarations of a source's author on event times.
 
 They stand where those of a transform stand (``declarations``); declarations without a query after them are all that is
 said, and rows go on as they were read. Pure.
@@ -33,7 +33,7 @@ class SourceDeclarations:
 
 
 def read_source(transform: Transform | None) -> tuple[Transform | None, SourceDeclarations]:
-    """The query without its declarations, ``None`` where there is none, and the declarations. Raises Invalid."""
+    """Returns the query without its declarations, ``None`` for no query, and the declarations. Raises Invalid."""
     if transform is None:
         return None, SourceDeclarations()
     said = SourceDeclarations()

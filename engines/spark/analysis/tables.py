@@ -38,7 +38,7 @@ RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """How a changing table is kept up."""
+    """How a changing table is maintained."""
 
     keys: tuple[str, ...]
     """Columns of the output that tell its rows, or groups of rows, apart."""
@@ -59,7 +59,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The operator that makes a table, as the walk met it."""
+    """The operator that makes a table, as the walk found it."""
 
     node: Node
     below: Relation
@@ -71,7 +71,7 @@ def table_shape(
     root: Node, shared: Mapping[int, Node], cores: Sequence[Core], relation: Relation, paths: Sequence[str],
     temporal: Collection[str] = (), known: Mapping[int, str] | None = None,
 ) -> TableShape | Finding:  # fmt: skip
-    """The shape of a whole plan, or why it is none. ``temporal``: inputs that are seen as versions.
+    """Returns the shape of a whole plan, or why it has none. ``temporal``: inputs that are seen as versions.
 
     ``known``: of an operator that windows are keys of; by the place of a key the column that is known to say it.
     """
@@ -260,7 +260,7 @@ def _bare(core: Node) -> Mapping[str, str] | None:
 
 
 def merged_by(part: Node) -> str | None:
-    """What merges an aggregate of parts with another; ``None``: nothing does."""
+    """Returns the function that merges an aggregate of parts with another; ``None`` if there is none."""
     function = part.children[0]
     wide = function.kind == "Sum" and may_be_wide(function.only)
     return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)

@@ -48,7 +48,7 @@ class Node:
 
     @property
     def type_name(self) -> str:
-        """Of a simple type, as Spark writes it; empty for arrays, structs and maps, which the JSON spells out."""
+        """The name of a simple type, as Spark writes it; empty for arrays, structs and maps."""
         stated = self.fields.get("dataType")
         return stated if isinstance(stated, str) else ""
 
@@ -69,7 +69,7 @@ class Node:
 
 
 def parse_plan(text: str | bytes, zones: Mapping[str, Any] | None = None) -> Node:
-    """The tree of a plan's JSON. Raises Invalid for a plan over the limits or one that is not of this form.
+    """Parses a plan's JSON. Raises Invalid for a plan over the limits or not of this form.
 
     ``zones``: rules by name, which conversions from and to local time then have in a field of that name.
     """
@@ -100,7 +100,7 @@ def _equip(plan: list[Any], zones: Mapping[str, Any]) -> None:
 
 
 def build(nodes: Sequence[Any]) -> Node:
-    """A tree from its preorder list. Raises Invalid."""
+    """Builds a tree from its preorder list. Raises Invalid."""
     stack: list[tuple[Node, int]] = []
     for fields in reversed(nodes):
         try:
@@ -124,7 +124,7 @@ Step: TypeAlias = int | tuple[int | str, ...]
 
 
 def way_to(root: Node, wanted: Node) -> tuple[Step, ...] | None:
-    """From the root of a plan to a node that was read out of the same JSON; ``None`` if it was not."""
+    """Returns the path from the root of a plan to a node of the same JSON; ``None`` if it is not in it."""
     if root.fields is wanted.fields:
         return ()
     for number, child in enumerate(root.children):
@@ -159,7 +159,7 @@ def temp_view(view: Node) -> str:
 
 
 def same(one: Node, other: Node) -> bool:
-    """Whether two expressions are the same computation, as far as their JSON tells."""
+    """Whether two expressions are the same computation, as far as their JSON shows."""
     alike = (
         one.kind == other.kind
         and one.id == other.id

@@ -1,4 +1,4 @@
-"""Walks through the operators of an analysed plan from the inputs up, with what is known of event time.
+"""Walks through the operators of an analysed plan from the inputs up, and derives how event time passes through.
 
 Each operator has one rule; an operator without a rule is refused. New shapes are new rules. The walk collects every
 finding instead of stopping at the first, so that a person mends a query once.
@@ -132,11 +132,11 @@ class Walk:
         return self.go(plan)
 
     def alias_of(self, node: Node) -> str | None:
-        """Of the input that an operator reads; ``None`` for other operators."""
+        """Returns the alias of the input that an operator reads; ``None`` for other operators."""
         return alias if node.kind == "View" and (alias := temp_view(node)) in self.event_times else None
 
     def go(self, node: Node) -> Relation:
-        """The relation that an operator makes of its children's."""
+        """Returns an operator's relation, derived from its children's."""
         if (alias := self.alias_of(node)) is not None:
             return self._input(alias, node)
         for name in _EXPRESSIONS.get(node.kind, ()):
@@ -416,7 +416,7 @@ class Walk:
         return merged(branches)
 
     def occurrence(self, path: int) -> int:
-        """The first of all paths that are of one occurrence of an input."""
+        """Returns the first of the paths of the same occurrence of an input."""
         while path in self.copies:
             path = self.copies[path]
         return path

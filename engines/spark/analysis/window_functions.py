@@ -22,7 +22,7 @@ ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rows that one function looks at, relative to its own."""
+    """The rows that one function reads, relative to its own."""
 
     function: str
     by_range: bool
@@ -34,7 +34,7 @@ class Frame:
 
 
 def relation_of(window: Node, below: Relation) -> Relation | None:
-    """Of a window operator; ``None`` when what it looks at has no bound in event time."""
+    """Returns the relation of a window operator; ``None`` when its frame has no bound in event time."""
     made = window.expressions("windowExpressions")
     keys = window.expressions("partitionSpec")
     times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
@@ -224,7 +224,7 @@ def _called(frame: Frame) -> str:
 
 
 def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
-    """By ``id()`` of each ``Window`` operator the expression ids wanted from below; ``None``: all of them."""
+    """Returns by ``id()`` of each ``Window`` operator the expression ids needed from below; ``None``: all of them."""
     found: dict[int, frozenset[int] | None] = {}
     stack: list[tuple[Node, frozenset[int] | None]] = [(root, None)]
     while stack:

@@ -1,4 +1,4 @@
-"""Computes with ``java.math.BigInteger`` in Catalyst expressions: what is worked out once for every group.
+"""Computes with ``java.math.BigInteger`` in Catalyst expressions that are evaluated once for every group.
 
 Expressions call the methods of the JDK (``Invoke``), so nothing has to be compiled or shipped, and executors of a
 cluster have it too. Every method returns an expression (a JVM object); nothing is computed here.
@@ -45,28 +45,28 @@ class BigIntegers:
         return self.of_long(self._literal(value, self._long))
 
     def of_long(self, value: Any) -> Any:
-        """Of a BIGINT; null counts as 0."""
+        """Converts a BIGINT; null counts as 0."""
         return self._static(self._integer, self._big, "valueOf", self._or_zero(value))
 
     def limbs(self, sums: Sequence[Any], width: int) -> Any:
-        """What sums of limbs stand for, in units of the grid; the lowest first."""
+        """Combines sums of limbs, lowest first, to a number in units of the grid."""
         total = self.of_long(sums[-1])
         for each in reversed(sums[:-1]):
             total = self.add(self.shifted(total, width), self.of_long(each))
         return total
 
     def unscaled(self, value: Any, scale: int) -> Any:
-        """Of a DECIMAL the whole number that it is, without its point."""
+        """Returns the unscaled whole number of a DECIMAL."""
         exact = self._call(value, "toJavaBigDecimal", self._exact)
         return self._call(self._call(exact, "setScale", self._exact, self._number(scale)), "unscaledValue", self._big)
 
     def limb(self, whole: Any, number: int, width: int, last: bool) -> Any:
-        """So many bits of a whole number as a BIGINT, the lowest first; the last one has its sign."""
+        """Returns bits of a whole number as a BIGINT, lowest limb first; the last limb has the sign."""
         part = self._call(self.shifted(whole, -width * number), "longValue", self._long)
         return part if last else self._expressions.BitwiseAnd(part, self._literal(2**width - 1, self._long))
 
     def decimal(self, whole: Any, scale: int, by: Any, kind: Any, tries: bool) -> Any:
-        """``whole / by`` as a DECIMAL of a type, as Spark divides; ``whole`` has ``scale`` digits behind its point.
+        """Divides ``whole / by`` to a DECIMAL of a type, as Spark divides; ``whole`` has scale ``scale``.
 
         What does not fit is an error; with ``tries`` null.
         """
@@ -96,7 +96,7 @@ class BigIntegers:
         return self._call(value, "abs", self._big)
 
     def shifted(self, value: Any, bits: Any) -> Any:
-        """To the left. ``bits``: an expression or a number."""
+        """Shifts to the left. ``bits``: an expression or a number."""
         return self._call(value, "shiftLeft", self._big, self._number(bits))
 
     def stored(self, value: Any) -> Any:
@@ -106,9 +106,8 @@ class BigIntegers:
         return self._new(self._integer, self._big, column)
 
     def sum_of(self, values: Any, element: Any, fields: Sequence[int | None]) -> Any:
-        """The sum over an array (of elements of type ``element``) of the product of one or two doubles each, a field
-        of the element or (``None``) the element itself; in units of two to ``FINEST`` for each factor.
-        """
+        """Sums over an array (of elements of type ``element``) the product of one or two doubles each, a field of the
+        element or (``None``) the element itself; in units of two to ``FINEST`` for each factor."""
         fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId
         variable = self._expressions.NamedLambdaVariable
         cell = self._jvm.java.util.concurrent.atomic.AtomicReference
@@ -126,7 +125,7 @@ class BigIntegers:
         return self._expressions.ArrayAggregate(values, self.whole(0), merge, finish)
 
     def rounded(self, number: Any, by: Any, exponent: int) -> Any:
-        """``number / by * 2**exponent`` as the nearest double; ``by`` is positive."""
+        """Returns ``number / by * 2**exponent`` as the nearest double; ``by`` is positive."""
         shift = self._sum(self._number(_BITS), self._bits(by), self._minus(self._bits(number)))
         whole = self.shifted(self._call(number, "abs", self._big), self._at_least_zero(shift))
         by = self.shifted(by, self._at_least_zero(self._minus(shift)))
@@ -135,8 +134,9 @@ class BigIntegers:
         return self.with_sign(size, number)
 
     def root(self, number: Any, by: Any, exponent: int) -> Any:
-        """The root of ``number / by * 2**exponent`` as the nearest double. ``number`` is not negative, ``by`` positive,
-        the exponent even.
+        """Returns the root of ``number / by * 2**exponent`` as the nearest double.
+
+        ``number`` is not negative, ``by`` positive, the exponent even.
         """
         bits = self._sum(self._number(2 * _BITS), self._bits(by), self._minus(self._bits(number)))
         half = self._static(self._math, self._int, "floorDiv", bits, self._number(2))
@@ -147,26 +147,26 @@ class BigIntegers:
         return self._scaled(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
 
     def scaled(self, number: Any, exponent: int) -> Any:
-        """``number * 2**exponent`` as the nearest double, which is not below the normal ones."""
+        """Returns ``number * 2**exponent`` as the nearest double, which is not below the normal ones."""
         value = self._call(number, "doubleValue", self._double)
         return self._static(self._math, self._double, "scalb", value, self._number(exponent))
 
     def divided(self, number: Any, by: Any, exponent: int) -> Any:
-        """``rounded`` where ``by`` has up to 40 bits: a fixed shift is room enough, and its plan a third as large."""
+        """Computes ``rounded`` where ``by`` has up to 40 bits: a fixed shift suffices, in a plan a third as large."""
         whole = self.shifted(self.absolute(number), _ROOM)
         quotient, rest = (self._call(whole, name, self._big, by) for name in ("divide", "mod"))
         size = self._scaled(quotient, rest, self._number(exponent - 1 - _ROOM))
         return self.with_sign(size, number)
 
     def root_of(self, number: Any, by: Any, exponent: int) -> Any:
-        """``root`` where ``by`` has up to 40 bits: with a fixed shift, as ``divided``."""
+        """Computes ``root`` where ``by`` has up to 40 bits: with a fixed shift, as ``divided``."""
         whole = self.shifted(number, 2 * _ROOM)
         root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
         rest = self.minus(whole, self.times(self.times(root, root), by))
         return self._scaled(root, rest, self._number(exponent // 2 - 1 - _ROOM))
 
     def with_sign(self, size: Any, of: Any) -> Any:
-        """The double ``size`` with the sign of a whole number."""
+        """Returns the double ``size`` with the sign of a whole number."""
         return self._static(self._math, self._double, "copySign", size, self._call(of, "doubleValue", self._double))
 
     def _scaled(self, whole: Any, rest: Any, exponent: Any) -> Any:
@@ -176,7 +176,7 @@ class BigIntegers:
         return self._static(self._math, self._double, "scalb", number, exponent)
 
     def sign(self, value: Any) -> Any:
-        """-1, 0 or 1, an INT."""
+        """Returns -1, 0 or 1, an INT."""
         return self._call(value, "signum", self._int)
 
     def _bits(self, value: Any) -> Any:

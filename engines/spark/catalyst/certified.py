@@ -1,4 +1,4 @@
-"""Computes sums, means and variances of doubles as a few lossless sums, with a bound of what was left out.
+"""Computes sums, means and variances of doubles as a few lossless sums, with a bound of the remainder.
 
 A double is cut at fixed powers of two by adding and subtracting a constant, which rounds it there; sums of the pieces
 are exact in any order, since each has fewer than 54 bits in units of its place. What is below the last place is not
@@ -87,7 +87,7 @@ def _piece(call: Call, whole: str, name: str, at: int, skipped: int = 0) -> str:
 
 
 def counted(call: Call) -> list[str]:
-    """Texts of the sums as BIGINT in units of their places, and of the bound; null where it says nothing."""
+    """Builds SQL for the sums as BIGINT in units of their places, and for the bound; null where it is unknown."""
     made = [_units(BOUNDED.numbers, call, "a", at) for at in range(BOUNDED.numbers.limbs)]
     if call.kind in SPREADS:
         made += [_units(BOUNDED.products, call, "q", at) for at in range(BOUNDED.products.limbs)]
@@ -106,7 +106,7 @@ def _units(grid: Grid, call: Call, name: str, at: int) -> str:
 
 
 def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
-    """The sums as whole numbers in BINARY."""
+    """Converts the sums to whole numbers in BINARY."""
     terms = {"ta": ("wa", BOUNDED.numbers)} | ({"tq": ("wq", BOUNDED.products)} if call.kind in SPREADS else {})
     found = {}
     for name, (part, grid) in terms.items():
@@ -116,7 +116,7 @@ def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str,
 
 
 def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
-    """The least and the greatest that a value, without its divisor, may be; BINARY."""
+    """Bounds a value from below and above, without its divisor; BINARY."""
     total, off = big.read(column[call.name("ta")]), big.of_long(column[call.name("off")])
     if call.kind not in SPREADS:
         total = big.shifted(total, BOUNDED.numbers.low - _BOUND)

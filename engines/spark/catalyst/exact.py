@@ -45,7 +45,7 @@ Plan = TypeVar("Plan")
 
 
 def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], exact: bool = True) -> Answer:
-    """What ``run`` gives for an analysed plan whose aggregates are exact; it may be called three times.
+    """Runs an analysed plan whose aggregates are exact by ``run``, which may be called three times.
 
     ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
     """
@@ -58,7 +58,7 @@ def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], 
 
 
 def first_exact(plans: Iterable[Plan], run: Callable[[Plan], Answer]) -> Answer:
-    """What ``run`` gives for the first of some plans that has no sum out of its bounds."""
+    """Runs the first of several plans whose sums all stay within their bounds."""
     fault: PySparkException | None = None
     for made in plans:
         try:
@@ -87,7 +87,7 @@ _OVERFLOWS: Final = frozenset({"ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANG
 
 
 def complete_plan(session: SparkSession, plan: Any) -> Any:
-    """The plan whose sums are exact for whatever numbers there are, and can be merged."""
+    """Builds the plan whose sums are exact for any numbers, and can be merged."""
     return _Exact(session, COMPLETE).plan(plan)
 
 

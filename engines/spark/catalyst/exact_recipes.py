@@ -1,4 +1,4 @@
-"""Builds the expressions that compute one aggregate exactly: projections below it, sums, and what is made of them.
+"""Builds the expressions that compute one aggregate exactly: projections below it, sums, and their combination.
 
 Texts of SQL where SQL can say it, ``BigIntegers`` where it cannot. Made once for a JVM and a kind of call, over columns
 with ids of their own, and then used in any plan. ADR 20.

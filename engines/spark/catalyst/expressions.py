@@ -15,7 +15,7 @@ from engines.spark.catalyst.plans import inlined, items, jvm_object, kind_of
 
 
 def skip_commands(session: SparkSession) -> Any:
-    """What tells Spark to analyse a plan and to run nothing of it."""
+    """Returns the option that makes Spark analyse a plan and run nothing of it."""
     return jvm_object(session, "org.apache.spark.sql.execution.CommandExecutionMode.SKIP", lambda skip: skip())
 
 
@@ -32,48 +32,48 @@ class Catalyst:
         self._tag = jvm_object(session, "org.apache.spark.sql.catalyst.trees.TreeNodeTag")("odf.asked")
 
     def inlined(self, plan: Any) -> Any:
-        """With common table expressions written out where they are used."""
+        """Expands common table expressions where they are used."""
         return inlined(self._session, plan)
 
     def analysed(self, plan: Any) -> Any:
-        """With all that is new in it resolved. Raises Spark's AnalysisException."""
+        """Resolves all new nodes of a plan. Raises Spark's AnalysisException."""
         return self._state.executePlan(plan, self._skip).analyzed()
 
     def read(self, text: str) -> Any:
         return self._state.sqlParser().parseExpression(text)
 
     def named(self, expression: Any, name: str) -> Any:
-        """A resolved expression under a name of our own."""
+        """Aliases a resolved expression with a name of our own."""
         fresh, none, empty = self._expressions.NamedExpression.newExprId(), self._jvm.scala.Option.empty(), self.empty()
         return self._expressions.Alias(expression, name, fresh, empty, none, empty)
 
     def under(self, expression: Any, column: Any) -> Any:
-        """A resolved expression under the name and the id of a column."""
+        """Aliases a resolved expression with the name and the id of a column."""
         none, empty = self._jvm.scala.Option.empty(), self.empty()
         return self._expressions.Alias(expression, column.name(), column.exprId(), empty, none, empty)
 
     def note(self, made: Any, text: str) -> None:
-        """Leave at an operator what was asked by the one that it was made for; it stays when what is below changes."""
+        """Attaches a text about its origin to an operator; it stays when the children change."""
         made.setTagValue(self._tag, text)
 
     def noted(self, node: Any) -> str | None:
-        """What ``note`` left at an operator, if anything."""
+        """Returns the text that ``note`` attached to an operator, if any."""
         found = node.getTagValue(self._tag)
         return str(found.get()) if found.isDefined() else None
 
     def over(self, function: str, window: Any, name: str) -> Any:
-        """``function OVER window AS name``: the function as a text, the window as it stands in a plan."""
+        """Builds ``function OVER window AS name``: the function as a text, the window as in a plan."""
         return self.named(self._expressions.WindowExpression(self.read(function), window), name)
 
     def window(self, like: Any, by_range: bool, low: str, high: str) -> Any:
-        """The partition and order of a window, with another frame; bounds are ``Unbounded…`` or ``CurrentRow``."""
+        """Builds a window like another with a new frame; bounds are ``Unbounded…`` or ``CurrentRow``."""
         classes = self._expressions
         kind = "RangeFrame" if by_range else "RowFrame"
         frame = classes.SpecifiedWindowFrame(self._one(kind), self._one(low), self._one(high))
         return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), frame)
 
     def reaching(self, like: Any) -> Any | None:
-        """A window whose frame of rows begins after its own row, or ends before it, with that row and those between."""
+        """Extends a frame of rows that begins after its own row, or ends before it, to that row."""
         frame = like.frameSpecification()
         classes, rows, own = self._expressions, self._one("RowFrame"), self._one("CurrentRow")
         if not kind_of(frame.frameType()).startswith("RowFrame"):
@@ -107,12 +107,12 @@ class Catalyst:
 
 
 def over_as_sql(window: Any) -> str:
-    """The functions of a window operator."""
+    """Formats the functions of a window operator as SQL."""
     return ", ".join(str(each.child().sql()) for each in items(window.windowExpressions()))
 
 
 def column(plan: Any, name: str) -> Any | None:
-    """The output attribute of that name."""
+    """Returns the output attribute of that name."""
     return next((each for each in items(plan.output()) if each.name() == name), None)
 
 
@@ -122,7 +122,7 @@ def _rows(bound: Any) -> int:
 
 
 def parts(expression: Any) -> list[Any]:
-    """An expression and all below it, in preorder."""
+    """Lists an expression and all below it, in preorder."""
     found = [expression]
     for child in items(expression.children()):
         found.extend(parts(child))

@@ -1,4 +1,4 @@
-"""Splits an aggregation into bare aggregates, which can be merged, and what a query computes of them. JVM plans.
+"""Splits an aggregation into bare aggregates, which can be merged, and the expressions over them. JVM plans.
 
 ``sum(v) / count(*)`` cannot be merged, its sum and its count can. So over inputs that only grow a table keeps the bare
 aggregates of each key, and evaluates the rest of the query over them whenever they change.
@@ -20,7 +20,7 @@ from engines.spark.rows.tables import frame_of_rows
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """A query whose only aggregation stands under projections and filters."""
+    """A query whose only aggregation is below projections and filters."""
 
     session: SparkSession
     plan: Any
@@ -31,7 +31,7 @@ class Partials:
         return cls(session, inlined(session, plan))
 
     def merge(self) -> dict[str, str]:
-        """By name of each part the function that merges it."""
+        """Returns by name of each part the function that merges it."""
         kinds = [kind_of(part.aggregateFunction()) for part in _aggregates(_core(self.plan))]
         return {f"{BARE_PART}{number}": LISTS if kind == "CollectList" else MERGED_BY[kind]
                 for number, kind in enumerate(kinds)}  # fmt: skip
@@ -49,7 +49,7 @@ class Partials:
         return carried(self.session, bare, (HIDDEN_ROUND,)).toArrow()
 
     def whole(self, parts: pa.Table) -> pa.Table:
-        """The query's result for given parts, which have a column ``HIDDEN_ROUND``; so has the result."""
+        """Computes the query's result for given parts; both have a column ``HIDDEN_ROUND``."""
         names = [name for name in parts.column_names if name != HIDDEN_ROUND]
         frame = frame_of_rows(self.session, parts).selectExpr(*names)
         source = frame._jdf.queryExecution().analyzed()

@@ -38,7 +38,7 @@ _KNOWN: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
 
 
 def jvm_object(session: SparkSession, name: str, make: Callable[[Any], Any] = lambda found: found) -> Any:
-    """What ``name`` stands for, a class or a static member of one; or what ``make`` makes of that, if it is a constant.
+    """Returns a class or static member by name; or the result of ``make`` for it, cached, if that is a constant.
 
     Once for each JVM, since every step of a dotted name is a round trip. What is kept holds nothing of a session or a
     query, and goes with the gateway that it was looked up through. One ``make`` for each name.
@@ -50,13 +50,13 @@ def jvm_object(session: SparkSession, name: str, make: Callable[[Any], Any] = la
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    """A DataFrame over a plan. Never call it with a command: that would run it."""
+    """Makes a DataFrame over a plan. Never call it with a command: that would run it."""
     dataset = jvm_object(session, "org.apache.spark.sql.classic.Dataset.ofRows")(session._jsparkSession, plan)
     return DataFrame(dataset, session)
 
 
 def json_of(plan: Any) -> str:
-    """The plan as ``parse_plan`` reads it.
+    """Encodes the plan as ``parse_plan`` reads it.
 
     Spark writes null for the rows of an ``Expand`` that it made over a UNION, since they are lists of another class
     then: they are written here, each expression by itself.
@@ -79,7 +79,7 @@ def _operators(plan: Any) -> Iterator[Any]:
 
 
 def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
-    """(line, column) of an operator or expression in its text, both from one; ``None`` if the plan does not say.
+    """Returns (line, column) of an operator or expression in its text, both from one; ``None`` if unknown.
 
     The plan's JSON has no positions, so the node is looked up in the plan: where ``root``, read from that JSON, has it.
     """
@@ -89,8 +89,8 @@ def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
 
 
 def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
-    """The operator or expression of the JVM that a node of ``root``, read from the plan's JSON, was made from; ``None``
-    if it is not where the JSON shows it.
+    """Finds the operator or expression of the JVM that a node of ``root``, read from the plan's JSON, was made from;
+    ``None`` if it is not at the place in the JSON.
     """
     way = way_to(root, wanted)
     if way is None:
@@ -103,13 +103,13 @@ def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
 
 
 def origin_of(node: Any) -> tuple[int, int] | None:
-    """(line, column) of an operator or expression, both from one, if Spark knows them."""
+    """Returns (line, column) of an operator or expression, both from one, if Spark knows them."""
     said = _ORIGIN.match(str(node.origin().toString()))
     return (int(said[1]), int(said[2]) + 1) if said is not None else None
 
 
 def text_of(node: Any) -> str | None:
-    """The text that an operator or expression was parsed from, all of it, if Spark knows that."""
+    """Returns the whole text that an operator or expression was parsed from, if Spark knows it."""
     text = node.origin().sqlText()
     return str(text.get()) if text.isDefined() else None
 
@@ -170,7 +170,7 @@ def items(sequence: Any) -> list[Any]:
 
 
 def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
-    """The query with the hidden columns of its inputs as its last columns: facts of the row that each came from.
+    """Adds the hidden columns of a query's inputs as its last columns: facts of the row of origin.
 
     Rows are only grouped, ranked or made distinct together with others that agree in them, but for ``HIDDEN_ROW``.
     Spark resolves columns by id, so they need no place in any list that a person wrote.
@@ -179,7 +179,7 @@ def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame
 
 
 def widened(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
-    """The plan of ``carried``, of one without common table expressions."""
+    """Builds the plan of ``carried``, for one without common table expressions."""
     below, hidden = _carry(session, plan, names)
     sequence = plan.output()
     for attribute in hidden:
@@ -261,7 +261,7 @@ def _named(attributes: Sequence[Any], name: str) -> Any:
 
 
 def inlined(session: SparkSession, plan: Any) -> Any:
-    """With common table expressions written in where they are used."""
+    """Expands common table expressions where they are used."""
     return jvm_object(session, _INLINE, lambda rule: _always(session, rule)).apply(plan)
 
 
@@ -277,7 +277,7 @@ def project(session: SparkSession, columns: Any, child: Any) -> Any:
 
 
 def kind_of(node: Any) -> str:
-    """The class of an operator or expression, without its package."""
+    """Returns the class of an operator or expression, without its package."""
     return str(node.getClass().getSimpleName())
 
 
@@ -286,7 +286,7 @@ def is_aggregate(expression: Any) -> bool:
 
 
 def replaced(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[tuple[Any, Any]]) -> Any:
-    """An expression over what an aggregation gave: ``known`` pairs its aggregates with columns, ``keys`` its keys."""
+    """Rewrites an expression over an aggregation's output: ``known`` pairs aggregates with columns, ``keys`` keys."""
     for whole, column in known:
         if expression.fastEquals(whole):
             return column

@@ -43,7 +43,7 @@ _COUNTS: Final = frozenset({"Count", "CountIf"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How the value of a function is made of parts of rows."""
+    """How the value of a function is computed from parts of rows."""
 
     function: str
     """That merges them, or picks one."""
@@ -75,18 +75,18 @@ class Stage:
 
 
 class Staged(Protocol):
-    """A query whose windows over all history are gone through from the inputs up."""
+    """A query whose windows over all history are evaluated from the inputs up."""
 
     def stage(self) -> Stage:
-        """What the lowest of them is made of; runs everything below it."""
+        """Returns the rows below the lowest window; runs everything below it."""
         ...
 
     def filled(self, rows: pa.Table) -> Staged:
-        """The query with that window's rows, which have columns ``COLUMN`` and ``VALUE``, in its place."""
+        """Returns the query with that window replaced by its rows, which have columns ``COLUMN`` and ``VALUE``."""
         ...
 
     def result(self) -> pa.Table:
-        """Once there is no such window any more."""
+        """Returns the result, once no such window is left."""
         ...
 
 

@@ -25,7 +25,7 @@ _WAS: Final = "odf.type"
 
 
 def struct_type(schema: pa.Schema) -> spark.StructType:
-    """How to read Parquet columns of ``schema``. Raises Invalid for a type that Spark cannot read."""
+    """Returns the type to read Parquet columns of ``schema``. Raises Invalid for a type that Spark cannot read."""
     return spark.StructType([_field(field.name, field.type) for field in schema])
 
 
@@ -83,7 +83,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
 
 
 def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.Schema:
-    """The types in which a slice holds what a query gives; computed times in units of ``finest``.
+    """Returns the types of a query's columns in a slice; computed times in units of ``finest``.
 
     Raises Invalid for a type that a dataset does not have.
     """
@@ -93,7 +93,7 @@ def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.
 
 
 def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.DataType:
-    """The type of what a query computes. Raises Invalid."""
+    """Returns the type of a computed column. Raises Invalid."""
     if _has_void(kind):
         raise Invalid(
             f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
@@ -152,7 +152,7 @@ def _logical(kind: pa.DataType, name: str, finest: str) -> pa.DataType:
 
 
 def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
-    """What Spark gave in the types of a slice; columns that ``types`` does not name stay.
+    """Converts Spark's output to the types of a slice; columns that ``types`` does not name stay.
 
     Raises Invalid, naming the column, where a value would not stay what it is.
     """
@@ -165,7 +165,7 @@ def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
 
 
 def exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
-    """The same values in type ``kind``. Raises Invalid where they are not the same."""
+    """Converts values to type ``kind``. Raises Invalid where one would change."""
     if column.type.equals(kind):
         return column
     try:

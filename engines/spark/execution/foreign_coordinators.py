@@ -1,4 +1,4 @@
-"""Serves coordinators that do not speak of blocks: makes blocks of what they say, keeps open rows in the checkpoint.
+"""Serves coordinators that do not send blocks: makes blocks of their requests, keeps open rows in the checkpoint.
 
 Such a coordinator gives only new slices and the watermarks of its blocks with their system times. Slices carry the
 system time of their block, so each watermark finds its place among them. Rows that are needed again cannot be mounted

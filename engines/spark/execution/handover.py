@@ -51,7 +51,7 @@ class _NewDerivation(Exception):
 def run_migration(
     session: SparkSession, request: MigrateRequest, control: RequestControl, caches: SharedCaches
 ) -> MigrateOutcome:
-    """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
+    """Runs a migration; ``session`` is this request's alone. Raises Environment, and Spark's faults of the engine."""
 
     def run() -> MigrateOutcome:
         try:

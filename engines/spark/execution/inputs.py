@@ -43,7 +43,7 @@ hold many times its size."""
 
 
 class Inputs:
-    """Of one request, by alias."""
+    """The inputs of one request, by alias."""
 
     def __init__(self, given: Sequence[TransformInput], query: Query, slices: SliceReader) -> None:
         self._given = {each.query_alias: each for each in given}
@@ -57,7 +57,7 @@ class Inputs:
         self._changes: set[str] = set()
 
     def views(self) -> list[InputView]:
-        """As the query is analysed over them."""
+        """Lists the views that the query is analysed over."""
         return [
             InputView(
                 alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
@@ -69,19 +69,19 @@ class Inputs:
 
     @property
     def changelogs(self) -> dict[str, bool | None]:
-        """By alias whether what the query sees of an input can be taken back; ``None``: not known."""
+        """Whether rows can be retracted in the query's view of each input, by alias; ``None``: not known."""
         return {alias: self.can_change(alias) for alias in self._given}
 
     def changelog(self, alias: str) -> bool | None:
         return self._given[alias].changelog
 
     def ranks_by_time(self, alias: str) -> bool:
-        """Whether event time ranks the rows of a key, also where they can be taken back."""
+        """Whether event time ranks the rows of a key, also where they can be retracted."""
         return bool(self._given[alias].by_time)
 
     @property
     def by_time(self) -> bool:
-        """Whether this is so of every input of which rows can be taken back."""
+        """Whether event time ranks the rows of every input whose rows can be retracted."""
         return all(self.ranks_by_time(alias) for alias in self._given if self.changelog(alias) is not False)
 
     def is_log(self, alias: str) -> bool:
@@ -89,11 +89,14 @@ class Inputs:
         return self._query.declarations.reading_of(alias) is Reading.LOG
 
     def can_change(self, alias: str) -> bool | None:
-        """Whether what the query sees of an input can be taken back; ``None``: not known."""
+        """Whether rows can be retracted in the query's view of the input; ``None``: not known."""
         return False if self.is_log(alias) else self.changelog(alias)
 
     def facts(self, ruling: Ruling, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
-        """What planning needs to know of the given blocks. Raises Invalid for an input that the query cannot take."""
+        """Collects the facts of the given blocks for planning.
+
+        Raises Invalid for an input that the query cannot take.
+        """
         found = []
         for alias, given in self._given.items():
             facts = tuple(self._block(block, given, ruling) for block in blocks[alias])
@@ -142,7 +145,8 @@ class Inputs:
         self._changes.add(alias)
 
     def hidden(self, reads: Mapping[str, Sequence[Read]]) -> tuple[str, ...]:
-        """What has to come with each row of a log, to put it in order and to mend its op: every column costs the JVM.
+        """Returns the columns needed to order the rows of a log and to fix their op; few, as every column costs the
+        JVM.
 
         Of one input, source and place are the same for all rows; so is op where many rows are all additions.
         """
@@ -166,8 +170,8 @@ class Inputs:
     def few(
         self, reads: Mapping[str, Sequence[Read]], versions: Mapping[str, pa.Table], numbered: bool
     ) -> tuple[dict[str, pa.Table], dict[str, int]] | None:
-        """What ``view`` shows of each input, in memory, beside versions, and how many columns the query sees of each;
-        ``None``: of some it is too much. ``numbered``: each input has its number.
+        """Returns the tables that ``view`` shows of each input, in memory, with versions, and how many columns the
+        query sees of each; ``None``: one is too large. ``numbered``: each input has its number.
         """
         found: dict[str, pa.Table] = {}
         for number, (alias, each) in enumerate(reads.items()):
@@ -223,5 +227,5 @@ def _input_schema(given: TransformInput) -> pa.Schema:
 
 
 def micros(instant: Instant) -> int:
-    """Whole milliseconds, rounded towards the past: an earlier watermark promises less, so it is always true."""
+    """Converts to whole milliseconds, rounded down: an earlier watermark promises less, so it is always true."""
     return instant // _NANOS * MILLISECOND

@@ -1,4 +1,4 @@
-"""Runs a query over all blocks up to a cut without emitting rows: finds what it would have, had it always run.
+"""Runs a query over all blocks up to a cut without emitting rows: computes the state of an uninterrupted run.
 
 State is a function of the cut, so it is made from the blocks, a few at a time.
 Spec: docs/spec/engine-semantics.md#state, #handover.
@@ -49,7 +49,7 @@ CHUNK: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a query would have, had it always run up to a cut."""
+    """The state of a query after an uninterrupted run up to a cut."""
 
     checkpoint: Checkpoint
     tables: Mapping[str, Kept]
@@ -58,7 +58,7 @@ class Rebuilt:
 
 
 class Replay(Transaction):
-    """A query over all blocks up to a cut, of which nothing is to be emitted."""
+    """A query over all blocks up to a cut that emits nothing."""
 
     _ruling: Ruling
     """Known once the query was analysed."""
@@ -81,15 +81,15 @@ class Replay(Transaction):
 
     @property
     def windows(self) -> Mapping[str, InputWindows]:
-        """By alias, if late rows correct windows; known once the query was analysed."""
+        """The windows by alias, if late rows correct windows; known after the query was analysed."""
         return windows_of(self._ruling, self._query.declarations)
 
     def changes(self, shape: Classification) -> bool | None:
-        """Whether output rows can be taken back; ``None``: not known."""
+        """Whether output rows can be retracted; ``None``: not known."""
         return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
 
     def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
-        """If output before ``since`` (microseconds) is out. Raises Invalid."""
+        """Rebuilds the state when output before ``since`` (microseconds) is emitted. Raises Invalid."""
         facts = self._inputs.facts(self._ruling, self._blocks(State()))
         if shape.table is not None:
             return self._rebuilt_table(shape, shape.table, facts, since)
@@ -187,7 +187,7 @@ class Replay(Transaction):
         return accumulate(self._session, table, step, sources, former, self._evaluate, self._split).state
 
     def table_of(self, shape: TableShape, state: Tables, since: int) -> pa.Table | None:
-        """All rows of the table that ``state`` stands for, at the tick that it has reached."""
+        """Returns all rows of the table that ``state`` represents, at its latest tick."""
         sources = self._sources(self.windows)
         if self._keeps_rows(shape):
             alive = {alias: _alive(state, alias, source, since) for alias, source in sources.items()}

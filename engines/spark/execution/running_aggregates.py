@@ -50,7 +50,7 @@ def run_over_history(
     session: SparkSession, query: Staged, windows: int, former: Mapping[str, Stored],
     emit_from: int | None, emit_until: int,
 ) -> tuple[pa.Table, dict[str, Kept]]:  # fmt: skip
-    """The query's rows with ``emit_from <= time < emit_until`` (microseconds), and the state after them.
+    """Returns the query's rows with ``emit_from <= time < emit_until`` (microseconds), and the state after them.
 
     Raises Invalid for damaged state.
     """
@@ -65,7 +65,7 @@ def run_over_history(
 
 
 def unchanged(former: Mapping[str, Stored]) -> dict[str, Kept]:
-    """The state after a transaction that settles nothing."""
+    """Returns the state after a transaction that settles nothing."""
     return {name: each for name, each in former.items() if name.startswith(f"{RUNNING}:")}
 
 

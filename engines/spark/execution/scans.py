@@ -30,7 +30,7 @@ MAX_TICKS: Final = 64
 
 
 class Scanned(Protocol):
-    """An input."""
+    """The slices of an input."""
 
     @property
     def schema(self) -> st.StructType: ...
@@ -43,7 +43,7 @@ class Scanned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A slice that only adds rows, all of which count now."""
+    """A slice that only adds rows, all of which are in force now."""
 
     path: str
     moments: np.ndarray
@@ -53,8 +53,10 @@ class Scan:
 
 
 def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *, every: bool) -> Scan | None:
-    """``None`` for a block of which rows have to be looked at. No row counts before ``counts_from``; now is what counts
-    before ``until``. ``every``: all moments are asked for. Raises Invalid, Environment.
+    """Returns the scan of a block, or ``None`` if its rows have to be inspected.
+
+    Rows are in force from ``counts_from`` at the earliest, and now if before ``until``. ``every``: all moments are
+    needed. Raises Invalid, Environment.
     """
     if block.path is None or Path(block.path).stat().st_size < SCANNED:
         return None
@@ -79,12 +81,12 @@ def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan
 
 
 def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
-    """Whether too many ticks are between its rows."""
+    """Whether too many ticks occur between its rows."""
     return bool(np.diff(_ends(scan, ticks))[0] > MAX_TICKS)
 
 
 def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
-    """The scan with the number of ticks up to when a row counts."""
+    """Adds the number of ticks before each row is in force."""
     low, high = _ends(scan, ticks).tolist()
     time = f"unix_micros(cast({_quoted(vocab.event_time_column)} as timestamp))"
     # Ticks behind the least moment are behind what no row counts before: then the row's own time decides.

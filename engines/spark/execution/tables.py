@@ -61,14 +61,14 @@ class Evaluate(Protocol):
 
 
 class Split(Protocol):
-    """The same in two steps."""
+    """The evaluation of a table in two steps."""
 
     def __call__(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """An input."""
+    """The rows of an input of a table."""
 
     schema: st.StructType
     vocab: Vocabulary
@@ -168,7 +168,7 @@ def accumulate(
     session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables,
     evaluate: Evaluate, split: Split,
 ) -> Outcome:  # fmt: skip
-    """Over inputs that only grow. Raises Invalid, Environment."""
+    """Advances a table over inputs that only grow. Raises Invalid, Environment."""
     scans = _scans(step, sources)
     rows = _fresh(step, sources, former, scans)
     for alias, table in rows.items():
@@ -280,7 +280,7 @@ def evaluate_anew(
     shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables, evaluate: Evaluate,
     first: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment.
+    """Evaluates changelogs again: all rows in force, for the affected keys. Raises Invalid, Environment.
 
     ``first``: over inputs that only grow, of which only the first rows of a key are kept.
     """
@@ -346,7 +346,7 @@ def evaluate_anew(
 
 
 class OutrankedRows:
-    """Which rows do not rank among the first of their key any more."""
+    """Selects rows that no longer rank among the first of their key."""
 
     def __init__(self, rows: Mapping[str, pa.Table]) -> None:
         sizes = [table.num_rows for table in rows.values()]
@@ -354,13 +354,15 @@ class OutrankedRows:
         self.rows = {alias: np.zeros(table.num_rows, bool) for alias, table in rows.items()}
 
     def numbered(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
-        """With the number of each row, in one order for all inputs."""
+        """Adds the number of each row, in one order for all inputs."""
         return table.append_column(HIDDEN_ROW, pa.array((rows + self._begins[alias]).astype(np.int64)))
 
     def learn(
         self, places: Mapping[str, tuple[np.ndarray, np.ndarray]], rounds: Rounds, shown: np.ndarray, of: np.ndarray
     ) -> None:
-        """``places``: of each input (row, round) that were evaluated; ``shown``: numbers of rows that came of it."""
+        """Records results; ``places``: (row, round) evaluated for each input; ``shown``: numbers of rows that gave
+        output.
+        """
         last = np.append(rounds.first[1:], True)[: len(rounds.first)]
         still = shown[last[of]]
         for alias, (rows, at) in places.items():
@@ -412,7 +414,7 @@ def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Without when rows count, which is not of the input."""
+    """Drops the column of effective times, which is not of the input."""
     return table.drop_columns([name for name in (ENTER, LEAVE, WINDOW) if name in table.column_names])
 
 

@@ -1,4 +1,4 @@
-"""Executes one transaction of a transform: judges, plans, queries, orders, writes, and reports what was done.
+"""Executes one transaction of a transform: classifies, plans, queries, orders, writes, and reports the result.
 
 One call of ``run_transform`` is one request and leaves nothing behind but its two files. A transaction in which nothing
 becomes settled runs no query. Spec: docs/spec/engine-semantics.md#law, #modes, #influence, #changelogs, #output,
@@ -75,7 +75,7 @@ from engines.spark.state.files import Kept, State, Stored, load, save
 
 @dataclass(frozen=True, slots=True)
 class SharedCaches:
-    """What transactions share within a process: memories, no state."""
+    """Caches that transactions share within a process."""
 
     analyst: Analyst
     slices: SliceReader
@@ -87,7 +87,7 @@ def run_transform(
     control: RequestControl,
     caches: SharedCaches,
 ) -> TransformOutcome:
-    """``session`` is this request's alone, or opens one when it turns out that Spark has something to do.
+    """Runs a transaction; ``session`` is this request's alone, or opens one when Spark is needed.
 
     Raises Environment, and what Spark raises when the fault is the engine's.
     """
@@ -100,7 +100,7 @@ def run_transform(
 
 
 def identity_of(transform: Transform) -> str:
-    """Of the query that a checkpoint is of."""
+    """Identifies the query of a checkpoint."""
     return str(Multihash.sha3_256(msgspec.json.encode(transform, order="sorted")))
 
 
@@ -121,7 +121,7 @@ def check_tick(shape: Classification, query: Query) -> None:
 
 
 class Transaction:
-    """One request."""
+    """One request for a transaction."""
 
     def __init__(
         self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: RequestControl,

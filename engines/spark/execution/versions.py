@@ -37,7 +37,7 @@ _FAR: Final = 253_370_764_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """After a transaction."""
+    """The versions after a transaction."""
 
     seen: pa.Table
     """What the query sees: the input's columns, and ``valid_from`` and ``valid_to`` if it asked for them."""
@@ -49,7 +49,7 @@ def advance(
     step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None,
     by_time: bool = False,
 ) -> VersionRows:  # fmt: skip
-    """``changelog``: the chain's order ranks versions, else event time does; unknown: see ``_eras``.
+    """Advances versions; ``changelog``: chain order ranks them, else event time does; unknown: see ``_eras``.
 
     ``by_time``: of a changelog event time ranks them all the same, as in a ledger that was corrected: a correction has
     the place of what it corrects. Raises Invalid.

@@ -77,7 +77,7 @@ class SetAside(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the parser sees the same records as were cut."""
+        """Whether the parser finds the same records as the split did."""
         return self.records is None or self.good.table.num_rows + self.bad.num_rows == self.records
 
 
@@ -89,7 +89,7 @@ class _Bad(NamedTuple):
 
 
 def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
-    """``name``: of the file. Raises Invalid for more than ``limit`` bad records, and for what is no record's fault."""
+    """Separates bad records; ``name``: of the file. Raises Invalid for more than ``limit``, and for other faults."""
     every = np.arange(cut.size)
     bad = _bad_texts(cut, _others(every, cut.broken), reader)
     bad.faults.update(cut.broken)
@@ -216,7 +216,7 @@ def _bad_rows(cut: Cut, bad: _Bad, name: str) -> pa.Table:
 
 
 def shown(raw: bytes) -> tuple[str, Sequence[str]]:
-    """A record as text, and what of it is not shown as it is."""
+    """Returns a record as text, and the list of what is not shown unchanged."""
     text = raw.decode("utf-8", "backslashreplace")
     if len(text) <= MAX_RAW:
         return text, ()
@@ -224,7 +224,7 @@ def shown(raw: bytes) -> tuple[str, Sequence[str]]:
 
 
 def too_many(what: str, first: str, place: str) -> Invalid:
-    """More bad records than may be set aside."""
+    """Makes the error for more bad records than may be set aside."""
     return Invalid(
         f"{what} cannot be read, which is more than may be set aside; the first: {first}",
         rule=LIMIT,

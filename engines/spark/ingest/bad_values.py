@@ -1,4 +1,4 @@
-"""Finds values that cannot be read, in all records at once: the parser is asked once for each text of a column.
+"""Finds unreadable values in all records at once: the parser gets each distinct text of a column once.
 
 A record has one text for each column. Texts that many records share are asked together, in the place of them all, and
 texts of which it is known that the parser refuses them alike are asked by one of them. What is said of a text is what
@@ -45,7 +45,7 @@ _KINDS: Final = {
 
 
 class Texts(NamedTuple):
-    """What columns hold in some records.
+    """The texts of columns in some records.
 
     ``numbers``: those records; ``columns``: by name, a text (binary, never null) for each; ``refused``: records that
     have another number of values, and why that is wrong; ``unclear``: those of which no texts can be told.
@@ -58,26 +58,26 @@ class Texts(NamedTuple):
 
 
 class Cells(Protocol):
-    """How records of a format are made of texts."""
+    """How records of a format consist of texts."""
 
     def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
-        """Of the records of these numbers."""
+        """Returns the texts of the records of these numbers."""
 
     def alike(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
-        """For each text one that the parser takes for a value of ``field`` exactly when it takes the text."""
+        """Returns for each text a substitute that the parser accepts as ``field`` exactly when it accepts the text."""
 
     def alone(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
-        """For each text a record that holds it in ``field``, and nothing else."""
+        """Returns for each text a record with only that text in ``field``."""
 
     def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         """Rows of such records, for a schema of one field. Raises Invalid."""
 
     def explain(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
-        """What is wrong with a text, where ``fault`` is what the parser says of the one that is alike."""
+        """Describes the fault of a text, given the parser's ``fault`` of its substitute."""
 
 
 class CsvCells(NamedTuple):
-    """``names``: columns in the order of the file."""
+    """Splits CSV records; ``names``: columns in the order of the file."""
 
     dialect: CsvDialect
     names: tuple[str, ...]
@@ -100,7 +100,7 @@ class CsvCells(NamedTuple):
         return Texts(np.delete(numbers, at), columns, refused, numbers[:0])
 
     def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
-        """A character that no value has is enough to be refused, whatever stands beside it; any text is a string."""
+        """Substitutes one invalid character for all texts with one, which always fails; strings accept any text."""
         foreign = _with_foreign(field.type)
         if pa.types.is_string(field.type) and _is_utf8(texts):
             return pc.if_else(pc.equal(texts, pa.scalar(b"", texts.type)), texts, pa.scalar(_FOREIGN, texts.type))
@@ -127,7 +127,7 @@ class JsonCells(NamedTuple):
     place: str
 
     def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
-        """What is not one object is unclear, and so is all of it where a column has another's place."""
+        """Marks as unclear any record that is not one object, or whose columns are in another order."""
         decoder, places = _members(tuple(names)), [f"c{number}" for number in range(len(names))]
         rows, clear = _decoded(decoder, cut, numbers)
         columns = {
@@ -137,7 +137,7 @@ class JsonCells(NamedTuple):
         return Texts(numbers[clear], columns, {}, numbers[~clear])
 
     def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
-        """A value of another kind than the column's is refused by its kind alone."""
+        """Substitutes by kind a value of another kind than the column's, which fails for its kind alone."""
         kind = _kind(field.type)
         if kind is None or not len(texts):
             return texts

@@ -40,7 +40,7 @@ _LISTED: Final = 10
 
 
 def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
-    """Columns of a file that is not empty. Raises Invalid, naming columns, when they are not those ``wanted``."""
+    """Reads the header of a nonempty file. Raises Invalid, naming columns, if they are not those ``wanted``."""
     skip = len(BOM) if view[: len(BOM)] == BOM else 0
     first, body = _first_record(view, skip, dialect, place)
     here = f"{place}:1"

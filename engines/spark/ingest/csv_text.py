@@ -1,4 +1,4 @@
-"""Parses CSV text to rows of exact types by pyarrow.csv; a fault names file, line, column, text, and what to do.
+"""Parses CSV text to rows of exact types by pyarrow.csv; a fault names file, line, column, text, and the remedy.
 
 Pure over bytes: the columns of a file are settled once (``csv_head``), then every range is parsed with them.
 Columns of times are read as text first, for pyarrow takes either zoned or naive times, and a file may hold both.
@@ -42,7 +42,7 @@ _TOO_LARGE: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 
 
 class Head(NamedTuple):
-    """What is known of a CSV file before its rows are parsed.
+    """The known properties of a CSV file before its rows are parsed.
 
     ``names`` are its columns in file order; ``schema`` holds the columns wanted, in the order wanted; rows begin at
     byte ``body``. ``remarks``: what was taken for granted, for people.
@@ -58,7 +58,7 @@ class Head(NamedTuple):
 
 
 def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
-    """All records of ``data`` as a table of ``head.schema``.
+    """Parses all records of ``data`` as a table of ``head.schema``.
 
     Raises Invalid; its line is counted from the file's start, ``lines_before`` lines before this range.
     """
@@ -129,7 +129,7 @@ def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.F
 
 
 def guessed_wrongly(place: str, field: pa.Field, value: str) -> Invalid:
-    """A value of a column whose type was guessed from the first rows."""
+    """Makes the error for a value of a column whose type was guessed from the first rows."""
     return Invalid(
         f"column {field.name!r}: {value[:80]!r} is not {a(type_name(field.type))}, as the first rows made it look",
         rule="read-infer",
@@ -161,8 +161,10 @@ def read_values(
     only: Sequence[str] = (),
     skip: bool = False,
 ) -> pa.Table:
-    """Text without escapes as pyarrow reads it; rows of another length end up in ``bad``. Raises ArrowInvalid, for such
-    rows too unless it is said to ``skip`` them."""
+    """Reads text without escapes by pyarrow; rows of another length go to ``bad``.
+
+    Raises ArrowInvalid, for such rows too unless ``skip`` is set.
+    """
 
     def keep(row: InvalidRow) -> str:
         bad.append(row)
@@ -217,7 +219,7 @@ def _explained(
 
 
 def miscounted(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place: str) -> Invalid:
-    """A record that has more or fewer values than there are columns."""
+    """Makes the error for a record that has more or fewer values than there are columns."""
     are = agree(row.expected_columns, "is", "are")
     return Invalid(
         f"{plural(row.actual_columns, 'column')} where {row.expected_columns} {are} expected: {row.text[:80]!r}",
@@ -228,7 +230,7 @@ def miscounted(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place
 
 
 def line_of_record(data: bytes, row: int, dialect: CsvDialect) -> int:
-    """Line on which record ``row`` begins."""
+    """Returns the line on which record ``row`` begins."""
     return _record(data, row, dialect)[0]
 
 

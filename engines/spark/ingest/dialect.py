@@ -21,7 +21,7 @@ _TIME_FORMATS: Final = {None, "rfc3339"}
 
 
 class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """``escape``: ``None`` for none, as the reference has it when a manifest says nothing, or ``''``."""
+    """A dialect of CSV; ``escape``: ``None`` for none, as in the reference for an absent or ``''`` setting."""
 
     separator: str = ","
     quote: str = '"'

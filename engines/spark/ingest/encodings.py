@@ -85,7 +85,7 @@ def encoding_of(step: ReadStep) -> str | None:
 
 
 def decoded(source: SourceFile, encoding: str | None, target: Path, growth: Unpacking) -> SourceFile:
-    """The same text in UTF-8, at ``target`` if it is not so already. Raises Invalid with the line."""
+    """Converts a text to UTF-8 in ``target`` if it is not UTF-8 already. Raises Invalid with the line."""
     codec = codec_of(encoding)
     if codec == UTF8:
         return source
@@ -118,7 +118,7 @@ def _undecodable(error: UnicodeError, name: str, codec: str, lines: int) -> Inva
 
 
 def guess(data: bytes) -> str | None:
-    """The encoding that text which is no UTF-8 looks like, by what stands around the first byte that is none."""
+    """Guesses the encoding of text that is not UTF-8, from the context of its first invalid byte."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -149,7 +149,7 @@ def _same(data: bytes, one: str, other: str) -> bool:
 
 
 def with_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:
-    """A fault of text that is no UTF-8, with the encoding that its file looks like."""
+    """Adds to a fault of text that is not UTF-8 the guessed encoding of its file."""
     source = next((each for each in sources if fault.place.startswith(f"{each.name}:")), None)
     if fault.rule != RULE or not fault.message.startswith("not UTF-8") or source is None:
         return fault
@@ -175,7 +175,7 @@ def _guess_of(path: Path) -> str | None:
 
 
 def found_kind(begin: bytes) -> tuple[str, str] | None:
-    """What a file is that begins so, and what to do with it; ``None`` for text."""
+    """Detects the kind of a file by its first bytes, with a remedy; ``None`` for text."""
     for magic, kind, hint in _KINDS:
         if begin.startswith(magic):
             return kind, hint
@@ -187,7 +187,7 @@ def found_kind(begin: bytes) -> tuple[str, str] | None:
 
 
 def check_text(view: View, wanted: str, place: str) -> None:
-    """Raises Invalid, saying what the file is, unless it may be text. ``wanted``: the format that was to be read."""
+    """Raises Invalid, naming the kind of file, unless it may be text. ``wanted``: the declared format."""
     begin = bytes(view[:BEGIN])
     found = found_kind(begin)
     if found is not None:

@@ -1,4 +1,4 @@
-"""Converts files of other kinds in a process of their own, and reads what they became."""
+"""Converts files of other kinds in a process of their own, and reads the results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SAID: Final = 300
 
 
 def foreign_kind(step: ReadStep) -> str | None:
-    """The kind of file that a step means, where its parser takes another."""
+    """Returns the kind of file of a step whose parser reads another."""
     named = read_options(step.schema).format
     return "EsriShapefile" if named is None and isinstance(step, ReadEsriShapefile) else named
 
 
 def step_behind(step: ReadStep) -> ReadStep:
-    """How the files are read that those of ``step`` are made into."""
+    """Returns the read step of the converted files."""
     match foreign_kind(step):
         case "EsriShapefile" | "GeoPackage":
             return ReadNdGeoJson(ddl_schema=step.ddl_schema, schema=step.schema)
@@ -50,7 +50,7 @@ def step_behind(step: ReadStep) -> ReadStep:
 def converted_file(
     source: SourceFile, step: ReadStep, folder: Path, bounds: UnpackBounds, check: Callable[[], None]
 ) -> SourceFile:
-    """``check`` may raise to stop the work. Raises Invalid; Environment for our machine."""
+    """Converts a file; ``check`` may raise to stop the work. Raises Invalid; Environment for our machine."""
     kind = foreign_kind(step)
     assert kind is not None
     folder.mkdir()

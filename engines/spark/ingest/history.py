@@ -1,4 +1,4 @@
-"""Reads what a dataset holds already, for merging: which slices matter, their columns, single rows by offset.
+"""Reads a dataset's history for merging: which slices matter, their columns, single rows by offset.
 
 Reads footers first. Never holds more than the columns asked for, and leaves a slice out only where its statistics prove
 that it cannot matter. A slice whose rows are read is hashed before, for what is merged with it gets a hash of its own.
@@ -38,7 +38,7 @@ class SlicesMissing(Exception):
 
 
 class History:
-    """Earlier slices of the dataset, oldest first, and the schema in force that they are read with."""
+    """Earlier slices of the dataset, oldest first, read with the schema in force."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class History:
         return any(may_change(self._footer(path), operation_column) for path in self.paths)
 
     def frame(self, spark: SparkSession, columns: Sequence[str], paths: Sequence[Path]) -> DataFrame:
-        """These columns of these slices; a column that an older slice lacks is null. Raises Invalid, ObjectDamaged."""
+        """Reads columns of slices; a column that an older slice lacks is null. Raises Invalid, ObjectDamaged."""
         assert self.schema is not None
         self._prove(paths)
         wanted = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])

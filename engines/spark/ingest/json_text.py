@@ -50,7 +50,7 @@ _NULL_BEHIND: Final = re.compile(rb"}\s*+null")
 
 
 def with_whole_numbers(text: bytes) -> bytes:
-    """The text in which each number whose value is whole stands without point and exponent."""
+    """Rewrites numbers with whole values without point and exponent."""
     text = _WITH_ZEROS.sub(rb"\1\2", text)
     if _HAS_POWER.search(text) is None or _HAS_POWER.search(_IN_TEXT.sub(b"", text)) is None:
         return text
@@ -78,7 +78,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class JsonTable(NamedTuple):
-    """``unknown``: fields that the schema does not name, and in how many records each is."""
+    """A table of JSON records; ``unknown``: fields that the schema lacks, with the number of records."""
 
     table: pa.Table
     unknown: Mapping[str, int]
@@ -260,12 +260,12 @@ def _explained(what: str, schema: pa.Schema | None) -> str:
 
 
 def begins_with_null(text: bytes) -> bool:
-    """Whether the first record is null. pyarrow ends the process at one."""
+    """Whether the first record is null, at which pyarrow ends the process."""
     return _NULL_FIRST.match(text) is not None
 
 
 def first_null(text: bytes, table: pa.Table) -> int | None:
-    """The first record that is null itself: of ``table``, which was read from ``text``, a row without any value."""
+    """Returns the first record that is null itself: a row without any value in ``table``, read from ``text``."""
     if any(column.null_count == 0 for column in table.columns) or _NULL_BEHIND.search(text) is None:
         return None
     empty = pa.array([True] * table.num_rows)
@@ -277,7 +277,7 @@ def first_null(text: bytes, table: pa.Table) -> int | None:
 
 
 def first_refused(text: bytes, is_refused: Callable[[bytes], bool]) -> tuple[int, bytes] | None:
-    """The first record that is refused by itself, with its number; ``None`` where the fault is of none."""
+    """Returns the first record that fails alone, with its number; ``None`` if none does."""
     ends = [0, *(stop for _, stop in _spans(text))]
     low, high = 0, len(ends) - 1
     while high - low > 1:

@@ -38,7 +38,7 @@ _PARTS: Final = {
 
 
 class Spelling(NamedTuple):
-    """How a file writes numbers and times. ``None``: as everybody does."""
+    """How a file writes numbers and times. ``None``: the standard form."""
 
     decimal: str | None = None
     thousands: str | None = None
@@ -49,7 +49,7 @@ class Spelling(NamedTuple):
     missing: str = "raise"
 
     def applies(self, kind: pa.DataType) -> bool:
-        """Whether columns of this type are spelled otherwise than everybody does."""
+        """Whether columns of this type have another than the standard form."""
         if pa.types.is_timestamp(kind):
             return self.timestamp is not None or self.zone is not None
         if pa.types.is_date(kind):
@@ -58,7 +58,7 @@ class Spelling(NamedTuple):
         return number and (self.decimal is not None or self.thousands is not None)
 
     def values(self, text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-        """Of a column to which it ``applies``; times as ``instant_type``. Raises Misfit."""
+        """Converts a column to which it ``applies``; times as ``instant_type``. Raises Misfit."""
         if pa.types.is_date(kind):
             return to_dates(_plain_times(text, self.date or "%Y-%m-%d"))
         if pa.types.is_timestamp(kind):
@@ -90,7 +90,7 @@ class Spelling(NamedTuple):
         return pc.coalesce(named, local.cast(wanted))
 
     def hint(self, value: str, kind: pa.DataType) -> str:
-        """What to do about a text that is no such value; empty where there is nothing to say beyond the usual."""
+        """Returns the remedy for an unreadable text; empty where there is nothing beyond the usual."""
         if pa.types.is_timestamp(kind) and self.zone is not None and self._is_local(value, kind):
             return (
                 f"clocks of {self.zone} show this time twice or not at all: say ambiguousTimes or missingTimes: "
@@ -114,7 +114,7 @@ class Spelling(NamedTuple):
 
 
 def check_format(option: str, format_: str | None) -> str | None:
-    """A format of times as we parse it; ``None`` for RFC 3339. Raises Invalid."""
+    """Returns a format of times as we parse it; ``None`` for RFC 3339. Raises Invalid."""
     if format_ is None or format_.casefold() == RFC3339:
         return None
     unknown = [each for each in re.findall(r"%(.?)", format_) if each not in _PARTS]

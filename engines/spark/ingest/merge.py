@@ -1,4 +1,4 @@
-"""Applies merge strategies: finds which rows of a batch are new, and what they say of rows that are there already.
+"""Applies merge strategies: finds which rows of a batch are new, and how they change existing rows.
 
 Joins run on Spark and answer with places only: ordinals of new rows, offsets of old ones. Rows are then taken from the
 batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore
@@ -46,7 +46,7 @@ _NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans
 
 
 class PassedOver(NamedTuple):
-    """Rows of the batch that are not written, by the reason: as the fields of ``contract.RowCounts`` of these names."""
+    """Counts the rows of the batch that are not written, by the reason, in fields of ``contract.RowCounts``."""
 
     unchanged: int = 0
     conflicting: int = 0
@@ -65,7 +65,7 @@ class Merged(NamedTuple):
 
 
 class MergeContext(NamedTuple):
-    """Where merging works: a Spark session, a scratch directory for what Spark must see, names of system columns."""
+    """The resources of a merge: a Spark session, a scratch directory for Spark's files, names of system columns."""
 
     session: OpenSession
     scratch: Path

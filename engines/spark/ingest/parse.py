@@ -62,7 +62,7 @@ _ROW: Final = re.compile(rb"\S")
 
 
 class Planned(NamedTuple):
-    """How one file is read: its columns, its format, and the ranges that are parsed apart."""
+    """How one file is read: its columns, its format, and the ranges that are parsed separately."""
 
     schema: pa.Schema
     format: Format
@@ -105,7 +105,7 @@ def parse_sources(
     folder: Path,
     required: Mapping[str, Absence] = MappingProxyType({}),
 ) -> Parts | None:
-    """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
+    """Parses all sources into parts under ``folder``; ``None`` when they are empty.
 
     ``session`` is opened for a Spark job only: small texts are parsed in this process.
     Columns ``required``, where there are such, must have a value in every row (rule ``not-null``); records that are set
@@ -242,7 +242,7 @@ def _size(source: SourceFile) -> int:
 
 
 def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> Planned:
-    """How one file that is not empty is read; what the first file guesses, the others must keep. Raises Invalid."""
+    """Plans how one nonempty file is read; the first file's guesses bind the others. Raises Invalid."""
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):

@@ -37,7 +37,7 @@ _KEEPS_ORDER: Final = {"Project", "Filter", "SubqueryAlias", "View", "Union", "L
 
 
 def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, transform: Transform) -> pa.Table:
-    """Result of the last query. Views live in ``spark``, a session of this request, and are dropped.
+    """Returns the result of the last query. Its views are in ``spark``, a session of this request, and are dropped.
 
     Raises Invalid; Spark's own errors for queries that it refuses pass through.
     """
@@ -49,7 +49,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
 
 
 def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
-    """Columns of what ``preprocess`` would give of rows of ``schema``; no row is needed. Raises as it does."""
+    """Returns the columns of ``preprocess`` for rows of ``schema``, without a row. Raises as it does."""
     with _queried(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):
         return slice_types(result.schema)
 

@@ -32,7 +32,7 @@ _SHOWN: Final = 60
 
 
 class Quotes(enum.Enum):
-    """What the quotes of a text mean for cutting it."""
+    """How the quotes of a text affect its split into records."""
 
     IN_LINES = "in lines"
     """No value holds a line end: every newline ends a record."""
@@ -126,7 +126,7 @@ def record_pattern(dialect: CsvDialect) -> bytes:
 
 
 def record_end(view: View, start: int, dialect: CsvDialect) -> int:
-    """The byte behind the record, and its line end, that begins at ``start``."""
+    """Returns the byte behind the record, and its line end, that begins at ``start``."""
     found = re.compile(record_pattern(dialect)).match(view, start)
     return found.end() if found else len(view)
 
@@ -164,7 +164,7 @@ def _shown(view: View, at: int) -> str:
 
 
 def unescaped(data: bytes, dialect: CsvDialect) -> bytes:
-    """Text in which quoted values hold doubled quotes and no escape; lines stay where they are."""
+    """Rewrites quoted values with doubled quotes and without escapes; lines stay unchanged."""
     if dialect.escape is None or dialect.escape.encode() not in data:
         return data
     quote, escape = dialect.quote.encode(), dialect.escape.encode()

@@ -78,7 +78,7 @@ Format: TypeAlias = CsvFormat | JsonLinesFormat | JsonDocumentFormat | FeaturesF
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Parse ``span`` of ``path`` into rows of ``schema`` and write them to ``part``."""
+    """Parses ``span`` of ``path`` into rows of ``schema`` and writes them to ``part``."""
 
     path: str
     name: str
@@ -94,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An Invalid on its way from a worker to the driver."""
+    """An Invalid in transfer from a worker to the driver."""
 
     message: str
     rule: str
@@ -106,14 +106,14 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Iterator[pa.RecordBatch]:
-    """Body of ``mapInArrow``: each incoming row is the number of a task."""
+    """Implements ``mapInArrow``: each incoming row is the number of a task."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield pa.RecordBatch.from_pylist([{"task": number, **_answer(tasks[number])}], schema=ANSWER)
 
 
 def perform_all(tasks: tuple[Task, ...]) -> pa.Table:
-    """The same for all tasks in this process: their answers, in order."""
+    """Runs all tasks in this process. Returns their results, in order."""
     numbers = pa.RecordBatch.from_arrays([pa.array(range(len(tasks)), pa.int64())], names=["id"])
     return pa.Table.from_batches(perform(iter([numbers]), tasks), schema=ANSWER)
 
@@ -129,8 +129,10 @@ def _answer(task: Task) -> dict[str, object]:
 
 
 def parse_to_part(task: Task) -> SetAside:
-    """Rows, and records that were set aside, as written. Raises Invalid for what is wrong with the source, Environment
-    for our disk."""
+    """Writes rows, and records that were set aside.
+
+    Raises Invalid for faults of the source, Environment for our disk.
+    """
     done = parse_apart(task)
     if done.bad.num_rows:
         _write(done.bad, bad_part(task))
@@ -139,7 +141,7 @@ def parse_to_part(task: Task) -> SetAside:
 
 
 def bad_part(task: Task) -> Path:
-    """Where the records that a task sets aside are written, if there are any."""
+    """Returns the path for the records that a task sets aside, if there are any."""
     return Path(f"{task.part}.bad")
 
 
@@ -213,7 +215,7 @@ def _objects(task: Task, data: bytes, before: int) -> JsonTable:
 
 
 def records_of(format_: Format, data: bytes, name: str, limit: int | None = None) -> Records:
-    """The objects, or the first ``limit`` of them, of a JSON document, or of GeoJSON. Raises Invalid."""
+    """Returns the objects, or the first ``limit``, of a JSON document, or of GeoJSON. Raises Invalid."""
     match format_:
         case JsonDocumentFormat(sub_path):
             return records.array_records(data, sub_path, name, limit)
@@ -236,7 +238,7 @@ def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTab
 
 
 def place_of(task: Task, row: int) -> str:
-    """Where row ``row`` (from 0) of a task's rows stands in its file: with its line where the format has lines."""
+    """Formats the place of row ``row`` (from 0) of a task in its file: with its line where the format has lines."""
     if bad_part(task).exists():
         for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
             row += bad <= row

@@ -24,7 +24,7 @@ _BLANKS: Final = np.frombuffer(b" \t\n\r\v\f", np.uint8)
 
 
 class Cut(NamedTuple):
-    """A text cut into records: number ``n`` (from 0) stands at bytes ``starts[n] <= b < starts[n + 1]``."""
+    """A text split into records: number ``n`` (from 0) has bytes ``starts[n] <= b < starts[n + 1]``."""
 
     text: bytes
     starts: np.ndarray
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
         return len(self.starts) - 1
 
     def some(self, numbers: np.ndarray) -> bytes:
-        """Text of the records of these ascending numbers: what stands together is cut out in one piece."""
+        """Joins the records of these ascending numbers; adjacent ones are copied in one piece."""
         if not len(numbers):
             return b""
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -51,7 +51,7 @@ class Cut(NamedTuple):
         return b"".join(view[start:stop] for start, stop in spans)
 
     def each(self, numbers: np.ndarray) -> Iterator[memoryview]:
-        """Texts of these records, one by one."""
+        """Yields these records, one by one."""
         view = memoryview(self.text)
         for start, stop in zip(self.starts[numbers].tolist(), self.starts[numbers + 1].tolist(), strict=True):
             yield view[start:stop]
@@ -72,7 +72,7 @@ def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
 
 
 def line_records(data: bytes, lines_before: int) -> Cut:
-    """JSON objects that stand one a line; blank lines are none."""
+    """Splits JSON objects, one a line; blank lines are none."""
     text = np.frombuffer(data, np.uint8)
     starts = _behind(np.flatnonzero(text == _LF), len(data))
     stops = np.append(starts[1:], len(data))
@@ -86,7 +86,7 @@ def line_records(data: bytes, lines_before: int) -> Cut:
 
 
 def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
-    """GeoJSON features that stand one a line, each as the object that its columns make."""
+    """Splits GeoJSON features, one a line, each as the object of its columns."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
     made = _flattened([data[start:stop] for start, stop in spans], None, own_id)

@@ -33,7 +33,7 @@ _STRUCTURE: Final = "the file is cut off, or it is not JSON; one object per line
 
 
 class Records(NamedTuple):
-    """``text``: JSON objects, one behind the other."""
+    """Records as ``text``: consecutive JSON objects."""
 
     text: bytes
     line_of: Callable[[int], int]
@@ -41,7 +41,7 @@ class Records(NamedTuple):
 
 
 class Items(NamedTuple):
-    """The records of a document as they stand in it."""
+    """The unchanged records of a document."""
 
     texts: Sequence[bytes | msgspec.Raw]
     crs: object = None
@@ -72,7 +72,7 @@ def object_lines(data: bytes, lines_before: int = 0) -> Records:
 
 
 def line_of_row(data: bytes, row: int) -> int:
-    """Line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages.
+    """Returns the line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages.
 
     Looks no farther than that line: inference asks for each of the rows that it looks at.
     """
@@ -89,13 +89,16 @@ def line_of_row(data: bytes, row: int) -> int:
 
 
 def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> Records:
-    """The objects, or the first ``limit``, of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
+    """Returns the objects, or the first ``limit``, of the array at dotted ``sub_path`` of a JSON document.
+
+    Raises Invalid.
+    """
     items = array_items(data, sub_path, place).texts[:limit]
     return Records(b"\n".join(items), _lines_in(data, items))
 
 
 def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
-    """The elements of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
+    """Returns the elements of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
     data = _whole(data, place)
     node: bytes | msgspec.Raw = data
     walked = "$"
@@ -118,7 +121,7 @@ def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
 
 
 def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = None) -> Records:
-    """The features, or the first ``limit``, of one FeatureCollection. Raises Invalid."""
+    """Returns the features, or the first ``limit``, of one FeatureCollection. Raises Invalid."""
     found = feature_items(data, place)
     line_of = _lines_in(data, found.texts)
     rows = []
@@ -131,7 +134,7 @@ def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = 
 
 
 def feature_items(data: bytes, place: str) -> Items:
-    """The features of one FeatureCollection. Raises Invalid."""
+    """Returns the features of one FeatureCollection. Raises Invalid."""
     data = _whole(data, place)
     document = _decoded(_COLLECTION, data, data, place) if _opens(data, b"{") else _Collection()
     if document.features is None:
@@ -145,7 +148,7 @@ def feature_items(data: bytes, place: str) -> Items:
 
 
 def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int = 0) -> Records:
-    """GeoJSON features, one a line, as ``feature_records``; empty lines stay, so that lines keep their numbers."""
+    """Reads GeoJSON features, one a line, as ``feature_records``; keeps empty lines, so that line numbers stay."""
     rows = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), lines_before + 1):
         try:
@@ -156,7 +159,7 @@ def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int =
 
 
 def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:
-    """One feature as an object whose members are its columns. Raises Invalid without a place.
+    """Converts one feature to an object of its columns. Raises Invalid without a geometry.
 
     What it has beside its properties is a field of its own, which no schema names, so that it is counted as not read.
     """
@@ -258,7 +261,7 @@ def starts_in(data: bytes, items: Sequence[bytes | msgspec.Raw]) -> list[int]:
 
 
 def newlines(data: bytes, end: int) -> int:
-    """Line ends before byte ``end``."""
+    """Counts line ends before byte ``end``."""
     return data.count(b"\n", 0, end)
 
 

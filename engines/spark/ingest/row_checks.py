@@ -1,4 +1,4 @@
-"""Checks event times and keys of a batch: none missing unless the source says so, no time far ahead unasked.
+"""Checks event times and keys of a batch: missing ones and times far ahead are faults unless permitted.
 
 A row that is at fault is told with its file and line. Where a query stands between file and row, the row of the file is
 found by asking the query again about halves of the files, which is done for a fault only.
@@ -60,13 +60,13 @@ class Origin(NamedTuple):
     """Of event times."""
 
     def asked(self, paths: list[Path]) -> pa.Table:
-        """What the query makes of these parts alone. Raises Invalid, and what Spark raises."""
+        """Runs the query over these parts alone. Raises Invalid, and what Spark raises."""
         assert self.query is not None
         return preprocess(self.session(), paths, self.parts.schema, self.query)
 
 
 def locate(origin: Origin, fails: Fails) -> str:
-    """File and line of the first row about which ``fails`` says so; names of files where no row alone does it."""
+    """Returns file and line of the first row for which ``fails`` holds; names of files if no single row fails."""
     filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
     names = _listed(list(dict.fromkeys(origin.parts.tasks[number].name for number in filled)))
     try:
@@ -95,7 +95,7 @@ def _listed(names: list[str]) -> str:
 
 
 def missing_fault(fault: Invalid, column: str) -> Invalid:
-    """What the parsers say of an empty value, where it is an event time that nothing else asks for."""
+    """Rewords the parsers' fault of an empty value where it is an event time that only this node requires."""
     empty = misfit_fault("", column, INSTANT, "")
     if (fault.rule, fault.message) != (empty.rule, empty.message):
         return fault
@@ -145,13 +145,13 @@ def check_not_ahead(
 
 
 def after(times: pa.ChunkedArray, limit: Instant) -> pa.ChunkedArray:
-    """Which of the times are later than ``limit``. A date counts as its first moment; null stays null."""
+    """Marks the times later than ``limit``. A date counts as its first moment; null stays null."""
     kind = _instants(times)
     return pc.greater(times.cast(kind).cast(pa.int64()), _units(limit, kind))
 
 
 def behind(times: pa.ChunkedArray, watermark: Instant) -> int:
-    """How many of the times are before the watermark."""
+    """Counts the times before the watermark."""
     kind = _instants(times)
     return int(pc.sum(pc.less(times.cast(kind).cast(pa.int64()), _units(watermark, kind))).as_py() or 0)
 
@@ -166,7 +166,7 @@ def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:
 
 
 def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
-    """Files and lines of the first rows at fault; names of files where the lines cannot be told."""
+    """Lists files and lines of the first faulty rows; names of files where the lines are unknown."""
     if origin.query is not None:
         return [_locate_rows(origin, wrong)]
     rows = pc.indices_nonzero(wrong(batch).combine_chunks())[:SHOWN].to_pylist()
@@ -189,7 +189,7 @@ def rows_have(count: int) -> str:
 
 
 def checked_keys(request: IngestRequest) -> tuple[str, ...]:
-    """The columns in which every row of the batch must have a value.
+    """Returns the columns in which every row of the batch must have a value.
 
     Where the writer sets records aside, whoever observes that does the same.
     """
@@ -199,7 +199,7 @@ def checked_keys(request: IngestRequest) -> tuple[str, ...]:
 
 
 def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
-    """Raises Invalid for rows without a value in one of the columns ``keys`` that the batch has.
+    """Raises Invalid for rows without a value in one of the columns ``keys`` of the batch.
 
     A ledger would append a row without a key again each time it is read. The reference writes such rows; here they are
     refused as SQL's PRIMARY KEY refuses them. What is written already stays.
@@ -225,7 +225,7 @@ def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
 
 
 def null_key_fault(fault: Invalid, keys: Sequence[str]) -> Invalid:
-    """What the parsers say of an empty value, where it is one of a key."""
+    """Rewords the parsers' fault of an empty value where it is of a key."""
     for name in keys:
         empty = misfit_fault("", name, pa.null(), "")
         if (fault.rule, fault.message) == (NOT_NULL, empty.message):

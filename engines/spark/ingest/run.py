@@ -73,7 +73,7 @@ NO_BYTES: Final = "it is empty"
 
 
 def run_ingest(session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
-    """``session`` is this request's alone, for views are made in it; or opens one when Spark has something to do.
+    """Runs an ingest; ``session`` is this request's alone, for its views; or opens one when Spark is needed.
 
     Raises Environment, and Spark's faults that are not the query's.
     """
@@ -269,7 +269,7 @@ def greatest(times: pa.ChunkedArray) -> Instant | None:
 
 
 def advanced(before: Instant | None, to: Instant) -> Instant:
-    """A watermark in whole milliseconds; it does not move back for late rows."""
+    """Advances a watermark in whole milliseconds; late rows do not move it back."""
     here = Instant(to // MILLISECOND * MILLISECOND)
     return here if before is None else max(before, here)
 

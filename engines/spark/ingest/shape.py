@@ -26,7 +26,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) -> pa.Table:
-    """For data without a declared schema: step out of the way of system columns, read event time from what is there.
+    """Adapts data without a declared schema: renames around system columns, and finds the event time.
 
     ``op`` becomes ``_op`` (as the last column); an event time of seconds or of text becomes an instant.
     """
@@ -52,7 +52,10 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
 
 
 def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
-    """The batch with logical types only and an event time column (null where the source gives none). Raises Invalid."""
+    """Returns the batch with logical types only and an event time column (null if the source has none).
+
+    Raises Invalid.
+    """
     reserved = [vocab.offset_column, vocab.system_time_column]
     reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
     for name in reserved:
@@ -121,7 +124,7 @@ def _logical(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def no_rows(vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema) -> pa.Table:
-    """A batch of a dataset with schema ``force`` that is empty."""
+    """Returns an empty batch of a dataset with schema ``force``."""
     system = {vocab.offset_column, vocab.system_time_column}
     system |= set() if traits(strategy).carries_op else {vocab.operation_type_column}
     return pa.schema([field for field in force if field.name not in system]).empty_table()
@@ -155,7 +158,7 @@ def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) 
 def finished(
     merged: Merged, vocab: Vocabulary, system_time: Instant, source_time: Instant | None, next_offset: int
 ) -> pa.Table:
-    """System columns added, rows in their final order, offsets counted from ``next_offset``.
+    """Adds system columns, sorts rows to their final order, and counts offsets from ``next_offset``.
 
     Column order: offset, op, system_time, event_time, then data columns as they came.
     """
@@ -200,7 +203,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
 
 
 def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Ascending by ``keys``, nulls first; equal keys stay in input order."""
+    """Sorts ascending by ``keys``, nulls first; equal keys stay in input order."""
     if len(keys) == 1 and _ascending(table.column(keys[0])):
         return table
     order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in keys])
@@ -217,7 +220,7 @@ def _ascending(column: pa.ChunkedArray) -> bool:
 
 
 def fitted(table: pa.Table, force: pa.Schema | None) -> pa.Table:
-    """The table in the schema in force, or its own if there is none. Raises Invalid for nulls where none may be."""
+    """Casts the table to the schema in force, or its own if there is none. Raises Invalid for forbidden nulls."""
     schema = table.schema if force is None else pa.schema([force.field(name) for name in force.names])
     columns = []
     for field in schema:

@@ -25,7 +25,7 @@ _END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Passed(NamedTuple):
-    """How many lines of a file are no rows."""
+    """Counts lines of a file that are no rows."""
 
     before: int
     comments: int
@@ -41,7 +41,7 @@ class Passed(NamedTuple):
 
 
 class LinesPassed:
-    """One file without the lines that ``options`` pass over. Read ``blocks``, then ``passed``."""
+    """Skips the lines of one file that ``options`` exclude. Read ``blocks``, then ``passed``."""
 
     def __init__(self, view: mmap.mmap, options: ReadOptions, quote: str, name: str) -> None:
         self._view = view
@@ -60,7 +60,7 @@ class LinesPassed:
         self.passed = Passed(before, 0, behind)
 
     def blocks(self) -> Iterator[bytes]:
-        """What stays, in pieces; line ends of all."""
+        """Yields the remaining lines in pieces; line ends of all."""
         view, at = self._view, self._start
         yield b"\n" * self.passed.before
         if self._comment is not None:
@@ -102,7 +102,7 @@ _ZIPS: Final = frozenset({"Spreadsheet", "EsriShapefile"})
 
 
 class Opened(NamedTuple):
-    """Files of text, or of what a parser reads by itself."""
+    """Opened files of text, or of a format that a parser reads directly."""
 
     files: list[SourceFile]
     step: ReadStep
@@ -123,7 +123,7 @@ def opened(
     bounds: UnpackBounds,
     check: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """``check`` may raise to stop the work. Raises Invalid; Environment for our disk."""
+    """Opens sources; ``check`` may raise to stop the work. Raises Invalid; Environment for our disk."""
     files: list[SourceFile] = []
     remarks: list[str] = []
     options = read_options(step.schema)

@@ -28,7 +28,7 @@ _RULE: Final = "column-type"
 
 
 class Absence(NamedTuple):
-    """Why a column must have values of which the schema does not say NOT NULL, as it is told."""
+    """Why a column must have values although the schema does not declare NOT NULL, for messages."""
 
     rule: str
     message: str
@@ -42,7 +42,7 @@ def no_key(column: str) -> Absence:
 
 
 class Misfit(Exception):
-    """The value at ``row`` (from 0) of a column does not read as the type wanted."""
+    """The value at ``row`` (from 0) of a column is not readable as the declared type."""
 
     def __init__(self, row: int, value: str) -> None:
         super().__init__(row, value)
@@ -51,7 +51,7 @@ class Misfit(Exception):
 
 
 class RowFault(Invalid):
-    """Of the record ``row`` (from 0) of the text that was parsed."""
+    """A fault of the record ``row`` (from 0) of the parsed text."""
 
     def __init__(self, fault: Invalid, row: int) -> None:
         super().__init__(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
@@ -59,7 +59,7 @@ class RowFault(Invalid):
 
 
 def type_name(type_: pa.DataType) -> str:
-    """The format's word for an Arrow type, for messages."""
+    """Returns the format's name of an Arrow type, for messages."""
     if pa.types.is_timestamp(type_):
         return {"us": "Timestamp(Microsecond)", "ns": "Timestamp(Nanosecond)"}.get(type_.unit, "Timestamp")
     if pa.types.is_date(type_):
@@ -75,12 +75,12 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def instant_type(kind: pa.DataType) -> pa.DataType:
-    """How a slice holds a time declared as ``kind``: in UTC, whole seconds as milliseconds, which Parquet has."""
+    """Returns the slice's type of a time declared as ``kind``: in UTC, whole seconds as milliseconds, for Parquet."""
     return pa.timestamp("ms" if kind.unit == "s" else kind.unit, "UTC")
 
 
 def to_instants(text: pa.ChunkedArray, kind: pa.DataType = INSTANT) -> pa.ChunkedArray:
-    """RFC 3339 texts as ``instant_type(kind)``. Raises Misfit."""
+    """Parses RFC 3339 texts as ``instant_type(kind)``. Raises Misfit."""
     wanted = instant_type(kind)
     naive = pa.timestamp(wanted.unit)
     zoned = _attempt(lambda: pc.cast(text, wanted))
@@ -93,12 +93,12 @@ def to_instants(text: pa.ChunkedArray, kind: pa.DataType = INSTANT) -> pa.Chunke
 
 
 def to_dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """``2024-05-01`` texts as ``date32``. Raises Misfit."""
+    """Parses ``2024-05-01`` texts as ``date32``. Raises Misfit."""
     return converted(text, lambda part: pc.cast(part, pa.date32()))
 
 
 def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
-    """``convert(text)``, which works value by value; when it fails, Misfit names the first value that does."""
+    """Returns ``convert(text)``, which works value by value; when it fails, Misfit names the first failing value."""
     try:
         return convert(text)
     except pa.ArrowInvalid:
@@ -159,7 +159,7 @@ def check_present(column: pa.ChunkedArray, field: pa.Field) -> None:
 
 
 def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Invalid:
-    """The one message for a value that does not read as its column's type."""
+    """Makes the error for a value that is not readable as its column's type."""
     if not value:
         return Invalid(
             f"column {column!r} is empty, and the schema says NOT NULL",
@@ -182,7 +182,7 @@ def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
 
 
 def check_made(schema: pa.Schema) -> None:
-    """Of columns as a query makes them. Raises Invalid."""
+    """Checks the types of a query's columns. Raises Invalid."""
     for field in schema:
         if not _known(described, field):
             hint = f"make it a number, or a text, in its query: to_json({field.name}) as {field.name}"

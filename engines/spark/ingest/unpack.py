@@ -41,14 +41,14 @@ _NOT_OURS: Final = (NotImplementedError, RuntimeError)
 
 
 class SourceFile(NamedTuple):
-    """A file as the engine sees it, and as a person knows it."""
+    """A file by its path for the engine, and its name for people."""
 
     path: Path
     name: str
 
 
 class UnpackBounds(NamedTuple):
-    """How far a file may unpack."""
+    """The bounds of unpacking."""
 
     size: int = 64 << 30
     ratio: int = 250
@@ -56,7 +56,7 @@ class UnpackBounds(NamedTuple):
 
 
 class Unpacking:
-    """What one packed file unpacks to, held against its bounds."""
+    """The sizes that one packed file unpacks to, checked against its bounds."""
 
     def __init__(self, name: str, packed: int, bounds: UnpackBounds) -> None:
         self._name = name
@@ -85,7 +85,7 @@ _Coder: TypeAlias = bz2.BZ2Decompressor | lzma.LZMADecompressor
 
 
 def packing_of(begin: bytes) -> str | None:
-    """The packing of a file that begins so; ``None`` for what is not packed."""
+    """Returns the packing of a file by its first bytes; ``None`` for an unpacked one."""
     found = next((kind for magic, kind in _MAGIC if begin.startswith(magic)), None)
     return "zip" if found is None and begin.startswith(_ZIP) else found
 
@@ -93,7 +93,7 @@ def packing_of(begin: bytes) -> str | None:
 def unpacked(
     source: SourceFile, folder: Path, bounds: UnpackBounds, members: str | None = None, *, keeps_zip: bool = False
 ) -> list[SourceFile]:
-    """The files in a packed file, made in ``folder``, or itself. ``members``: a pattern for names in a zip.
+    """Returns the files in a packed file, made in ``folder``, or itself. ``members``: a pattern for names in a zip.
 
     ``keeps_zip``: what is read is a zip by itself. Raises Invalid; Environment for our disk.
     """
@@ -192,12 +192,12 @@ def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
 
 
 def chosen(names: list[str], pattern: str) -> list[str]:
-    """The member called so, or those that the pattern matches."""
+    """Returns the member of this name, or those that the pattern matches."""
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def member_names(archive: zipfile.ZipFile) -> list[str]:
-    """Members that hold data: no folders, and not what one system writes beside each file."""
+    """Lists members that hold data: no folders, and no metadata files of macOS."""
     names = (entry.filename for entry in archive.infolist() if not entry.is_dir())
     return [name for name in names if not name.startswith("__MACOSX/") and name.rpartition("/")[2] != ".DS_Store"]
 

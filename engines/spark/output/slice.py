@@ -30,7 +30,7 @@ INSTANT: Final = pa.timestamp("ms", "UTC")
 
 
 def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
-    """Schema of slices that hold a query's columns: system columns first.
+    """Returns the schema of slices with a query's columns: system columns first.
 
     ``columns``: as ``slice_types`` gives them. Raises Invalid for an event time that is no time.
     """
@@ -51,7 +51,7 @@ def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
 
 
 def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | None) -> pa.Schema:
-    """The schema to write: the dataset's own if it has one, else what the query gives. Raises Invalid on a misfit."""
+    """Returns the schema to write: the dataset's own, or else the query's. Raises Invalid on a misfit."""
     made = output_schema(columns, vocab)
     if force is None:
         return made
@@ -118,7 +118,7 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
 
 
 def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray]:
-    """As ``log_rows``, and of each row the number of its input and the offset there, as two lines of an array."""
+    """Returns ``log_rows``, and for each row the number of its input and the offset there, as two rows of an array."""
     rows, ops, sources, offsets = _in_log_order(result, schema)
     return rows, ops, np.stack([sources, offsets]).astype(np.int64)
 
@@ -143,7 +143,7 @@ def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Arr
 
 
 def stated_ops(rows: pa.Table, name: str) -> pa.Array:
-    """What a query says of its rows itself. Raises Invalid for what is no operation."""
+    """Returns the operations in a query's rows. Raises Invalid for an unknown one."""
     said = rows.column(name).combine_chunks()
     known = pc.fill_null(pc.and_(pc.greater_equal(said, APPEND), pc.less_equal(said, CORRECT_TO)), False)
     if not pc.all(known, min_count=0).as_py():
@@ -156,7 +156,7 @@ def stated_ops(rows: pa.Table, name: str) -> pa.Array:
 
 
 def behind(rows: pa.Table | None, vocab: Vocabulary, span: int, reached: int | None) -> int | None:
-    """The greatest event time emitted so far less ``span``, as a watermark in microseconds.
+    """Returns the greatest event time emitted so far less ``span``, as a watermark in microseconds.
 
     ``reached``: the same before these rows, ``None`` if there were none. A watermark is in whole milliseconds.
     """
@@ -216,7 +216,7 @@ def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndar
 
 
 def same_rows(one: pa.Table, other: pa.Table) -> np.ndarray:
-    """For each position whether the two rows are the same value in every column; null is null and NaN is NaN."""
+    """Marks the positions where two rows have the same value in every column; null is null and NaN is NaN."""
     same = np.ones(one.num_rows, bool)
     for name in one.column_names:
         same &= _same(one.column(name).combine_chunks(), other.column(name).combine_chunks())
@@ -258,7 +258,7 @@ def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
 def slice_of(
     rows: pa.Table, ops: pa.Array, schema: pa.Schema, vocab: Vocabulary, system_time: Instant, next_offset: int
 ) -> pa.Table:
-    """Complete rows of ``schema``. Raises Invalid when a value does not fit it."""
+    """Makes complete rows of ``schema``. Raises Invalid when a value does not fit it."""
     count = rows.num_rows
     system = {
         vocab.offset_column: pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64)),

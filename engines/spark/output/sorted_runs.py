@@ -40,7 +40,7 @@ def write_in_runs(
     session: SparkSession, frame: DataFrame, target: Path, schema: pa.Schema, event_time: str,
     settle: Callable[[pa.Table, int], pa.Table],
 ) -> int:  # fmt: skip
-    """Write all rows of ``frame`` to a slice of ``schema``; how many. None: no slice.
+    """Writes all rows of ``frame`` to a slice of ``schema``, or none for no rows. Returns their number.
 
     ``settle`` makes complete, ordered rows of a run and of the rows before it. Beside the slice, where executors of a
     cluster can write too, and gone at the end.

@@ -1,4 +1,4 @@
-"""Checks what an author declared on late rows and watermarks against what the query can do. Pure.
+"""Checks the author's declarations on late rows and watermarks against the capabilities of the query. Pure.
 
 A declaration that would mean nothing for a query is refused, never passed over: its author expects something of it.
 Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.
@@ -21,7 +21,7 @@ from engines.spark.analysis.monotone import EARLIEST, LATEST, apply, least
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What holds for a query's inputs and output."""
+    """The rules in force for a query's inputs and output."""
 
     shape: Classification
     only_late: frozenset[str] = frozenset()
@@ -39,7 +39,9 @@ class Ruling:
 
 
 def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
-    """``changelogs``: of each input whether its rows can be taken back, ``None`` when its chain does not say.
+    """Decides the rules;
+
+    ``changelogs``: whether each input's rows can be retracted, ``None`` if its chain does not state it.
 
     Raises Invalid for a declaration that does not fit.
     """
@@ -166,7 +168,7 @@ def _check_log(declared: Declarations, shape: Classification, only_late: bool) -
 
 
 class Block(Protocol):
-    """What has to be known of a block; times in microseconds."""
+    """The needed properties of a block; times in microseconds."""
 
     @property
     def path(self) -> str | None: ...
@@ -195,7 +197,7 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LateInput(Generic[B]):
-    """The blocks of an input that are mounted, each with the event time from which on its rows count.
+    """The mounted blocks of an input, each with the event time from which its rows are in force.
 
     A late row that a query takes by itself comes out at the greater of its output time and that of the watermark before
     its block, so its place follows from its own chain, and never lies among settled rows. Spec:
@@ -217,7 +219,7 @@ class LateInput(Generic[B]):
             yield Placed(tuple(names), low, high, place)
 
     def earliest(self, done: int | None, bound: int | None) -> int:
-        """The least output time of the rows that are needed; ``LATEST`` when there are none."""
+        """Returns the least output time of the needed rows; ``LATEST`` when there are none."""
         if bound is None:
             return LATEST
         times = [max(first, low) for _, first, low, _, _ in self._due(done, bound)]
@@ -254,7 +256,7 @@ class LateInput(Generic[B]):
 
 
 def reached_back(reaches: Iterable[tuple[Path, int | None]], time: int | None) -> int | None:
-    """The least output time of rows that come out at ``time`` or later, late rows among them.
+    """Returns the least output time of rows that are emitted at ``time`` or later, including late rows.
 
     ``reaches``: of each path that rows take one by one, how late they may be; ``None``: however late.
     """

@@ -1,4 +1,4 @@
-"""Reads what planning must know of slices: number of rows, event times, whether there are changes among them.
+"""Reads the facts of slices for planning: number of rows, event times, whether they hold changes.
 
 Read from the columns themselves, never from Parquet statistics: those are a stranger's word, not part of the logical
 hash, and must not decide an answer. Slices never change, so what was read is remembered by file identity.
@@ -68,7 +68,7 @@ def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
 
 
 def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int | None]:
-    """How many rows of a slice have an event time before ``threshold`` microseconds, and the offset of the first.
+    """Counts rows of a slice with an event time before ``threshold`` microseconds; also returns the first one's offset.
 
     Raises Invalid, Environment.
     """
@@ -82,7 +82,7 @@ def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int
 
 
 def only_adds(path: Path, vocab: Vocabulary) -> bool:
-    """Whether every row of a slice says that it is an addition. Raises NotFound, Invalid, Environment."""
+    """Whether every row of a slice is an addition. Raises NotFound, Invalid, Environment."""
     name = vocab.operation_type_column
     with open_slice(path) as source:
         return name in source.schema.names and not any(
@@ -119,7 +119,7 @@ def _times(source: SliceFile, column: str, other: str | None = None) -> Iterator
 
 
 class Sessions:
-    """When sessions of inputs' rows begin and end, read from their slices, which a plan alone does not tell.
+    """The bounds of sessions of inputs' rows, read from their slices, as a plan does not have them.
 
     A session is of the rows of all members together: what a row of one input keeps open is not settled for the others
     either. Made for one transaction over the slices that it sees; a session still open is whole among them, since the
@@ -131,8 +131,8 @@ class Sessions:
         self._known: dict[tuple[int, tuple[Member, ...]], tuple[np.ndarray, np.ndarray]] = {}
 
     def oldest(self, sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
-        """When the oldest session begins that ends at ``end`` or later, microseconds in the times by which the query
-        makes sessions; ``LATEST`` if there is none. Raises Invalid, Environment.
+        """Returns when the oldest session begins that ends at ``end`` or later, in microseconds of the times that the
+        query makes sessions by; ``LATEST`` if there is none. Raises Invalid, Environment.
         """
         key = (sessions.gap, sessions.of)
         if key not in self._known:
@@ -190,7 +190,7 @@ def _accepted(path: FilePath, time: str, member: Member, threshold: int) -> pa.T
 
 
 def group_codes(keys: pa.Table) -> np.ndarray:
-    """A number for each row, equal where all columns are; nested columns are passed over, which only joins groups."""
+    """Numbers rows, equal where all columns are; skips nested columns, which only merges groups."""
     codes = np.zeros(keys.num_rows, np.int64)
     for column in keys.columns:
         if pa.types.is_nested(column.type):
@@ -237,9 +237,8 @@ class InputWindows:
         return least(self.function, apply(self.function, before - self.lateness - self.reach))
 
     def open_from(self, reached: int | None) -> int:
-        """The earliest row that can still change something when all inputs' watermarks, less lateness, have
-        ``reached`` so far: those to come, and those that wait.
-        """
+        """Returns the earliest row that can still change something when all inputs' watermarks, less lateness, have
+        ``reached`` so far, among future rows and waiting ones."""
         if reached is None or self.reach is None:
             return EARLIEST
         return least(self.function, apply(self.function, reached - self.reach))
@@ -247,7 +246,7 @@ class InputWindows:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Which windows nothing can change any more. They are forgotten at once, so that state is a function of the cut."""
+    """Decides which windows are final. They are dropped at once, so that state is a function of the cut."""
 
     oldest: int
     """The first window that rows to come can bear on."""
@@ -257,13 +256,15 @@ class Closing:
     """Event time of output rows."""
 
     def open_windows(self, windows: np.ndarray, waiting: np.ndarray) -> np.ndarray:
-        """Which are still open. ``waiting``: those of rows that will still begin to count, or stop: a correction into
-        the future takes back its old row only then.
+        """Marks the windows that are still open.
+
+        ``waiting``: those of rows that will still come into force or end: a correction into the future retracts its old
+        row only then.
         """
         still: np.ndarray = (windows >= self.oldest) | np.isin(windows, waiting)
         return still
 
     def open_rows(self, written: pa.Table) -> pa.Table:
-        """Output rows of windows that are still open, where rows are never taken back."""
+        """Returns output rows of windows that are still open, where rows are never retracted."""
         times = microseconds(written.column(self.column).combine_chunks())
         return written.filter(pc.greater_equal(times, self.earliest))

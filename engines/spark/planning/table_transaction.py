@@ -55,7 +55,7 @@ class TableStep:
     """Of windows that late rows correct those that nothing can change any more."""
 
     def times(self, moments: np.ndarray) -> np.ndarray:
-        """The tick of before (``LONG_AGO``: none), and those that can show what happens at ``moments``, ascending."""
+        """Returns the previous tick (``LONG_AGO``: none), and those that show events at ``moments``, ascending."""
         since = LONG_AGO if self.since is None else self.since
         if self.grid is None:
             return np.array([since, *self.ticks], np.int64)
@@ -77,7 +77,7 @@ def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
 def plan_table(
     inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
-    """The step, and the ticks that wait: for slower inputs, or since they are after ``limit`` (microseconds).
+    """Plans the step, and lists ticks that wait for slower inputs or are after ``limit`` (microseconds).
 
     At least one tick is reached that can be. Raises Invalid when blocks and checkpoint contradict each other.
     """
@@ -114,7 +114,7 @@ def _paced(grid: Tick, done: int | None, limit: int) -> int:
 
 
 def windows_of(ruling: Ruling, declared: Declarations) -> dict[str, InputWindows]:
-    """By alias, if late rows correct windows."""
+    """Returns the windows by alias, if late rows correct windows."""
     found = ruling.windows.of if ruling.windows is not None else {}
     return {
         alias: InputWindows(function, declared.lateness_of(alias), ruling.reach.get(alias, 0))
@@ -130,7 +130,7 @@ def plan_windows(
     output: Vocabulary,
     grid: Tick | None = None,
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
-    """As ``plan_table``, but for the watermark: that promises settled windows, as it does without late rows.
+    """Plans as ``plan_table``, but the watermark promises settled windows, as it does without late rows.
 
     A row counts from its effective time as in any changing table, but not before its window is settled; so a window's
     rows appear together at the tick that settles it, and what comes later corrects exactly what it changes.

@@ -1,4 +1,4 @@
-"""Plans one transaction: what is late, what is settled, which rows the query must see, and what is kept.
+"""Plans one transaction: which rows are late, settled, needed by the query, and kept.
 
 Pure: facts about blocks in, a plan out; nothing is read and no query runs here. All of it follows from the influence
 intervals of the query's paths, whatever its windows are. Spec: docs/spec/engine-semantics.md#law, #final-mode,
@@ -26,7 +26,7 @@ _DISAGREE: Final = "replay the transform from its start"
 
 @dataclass(frozen=True, slots=True)
 class BlockFacts:
-    """One data block of an input, as far as planning needs it. Times are microseconds."""
+    """The facts of one data block of an input for planning. Times are microseconds."""
 
     name: str
     """Hash as text; empty when the coordinator did not say."""
@@ -95,7 +95,7 @@ class LateCheck:
 
 @dataclass(frozen=True, slots=True)
 class VersionStep:
-    """What a transaction does with an input whose rows hold until superseded. Times are microseconds."""
+    """The change of an input whose rows are in force until superseded. Times are microseconds."""
 
     blocks: tuple[tuple[BlockFacts, int], ...]
     """New blocks, with the times before which their rows are late."""
@@ -145,7 +145,7 @@ def plan_step(
     oldest: Oldest = no_sessions,
     limit: int | None = None,
 ) -> TransactionStep:
-    """The next step after ``previous``, which settles nothing from ``limit`` (microseconds) on.
+    """Plans the next step after ``previous``, which settles nothing from ``limit`` (microseconds) on.
 
     Raises Invalid when blocks and checkpoint contradict each other.
     """
@@ -200,7 +200,7 @@ def plan_step(
 
 @dataclass(frozen=True, slots=True)
 class InputProgress:
-    """How far inputs have come, for modes that keep no blocks open."""
+    """The progress of inputs, for modes that keep no blocks open."""
 
     done: int | None
     """What was reached before, microseconds."""
@@ -300,7 +300,7 @@ def next_checkpoint(
     previous: Checkpoint | None,
     ticks: Sequence[int] = (),
 ) -> Checkpoint:
-    """State after ``step``, in which ``late`` rows were dropped; ``ticks`` (microseconds) wait for slower inputs."""
+    """The state after ``step``, which dropped ``late`` rows; ``ticks`` (microseconds) wait for slower inputs."""
     old_late = previous.late if previous is not None else {}
     old_untimed = previous.untimed if previous is not None else {}
     return Checkpoint(

@@ -1,4 +1,4 @@
-"""Writes what was found as the contract says it: rows up to the limit, paths with their steps, what was missing.
+"""Encodes findings in the contract's form: rows up to the limit, paths with their steps, missing rows.
 
 Pure.
 """
@@ -34,7 +34,7 @@ class FoundLineage:
 
 
 def record_of(found: FoundLineage, offset: int, op: int, limit: int) -> RecordProvenance:
-    """At most ``limit`` rows are told."""
+    """Returns at most ``limit`` rows."""
     told, count = witnesses(found.lineage, found.shown.sources, found.shown.offsets, limit)
     rows = [*(_row(each, found.causes) for each in told), *found.others]
     rows.sort(key=lambda row: (row.input, row.offset, -1 if row.path is None else row.path))
@@ -69,7 +69,7 @@ def absent(paths: Sequence[Sequence[Reason]], lineage: np.ndarray) -> tuple[int,
 
 
 def path_views(traced: Traced, inputs: Mapping[str, int], last: int) -> tuple[ProvenancePath, ...]:
-    """``inputs``: place of each input by alias; ``last``: number of the last query."""
+    """Returns the paths; ``inputs``: place of each input by alias; ``last``: number of the last query."""
     return tuple(
         ProvenancePath(input=inputs[alias], steps=tuple(_step(reason, last) for reason in steps))
         for alias, steps in zip(traced.inputs, traced.paths, strict=True)

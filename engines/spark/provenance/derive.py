@@ -1,4 +1,4 @@
-"""Answers where records of a transform's output came from. See ``docs/provenance.md`` for what the answer means.
+"""Derives the origins of records of a transform's output; ``docs/provenance.md`` defines them.
 
 One call of ``derive`` is one question; it reads slices, runs queries over some of their rows and writes nothing.
 """
@@ -61,7 +61,7 @@ class _Finder(Protocol):
 def derive(
     session: SparkSession, request: ProvenanceRequest, control: RequestControl, caches: SharedCaches
 ) -> ProvenanceOutcome:
-    """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
+    """Derives origins; ``session`` is this request's alone. Raises Environment, and Spark's faults of the engine."""
     return answered(lambda: _derive(session, request, control, caches), request.transform)
 
 
@@ -166,7 +166,7 @@ class LogTracer:
 
 
 class FinalTracer:
-    """Final mode: runs the query over the rows that, by the query's influence, can bear on a record's event time.
+    """Final mode: runs the query over the rows whose influence reaches a record's event time.
 
     Spec: docs/spec/engine-semantics.md#final-mode, #influence.
     """
@@ -237,7 +237,7 @@ class FinalTracer:
 
 
 def narrowed(read: Read, paths: Sequence[Path], at: int, history: bool = False) -> Read:
-    """Of the rows that the transaction saw only those that can reach the output time ``at`` (microseconds).
+    """Selects from the transaction's rows those that can reach the output time ``at`` (microseconds).
 
     ``history``: and those before them, however long.
     """

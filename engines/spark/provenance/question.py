@@ -1,4 +1,4 @@
-"""Declares a request for provenance: the transform, its inputs up to the transaction, the records asked about.
+"""Declares a request for provenance: the transform, its inputs up to the transaction, the requested records.
 
 Made for one request. The transaction is planned again from the inputs' blocks alone, by the functions that planned it
 when it ran; no checkpoint is read, so none has to be held or believed. Spec: docs/spec/engine-semantics.md#law, #modes,
@@ -46,7 +46,7 @@ MAX_ROWS: Final = 20_000_000
 
 
 class NotReproduced(Invalid):
-    """The query over these inputs does not give the record: nothing true could be said of where it came from."""
+    """The query over these inputs does not give the record, so that its origin cannot be determined."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class NotReproduced(Invalid):
 
 
 class ProvenanceContext:
-    """The transform, the inputs and the slice that one request for provenance is about.
+    """The transform, the inputs and the slice of one request for provenance.
 
     ``data`` and ``ops``: the slice asked about, whole, without what every slice has.
     """
@@ -92,7 +92,7 @@ class ProvenanceContext:
 
     @property
     def reached(self) -> tuple[int | None, int | None]:
-        """How far the output had come before the transaction and after it, microseconds: it may have been held back."""
+        """The output's progress before and after the transaction, in microseconds; it may have been held back."""
         marks = self.request.watermark_before, self.request.watermark_after
         before, after = (None if mark is None else micros(mark) for mark in marks)
         return before, after
@@ -103,24 +103,24 @@ class ProvenanceContext:
         return {step.alias: number for number, step in enumerate(self.query.steps) if step.alias}
 
     def plan(self) -> Any:
-        """The query over the views of the session, its aggregates as exact as when it ran."""
+        """Returns the query's plan over the views of the session, with aggregates as exact as in the original run."""
         plan = run_queries(self.session, self.query.steps)
         return complete_plan(self.session, plan) if self.shape.exact else plan
 
     def place_of(self, offset: int) -> int:
-        """Where a record stands in its slice. Raises Invalid."""
+        """Returns a record's index in its slice. Raises Invalid."""
         found = np.flatnonzero(self._offsets == offset)
         if not len(found):
             raise Invalid(f"the slice holds no record {offset}", rule="provenance-record")
         return int(found[0])
 
     def before(self) -> tuple[InputFacts, ...]:
-        """The inputs as the transaction before left them."""
+        """Returns the inputs after the previous transaction."""
         known = [tuple(block for block in given.blocks if block.reopened) for given in self.facts]
         return _as_new(dataclasses.replace(g, blocks=blocks) for g, blocks in zip(self.facts, known, strict=True))
 
     def steps(self) -> tuple[TransactionStep | None, TransactionStep]:
-        """All transactions before as one, if there were any, and the transaction itself; log and final mode."""
+        """Returns all earlier transactions as one, if any, and the transaction itself; log and final mode."""
         if self.shape.running:
             # Rows stand on all before them, so the inputs are gone through from their first blocks on.
             oldest = Sessions(self.inputs.vocabs).oldest
@@ -137,7 +137,7 @@ class ProvenanceContext:
         return next_checkpoint(self.shape, "", step, {}, None, ticks)
 
     def plain_values(self, place: int) -> dict[str, object]:
-        """Of a record the columns of which equal values are one value everywhere: text, whole numbers, truth."""
+        """Returns a record's columns of types with unambiguous equality: text, whole numbers, booleans."""
         plain = (pa.types.is_string, pa.types.is_signed_integer, pa.types.is_boolean)
         return {
             field.name: self.data.column(field.name)[place].as_py()
@@ -146,11 +146,11 @@ class ProvenanceContext:
         }
 
     def unlike(self, place: int) -> NotReproduced:
-        """What to raise when the record at ``place`` does not come out."""
+        """Makes the error for a record at ``place`` that the query does not give."""
         return NotReproduced(int(self._offsets[place]))
 
     def changes(self, alias: str) -> bool:
-        """Whether any row of an input takes back another, to this query."""
+        """Whether any row of an input retracts another, for this query."""
         if self.inputs.is_log(alias):
             return False
         given = next(each for each in self.request.query_inputs if each.query_alias == alias)
@@ -158,12 +158,12 @@ class ProvenanceContext:
         return any(self.slices.facts(Path(path), given.vocab).changes for path in paths)
 
     def equal_before(self, place: int) -> int:
-        """How many records of the slice before this one are equal to it."""
+        """Counts records of the slice before this one that are equal to it."""
         one = self.data.take(pa.array(np.full(place, place)))
         return int(np.sum(same_rows(self.data.slice(0, place), one) & (self.ops[:place] == self.ops[place])))
 
     def matching(self, rows: pa.Table, place: int) -> np.ndarray:
-        """Which rows of a result, in the types that Spark gave, are the record at ``place``."""
+        """Marks the rows of a result, in Spark's types, that equal the record at ``place``."""
         mine = as_written(rows.select(self.data.column_names), self.data.schema)
         same = same_rows(mine, self.data.take(pa.array(np.full(mine.num_rows, place))))
         if self.shape.operation is None:
@@ -195,7 +195,7 @@ def _check(request: ProvenanceRequest) -> None:
 
 
 class Shown:
-    """Rows of inputs laid out as the views of a session, each with a number that says which it is."""
+    """Rows of inputs as the views of a session, each with an identifying number."""
 
     def __init__(self, context: ProvenanceContext) -> None:
         self._context = context
@@ -204,7 +204,7 @@ class Shown:
         self._count = 0
 
     def show(self, alias: str, rows: pa.Table) -> None:
-        """Name the view; the query does not see the number."""
+        """Registers the view; the query does not see the number."""
         context = self._context
         offsets = np.asarray(rows.column(context.inputs.vocabs[alias].offset_column)).astype(np.int64)
         numbers = np.arange(self._count, self._count + len(offsets))
@@ -269,7 +269,7 @@ def microseconds_of(value: pa.Scalar) -> int:
 
 
 def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
-    """From which event time on, and before which, rows of some path can reach the output time ``at`` (microseconds).
+    """Returns the range of event times whose rows can reach the output time ``at`` (microseconds) by some path.
 
     When a session began only its rows can say.
     """

@@ -1,4 +1,4 @@
-"""Explains what stands between an input and the result: operators, their conditions and their place in the SQL.
+"""Explains the operators between an input and the result, their conditions and their place in the SQL.
 
 Read from the JVM's plan, whose nodes know where in the text they were written; nothing is changed.
 """
@@ -21,7 +21,7 @@ _TOGETHER: Final = frozenset({"group by", "distinct", "over"})
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One operator on the way from an input to the result."""
+    """One operator on the path from an input to the result."""
 
     number: int
     """Of the operator in its plan."""
@@ -41,7 +41,7 @@ def reason_of(
     plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason], history: bool = False,
     asked: str | None = None,
 ) -> Reason | None:  # fmt: skip
-    """``None`` for operators that say nothing: names and plain lists of columns. ``above``: those that it feeds.
+    """Describes an operator; ``None`` for names and plain lists of columns. ``above``: its parents.
 
     ``history``: of windows over all rows so far earlier rows are not named. ``asked``: what was written, where the
     operator was made for another.
@@ -63,9 +63,8 @@ def reason_of(
 
 
 def looks_back_to_the_first(function: Any) -> bool:
-    """Whether the frame of a function of a window operator begins with the first row of all, and orders them; so does
-    what passes over nulls, however many they are.
-    """
+    """Whether the frame of a window function begins with the first row of all, and orders them; functions that skip any
+    number of nulls count too."""
     over = next(part for part in parts(function) if kind_of(part) == "WindowExpression")
     low = kind_of(over.windowSpec().frameSpecification().lower())
     return bool(over.windowSpec().orderSpec().size()) and (
@@ -74,7 +73,7 @@ def looks_back_to_the_first(function: Any) -> bool:
 
 
 def passes_over_nulls(function: Any) -> bool:
-    """``lag`` and ``lead`` with IGNORE NULLS: their frame does not say how far they look."""
+    """Whether a function is ``lag`` or ``lead`` with IGNORE NULLS, whose frame does not bound its reach."""
     return kind_of(function) in ("Lag", "Lead") and bool(function.ignoreNulls())
 
 

@@ -22,7 +22,7 @@ PATH: Final = DECIDES << 1
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A row of an input that had a part in a row of the result."""
+    """A row of an input that contributed to a row of the result."""
 
     source: int
     """Number of the input."""
@@ -32,7 +32,7 @@ class Witness:
 
 
 def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int) -> tuple[list[Witness], int]:
-    """The first ``limit`` by input, offset, path; and how many there are.
+    """Returns the first ``limit`` by input, offset, path; and the total number.
 
     ``sources`` and ``offsets``: of every row of the request, by its number. A row that is in the result on a path is
     not named again there for deciding something.
@@ -50,6 +50,6 @@ def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, lim
 
 
 def pick(same: Sequence[Sequence[int]], place: int) -> int:
-    """Of rows that are equal, which is the one at ``place`` among them: by their lineage, so always the same."""
+    """Picks of equal rows the one at ``place`` in the order of their lineage, so always the same."""
     order = sorted(range(len(same)), key=lambda at: sorted(same[at]))
     return order[place]

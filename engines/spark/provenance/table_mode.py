@@ -1,4 +1,4 @@
-"""Traces records in table mode: finds rows of the record's key that counted at its tick, and what changed there.
+"""Traces records in table mode: finds rows of the record's key in force at its tick, and the changes there.
 
 A record of a changing table is a difference between two ticks of its key; windows that late rows correct are such a
 table. The key's rows are read from the inputs'
@@ -271,7 +271,7 @@ class TableTracer:
 
 
 def key_columns(context: ProvenanceContext, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:
-    """By alias and name of a key column: the column of the input that it repeats, where the query is split by it.
+    """Maps alias and key column to the input column that it repeats, where the query is partitioned by it.
 
     What rows are read is narrowed by these; a key that is computed narrows nothing.
     """

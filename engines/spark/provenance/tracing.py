@@ -41,7 +41,7 @@ Attributes = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A plan whose last column is ``LINEAGE``, and how each path leads to its result."""
+    """A plan whose last column is ``LINEAGE``, and the path of each input to its result."""
 
     plan: Any
     paths: tuple[tuple[Reason, ...], ...]
@@ -53,10 +53,11 @@ class Traced:
 def trace(
     session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: str | None = None, running: int = 0
 ) -> Traced:
-    """``plan``: analysed, over views with a hidden column ``ROW``. ``aliases``: number of the query that each named
-    query is, for places in the text. ``running``: how many windows, from the root down, are over all history: of
-    functions over all rows so far only the row itself is named, and the record before it names others. Raises Invalid
-    for a column that there is not.
+    """Traces ``plan``: analysed, over views with a hidden column ``ROW``.
+
+    ``aliases``: number of each named query, for places in the text. ``running``: how many windows, from the root down,
+    are over all history: functions over all rows so far name only the row itself, and the record before it names
+    others. Raises Invalid for an unknown column.
     """
     tracing = _Tracing(Catalyst(session), aliases, running)
     whole = tracing.catalyst.inlined(plan)

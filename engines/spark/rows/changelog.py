@@ -1,4 +1,4 @@
-"""Computes changelogs on columns: which row retracts which, when each begins to count, what is valid when.
+"""Computes changelogs on columns: which row retracts which, when each comes into force, and versions in force.
 
 Works on whole columns, in the order of the chain; knows no files and no queries. Effective time: a fact counts from its
 own time, but never from before what its chain had promised when it was said.
@@ -22,13 +22,13 @@ LONG_AGO: Final = -(2**62)
 
 
 def positive(ops: np.ndarray) -> np.ndarray:
-    """Which statements assert a row; the others take one back."""
+    """Marks the statements that assert a row; the others retract one."""
     asserted: np.ndarray = (ops == APPEND) | (ops == CORRECT_TO)
     return asserted
 
 
 def row_codes(rows: pa.Table) -> np.ndarray:
-    """A number for each row: equal exactly where all columns are the same value, nested ones too."""
+    """Numbers rows, equal exactly where all columns are the same value, nested ones too."""
     codes: np.ndarray | None = None
     for name in rows.column_names:
         for key in order_keys(rows.column(name), name):
@@ -46,7 +46,7 @@ def _codes(key: pa.Array) -> np.ndarray:
 
 
 def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which statement takes back each row, and which statements take back nothing.
+    """Finds which statement retracts each row, and which statements retract nothing.
 
     In chain order; ``groups``: rows that may cancel each other. The first of several equal rows goes first. Returns for
     each position the position of its canceller (-1: none), and a mask of retractions without a row.
@@ -106,7 +106,7 @@ def _running_least(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
 def effective_times(
     ops: np.ndarray, times: np.ndarray, before: np.ndarray, after: np.ndarray, keys: np.ndarray, known: np.ndarray
 ) -> np.ndarray:
-    """From when each statement counts, microseconds; statements in chain order.
+    """Returns from when each statement is in force, microseconds; statements in chain order.
 
     ``before`` and ``after``: watermark of the chain before and after the statement's block. ``keys``: a number for each
     primary key. ``known``: effective times where they are settled already, ``NEVER`` elsewhere.
@@ -140,9 +140,8 @@ def _current(ops: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def valid_until(keys: np.ndarray, ranks: np.ndarray, taus: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """When the version that each statement makes ends: at the least effective time of those of the same key that rank
-    higher, or at its ``limits`` if that is sooner; never before it begins.
-    """
+    """Returns when the version of each statement ends: at the least effective time of those of the same key that rank
+    higher, or at its ``limits`` if that is sooner; never before it begins."""
     if not len(keys):
         return limits
     order = np.lexsort((ranks, keys))[::-1]
@@ -157,5 +156,5 @@ def valid_until(keys: np.ndarray, ranks: np.ndarray, taus: np.ndarray, limits: n
 
 
 def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
-    """Event time and data: what a retraction repeats of the row that it takes back."""
+    """Returns event time and data: the columns that a retraction repeats of its row."""
     return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])

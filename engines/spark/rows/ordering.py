@@ -77,7 +77,7 @@ def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:
-    """Each number once, ascending.
+    """Returns each number once, ascending.
 
     ``np.unique`` alone puts them into a hash table first, which takes many times as long for numbers as regular as
     those of keys and rounds.

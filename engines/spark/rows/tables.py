@@ -26,8 +26,9 @@ def arrow_columns(schema: st.StructType) -> pa.Schema:
 
 
 def read_rows(paths: Iterable[str], schema: st.StructType, safe: bool = False) -> pa.Table:
-    """All rows of slices, in the given order; columns that a slice lacks are null. Raises Invalid, Environment; with
-    ``safe`` ArrowInvalid for a value that the view's type does not hold.
+    """Reads all rows of slices, in the given order; columns that a slice lacks are null.
+
+    Raises Invalid, Environment; with ``safe`` ArrowInvalid for a value out of the range of the view's type.
     """
     wanted = arrow_columns(schema)
     parts = [wanted.empty_table()]
@@ -48,7 +49,7 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType, safe: bool) -> pa.ChunkedArr
 
 
 def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
-    """A DataFrame over rows in memory; none at all keeps its columns.
+    """Makes a DataFrame over rows in memory; an empty one keeps its columns.
 
     The only way from Arrow into Spark: at an empty batch between others Spark 4.3 stops, and what follows is lost.
     """

@@ -1,4 +1,4 @@
-"""Computes ticks of a changing table: which rows a key has at each, and what changes from one to the next.
+"""Computes ticks of a changing table: the rows of a key at each, and the changes between them.
 
 A round is one key at one tick. All rounds of a transaction are evaluated at once, so the work is that of the keys that
 change, whatever the history. ``Lifetimes`` keeps besides which statement took a row back, for provenance. Pure, in
@@ -22,7 +22,7 @@ from engines.spark.rows.ordering import distinct, total_order
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Sorted by key, then tick."""
+    """Rounds, sorted by key, then tick."""
 
     places: np.ndarray
     """key number * number of ticks + number of the tick; tick 0 is the one that was reached before."""
@@ -37,13 +37,13 @@ class Rounds:
 
     @property
     def first(self) -> np.ndarray:
-        """Which rounds stand for what was written before, and say nothing new."""
+        """Marks rounds that represent earlier output, and give nothing new."""
         known: np.ndarray = self.ticks == 0
         return known
 
 
 def rounds_of(keys: np.ndarray, ticks: np.ndarray, times: np.ndarray) -> Rounds:
-    """Of keys that something happens to at ticks (numbers from 1); each key also gets the round of before."""
+    """Returns the rounds of keys with events at ticks (numbers from 1); each key also gets its previous round."""
     unique = distinct(keys)
     return Rounds(distinct(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
 
@@ -67,7 +67,7 @@ def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.n
 
 
 def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(row, round) for every round of a row's key at which the row counts: ``enter < tick <= leave``."""
+    """Returns (row, round) for every round of a row's key with the row in force: ``enter < tick <= leave``."""
     begin, sizes = _spans(rounds, keys, enter, leave)
     rows = np.repeat(np.arange(len(keys)), sizes)
     starts = np.cumsum(sizes) - sizes
@@ -86,7 +86,7 @@ def _spans(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarra
 def differences(
     rows: pa.Table, of: np.ndarray, rounds: Rounds, keys: Sequence[str], single: bool
 ) -> tuple[pa.Table, np.ndarray]:
-    """What changes from each round of a key to its next: rows with ops, by tick, key, and retractions first.
+    """Returns the changes from each round of a key to its next: rows with ops, by tick, key, and retractions first.
 
     ``of``: the round of each row. ``single``: a key has at most one row, so its change is a correction.
     """
@@ -136,7 +136,7 @@ class Lifetimes:
 
 
 def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int | None) -> np.ndarray:
-    """From when each statement of a block counts by itself; ``before`` and ``after``: its watermarks."""
+    """Returns from when each statement of a block is in force; ``before`` and ``after``: its watermarks."""
     low, high = (-NEVER if mark is None else mark for mark in (before, after))
     enter = np.maximum(times, low)
     enter = np.where(ops == RETRACT, np.maximum(enter, high), enter)
@@ -144,15 +144,15 @@ def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int 
 
 
 def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Of each statement of a block, the offset of the one whose time it counts from: ``entering`` says the same."""
+    """Returns for each statement of a block the offset of the one that dates it, as ``entering`` does."""
     following = np.append(ops[1:], APPEND) == CORRECT_TO
     dated: np.ndarray = np.where((ops == CORRECT_FROM) & following, np.append(offsets[1:], offsets[-1:]), offsets)
     return dated
 
 
 def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lifetimes:
-    """``rows``: all statements about some keys, in chain order, with what they say, when they count, and whose time
-    tells it.
+    """Returns lifetimes; ``rows``: all statements about some keys, in chain order, with contents, effective times and
+    dating rows.
     """
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     leave = np.full(len(ops), NEVER, np.int64)
@@ -167,7 +167,7 @@ def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray,
 
 
 def of_key(rows: pa.Table, columns: dict[str, pa.Scalar]) -> np.ndarray:
-    """Which rows have these values; a value that a column cannot hold is in no row."""
+    """Marks the rows with these values; a value that a column cannot hold is in no row."""
     chosen = np.ones(rows.num_rows, bool)
     for name, value in columns.items():
         column = rows.column(name)

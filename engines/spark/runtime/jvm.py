@@ -47,7 +47,7 @@ class _Life:
 
 
 class Jvm:
-    """Safe to use from several threads."""
+    """The JVM of a process. Safe to use from several threads."""
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class Jvm:
         """One that was ended on purpose, and why."""
 
     def session(self) -> SparkSession:
-        """The root session; starts a JVM if there is none, or only a dead one. Raises EngineLost.
+        """Returns the root session; starts a JVM if there is none, or only a dead one. Raises EngineLost.
 
         After a cancelled request it is first seen whether the JVM is to stay: nobody is given one about to end.
         """
@@ -80,7 +80,7 @@ class Jvm:
             return self._life.spark
 
     def why_lost(self, patience: float) -> EngineLost | None:
-        """How the JVM ended, if it has; a broken connection may be noticed a moment before the process is gone."""
+        """Returns how the JVM ended, if it has; a broken connection may show a moment before the process has exited."""
         life = self._life
         end = time.monotonic() + patience
         while life is not None:
@@ -93,7 +93,7 @@ class Jvm:
         return None
 
     def end_if_busy(self, group: str, patience: float) -> None:
-        """End the JVM if tasks of a cancelled job group go on after so many seconds: nothing else can stop them.
+        """Ends the JVM if tasks of a cancelled job group run on after so many seconds, as nothing else stops them.
 
         Spark asks a task to stop where it takes its next row, and a row can be made into billions inside of one. Every
         core would be lost for as long. Whoever else is at work loses the JVM too. Returns at once.
@@ -139,7 +139,7 @@ class Jvm:
         return _lost(code)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stops the JVM. Idempotent."""
         with self._lock:
             self._is_stopped = True
             life, self._life = self._life, None

@@ -1,4 +1,4 @@
-"""Limits a request's share of the disk, and explains what it means when Spark has no more.
+"""Limits a request's share of the disk, and explains Spark's errors when it is exhausted.
 
 Spark spills what does not fit into memory; an exploding join would fill the disk of the whole node. So the folder is
 measured while requests are at work, and those that are at work when it is too full are stopped. Lives as long as the
@@ -28,7 +28,7 @@ _NO_DISK: Final = ("No space left on device", "Disk quota exceeded", "File too l
 
 
 def limit_met(fault: BaseException) -> LimitExceeded | None:
-    """The limit behind what Spark says, if there is one."""
+    """Returns the limit that caused Spark's error, if one did."""
     text = str(fault) if isinstance(fault, PySparkException) else ""
     if any(sign in text for sign in _NO_DISK):
         return LimitExceeded("the query filled the disk of the engine", rule=DISK, hint=_LESS)
@@ -58,7 +58,7 @@ class DiskWatch:
 
     @contextlib.contextmanager
     def over(self, stop: Callable[[], None]) -> Iterator[Watched]:
-        """While a request is at work; ``stop`` is called from another thread, once."""
+        """Watches the disk during a request; calls ``stop`` from another thread, once."""
         watched = Watched(stop)
         with self._changed:
             self._watched.add(watched)

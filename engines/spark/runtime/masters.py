@@ -1,4 +1,4 @@
-"""Checks addresses of a Spark cluster's master: their form, and whether anybody answers there.
+"""Checks addresses of a Spark cluster's master: their form, and whether they accept connections.
 
 Knows no Spark, so that a daemon can judge a setting without loading it. Spark itself would try an address where nobody
 is for a minute, and say then that all masters are unresponsive.
@@ -24,7 +24,7 @@ _WEB_PORTS: Final = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where a cluster takes applications."""
+    """The address of a cluster's master."""
 
     url: str
     """As Spark knows it."""
@@ -33,7 +33,7 @@ class Master:
 
 
 def parse_master(text: str) -> Master:
-    """Raises Invalid for what names no cluster. Pure."""
+    """Parses the address of a cluster. Raises Invalid. Pure."""
     kind, _, rest = text.partition("://")
     if text == "yarn":
         return Master(text, ())
@@ -59,7 +59,7 @@ def _place(text: str, place: str, usual: int | None = None) -> tuple[str, int]:
 
 
 def check_reachable(master: Master, seconds: float = REACH_SECONDS) -> None:
-    """Raises EngineLost when nobody takes a connection at any of its places."""
+    """Raises EngineLost when no address of the master accepts a connection."""
     reasons = []
     for host, port in master.places:
         try:

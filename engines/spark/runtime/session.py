@@ -102,8 +102,9 @@ def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes
 
 
 def start_session(options: SessionOptions) -> SparkSession:
-    """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason,
-    Invalid for a master that is none.
+    """Starts a session with every pin set. Changes the environment of this process.
+
+    Raises EngineLost with the reason, Invalid for an invalid master.
 
     PySpark would hand out the session that is there already, with other settings and for the next ``stop_session`` to
     end: a second one in a process is refused.
@@ -158,7 +159,7 @@ def start_session(options: SessionOptions) -> SparkSession:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark and its JVM. Idempotent."""
+    """Stops Spark and its JVM. Idempotent."""
     gateway = spark.sparkContext._gateway
     spark.stop()
     if gateway is None:

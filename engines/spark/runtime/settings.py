@@ -111,7 +111,7 @@ _HEAP: Final = re.compile(r"[1-9]\d{0,5}[mg]\Z")
 
 
 def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
-    """All settings of a session, with those that name this machine. Raises EngineLost for a heap like ``2gb``."""
+    """Returns all settings of a session, including those of this machine. Raises EngineLost for a heap like ``2gb``."""
     heap_bytes(heap)
     settings = {name: value for name, value, _ in (*MEANING, *SPREAD, *CONFINEMENT)}
     return settings | {
@@ -121,7 +121,7 @@ def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
 
 
 def heap_bytes(heap: str) -> int:
-    """Of ``512m`` or ``2g``. Raises EngineLost for a heap like ``2gb``."""
+    """Parses ``512m`` or ``2g``. Raises EngineLost for a heap like ``2gb``."""
     if _HEAP.match(heap) is None:
         raise EngineLost(f"not a heap size: {heap!r}", rule="heap", hint="write it like 512m or 2g")
     return int(heap[:-1]) * _UNITS[heap[-1]]

@@ -35,7 +35,7 @@ _PARTS: Final = (
 
 
 def rehearse(spark: SparkSession, folder: Path) -> None:
-    """``folder`` must not be there yet. Raises EngineLost, and what Spark raises."""
+    """Runs a rehearsal; ``folder`` must not exist yet. Raises EngineLost, and what Spark raises."""
     session = spark.newSession()
     session.range(ROWS).selectExpr(*_MADE).coalesce(1).write.parquet(str(folder))
     stored = session.read.parquet(str(folder)).schema

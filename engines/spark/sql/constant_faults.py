@@ -1,4 +1,4 @@
-"""Finds constants of a query that fail whatever the rows are, so that it is refused before its first row.
+"""Finds constants of a query that fail for any rows, to refuse it before its first row.
 
 A regular expression that nobody can read, a division by zero, ``cast('abc' as int)``: ``trials`` finds them in a plan
 without columns that nobody uses; Spark's own evaluation says which fail. What may not be evaluated is left alone.
@@ -60,7 +60,7 @@ _PLAIN: Final = frozenset({"Literal", "UnaryMinus", "CreateArray", "CreateNamedS
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An expression that has no value, whatever the rows are."""
+    """An expression that has no value for any row."""
 
     node: Node
     expression: Any
@@ -70,7 +70,7 @@ class Failure:
 
 
 def failing(session: SparkSession, plan: Any, root: Node) -> list[Failure]:
-    """What of an analysed plan, ``root`` as a tree, fails for every row; of one in another the inner one alone."""
+    """Lists expressions of an analysed plan, ``root`` as a tree, that fail for every row; of nested ones the inner."""
     if next(trials(root), None) is None:
         return []
     try:
@@ -132,7 +132,7 @@ def _failure(node: Node, found: Any, fault: PySparkException | Py4JJavaError | N
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An expression that is evaluated with every row that comes to it, and that may fail by its constants."""
+    """An expression that is evaluated with every row of its operator, and that may fail by its constants."""
 
     node: Node
     variables: tuple[int, ...] = ()
@@ -140,7 +140,7 @@ class Trial:
 
 
 def trials(plan: Node) -> Iterator[Trial]:
-    """All of an analysed plan, what is below another after that."""
+    """Yields the trials of an analysed plan, inner expressions last."""
     for operator in plan.preorder():
         stack = [] if operator.kind == "Generate" else arguments(operator)
         if operator.kind == "Filter":

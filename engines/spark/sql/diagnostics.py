@@ -27,7 +27,7 @@ _CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not sup
 
 
 def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagnostic:
-    """Of query number ``query``, whose analysed plan is ``plan``, read into ``root``."""
+    """Makes the diagnostic of query number ``query``, whose analysed plan is ``plan``, read into ``root``."""
     place = place_of(plan, root, finding.node) if finding.node is not None else finding.place
     line, column = place if place is not None else (None, None)
     return Diagnostic(
@@ -42,7 +42,7 @@ def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagno
 
 
 def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
-    """What Spark says of query number ``query``, the words ``text``, with its place, and a remedy if one is known."""
+    """Converts Spark's error in query number ``query``, with tokens ``text``, its place, and a remedy if known."""
     window = _CALENDAR_WINDOW.search(str(fault))
     if window is not None:
         return _calendar_window(window[1], text, query)
@@ -102,7 +102,7 @@ def of_phrase(phrase: Phrase, query: int) -> Diagnostic:
 
 
 def in_other_words(said: Diagnostic, phrases: Sequence[Phrase], *, fully: bool) -> list[Diagnostic]:
-    """Phrases of another dialect as errors, in place of what ``said`` tells of them.
+    """Reports phrases of another dialect as errors, in place of the errors ``said`` that they cause.
 
     ``fully``: it tells of nothing else, since nothing was understood. What has no place is looked for again later.
     """
@@ -116,7 +116,7 @@ def certainly(doubt: Diagnostic) -> Diagnostic:
 
 
 def refusal(diagnostics: Sequence[Diagnostic], steps: int) -> Invalid:
-    """All that is wrong with so many queries. Several things have a line each, and the rule of the first."""
+    """Joins all errors of several queries, a line each, with the rule of the first."""
     first = diagnostics[0]
     if len(diagnostics) == 1:
         return Invalid(first.message, rule=first.code, hint=first.replace or "", place=_place(first, steps))

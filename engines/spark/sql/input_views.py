@@ -1,4 +1,4 @@
-"""Inputs as a query is analysed over them: names, columns, and what is known of their rows."""
+"""Describes inputs as a query is analysed over them: names, columns, and known properties of their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engines.spark.sql.views import name_empty_view
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """An input as a query sees it."""
+    """An input in a query."""
 
     alias: str
     schema: st.StructType

@@ -1,4 +1,4 @@
-"""Parses texts to analysed plans, through one check: what is not checked is not analysed.
+"""Parses texts to analysed plans, through one check: unchecked text is not analysed.
 
 Spark's analyser runs some statements while it looks at them, and evaluates constants. So a text is cut into words by
 Spark's lexer, bounded, parsed, and its plan judged by ``analysis.parsed``; only a ``ParsedQuery`` can be analysed.
@@ -51,7 +51,7 @@ _UTILS: Final = "org.apache.spark.api.python.PythonErrorUtils."
 
 @dataclass(frozen=True, slots=True)
 class TextFindings:
-    """What was found out about a text that may be analysed."""
+    """The findings on a text that may be analysed."""
 
     size: Size
     undated: tuple[tuple[str, int, int], ...]
@@ -60,7 +60,7 @@ class TextFindings:
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query that was judged and is not analysed yet."""
+    """A query that was checked and is not analysed yet."""
 
     plan: Any
     """Of the JVM."""
@@ -73,7 +73,7 @@ _lock = threading.Lock()
 
 
 def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> ParsedQuery:
-    """Parse a text and bound what it may cost. ``known``: sizes of the queries before it, by alias.
+    """Parses a text and bounds its cost. ``known``: sizes of the queries before it, by alias.
 
     Raises Invalid for what does more than ask or is too large, Spark's ParseException for what it cannot read.
     """
@@ -100,21 +100,23 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
 
 
 def words_of(session: SparkSession, sql: str) -> list[Word]:
-    """The words of a text. Raises Invalid for one that is too large."""
+    """Returns the tokens of a text. Raises Invalid for one that is too large."""
     if len(sql) > MAX_TEXT:
         raise Invalid(f"the query has {len(sql)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
     return read_words(_tokens_of(session, sql), sql, lambda kind: _name_of(session, kind))
 
 
 def analysed(session: SparkSession, query: ParsedQuery) -> Any:
-    """The analysed plan (a JVM object); nothing of it is run. Raises Spark's AnalysisException, and Invalid."""
+    """Returns the analysed plan (a JVM object); runs nothing of it. Raises Spark's AnalysisException, and Invalid."""
     skip = skip_commands(session)
     return within_the_jvm(lambda: analyse(session, query.plan, skip))
 
 
 def within_the_jvm(work: Callable[[], Answer]) -> Answer:
-    """What the JVM answers about a query. Raises Invalid where it fails in a way of its own that no query should meet:
-    its stack was too small, or Spark has a fault. What Spark says of a query passes through.
+    """Returns the JVM's result for a query.
+
+    Raises Invalid for failures that no query should meet: a stack overflow, or a fault of Spark. Spark's errors of a
+    query pass through.
     """
     try:
         return work()
@@ -132,7 +134,7 @@ def within_the_jvm(work: Callable[[], Answer]) -> Answer:
 
 
 def as_json(plan: Any) -> str:
-    """An analysed plan as ``analysis.tree`` reads it. Raises Invalid."""
+    """Encodes an analysed plan as ``analysis.tree`` reads it. Raises Invalid."""
     return within_the_jvm(lambda: json_of(plan))
 
 
@@ -222,15 +224,15 @@ class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors 
 
 
 class UnreadableText(_SparkError, ParseException):  # type: ignore[misc]  # see above
-    """Spark's parser cannot read it."""
+    """Spark's parser cannot read a text."""
 
 
 class WrongQuery(_SparkError):
-    """Spark's analyser refuses it."""
+    """Spark's analyser refuses a query."""
 
 
 def parse(session: SparkSession, sql: str) -> Any:
-    """The parsed plan (a JVM object). Raises UnreadableText, Py4JJavaError.
+    """Returns the parsed plan (a JVM object). Raises UnreadableText, Py4JJavaError.
 
     Spark's parser follows the settings of the session that is active in its thread, and defaults where there is none.
     """
@@ -240,7 +242,7 @@ def parse(session: SparkSession, sql: str) -> Any:
 
 
 def analyse(session: SparkSession, plan: Any, skip: Any) -> Any:
-    """The analysed plan of a parsed one; nothing of it is run. Raises WrongQuery, Py4JJavaError."""
+    """Returns the analysed plan of a parsed one; runs nothing of it. Raises WrongQuery, Py4JJavaError."""
     execution = _call(session, session._jsparkSession.sessionState().executePlan, WrongQuery, plan, skip)
     return _call(session, execution.analyzed, WrongQuery)
 

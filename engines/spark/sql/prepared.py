@@ -99,7 +99,7 @@ class PreparedQuery:
     kept: _Kept
 
     def run(self, rows: Mapping[str, pa.Table]) -> pa.Table:
-        """What the query gives over rows in memory; its aggregates are exact."""
+        """Runs the query over rows in memory; its aggregates are exact."""
         data = {alias: _relation(self.kept.session, rows[alias]).data() for alias in self.aliases}
         return first_exact(self._all(), lambda plan: plan.run(data, self.kept.properties))
 
@@ -113,8 +113,8 @@ def prepared(
     session: SparkSession, steps: Sequence[SqlQueryStep], rows: Mapping[str, pa.Table], widths: Mapping[str, int],
     hidden: tuple[str, ...], exact: bool,
 ) -> PreparedQuery:  # fmt: skip
-    """The plans of a query over inputs with such columns, of which it sees the first ones, as many as ``widths`` says;
-    ``hidden`` are carried through it. ``exact``: see ``run_exactly``.
+    """Prepares a query over inputs with such columns, of which it sees the first ``widths``; ``hidden`` are carried
+    through it. ``exact``: see ``run_exactly``.
     """
     gateway = session.sparkContext._gateway
     kept = _KEPT.get(gateway) or _KEPT.setdefault(gateway, _Kept.of(session))

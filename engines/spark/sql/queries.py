@@ -54,7 +54,7 @@ REMEMBERED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What came of looking at a query: a classification and the columns it gives, or errors; and warnings."""
+    """The analysis of a query: a classification and its columns, or errors; and warnings."""
 
     classification: Classification | None
     columns: pa.Schema | None
@@ -72,7 +72,7 @@ class Analyst:
     def analyse(
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
     ) -> Analysis:
-        """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
+        """Analyses the queries. Names views in ``session``. Faults are in the result."""
         known = self.known(steps, inputs, vocab)
         if known is None:
             zones = zones_in(session, [step.query for step in steps], self._zones)
@@ -83,7 +83,7 @@ class Analyst:
         return known
 
     def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> Analysis | None:
-        """What was found before, if these queries were judged already: that needs no session."""
+        """Returns an earlier result for the same queries, which needs no session."""
         return self._known.get(_key(steps, inputs, vocab))
 
 
@@ -93,7 +93,9 @@ def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Voca
 
 
 def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
-    """The analysed plan of the last query over the views of this session; the others become views. Runs nothing yet.
+    """Returns the analysed plan of the last query over the views of this session; the others become views.
+
+    Runs nothing yet.
 
     Only for queries that ``Analyst`` accepted.
     """

@@ -1,4 +1,4 @@
-"""Explains what Spark says of a query or a row to a person: rule, place, remedy, and whose fault it is."""
+"""Explains Spark's errors of a query or a row to people: rule, place, remedy, and which part is at fault."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _DATA_OTHERWISE: Final = "keep such values from it: case when … then … end, 
 
 
 def answered(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
-    """What ``work`` gives, or what it found wrong with the queries of ``transform`` or with their data.
+    """Returns the result of ``work``, or the faults that it found in the queries of ``transform`` or their data.
 
     Raises what is the engine's own fault.
     """
@@ -110,19 +110,18 @@ def answered(work: Callable[[], Answer], transform: Transform) -> Answer | Inval
 
 
 def blames_query(fault: PySparkException) -> bool:
-    """Whether an error of Spark is the query's or the data's, and not the engine's."""
+    """Whether an error of Spark is a fault of the query or the data, and not of the engine."""
     return (fault.getSqlState() or "XX").startswith(_BLAME_QUERY)
 
 
 def blames_data(fault: PySparkException) -> bool:
-    """Whether it is the data's: the query is right in itself."""
+    """Whether an error is a fault of the data, with a valid query."""
     return (fault.getSqlState() or "XX").startswith(_DATA)
 
 
 def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
-    """What Spark says of a query, or of a row that an expression of it cannot take: by the condition's name as rule,
-    with the place and text of the expression where Spark knows them, and with what to write instead.
-    """
+    """Converts Spark's error of a query, or of a row that one of its expressions cannot take: the condition's name as
+    rule, place and text of the expression where Spark knows them, and a remedy."""
     condition = fault.getCondition()
     context, position = _CONTEXT.search(str(fault)), place_in(fault)
     place, named = "", ""
@@ -137,13 +136,13 @@ def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
 
 
 def place_in(fault: PySparkException) -> tuple[int, int] | None:
-    """(line, column) of the query that an error names, both from one."""
+    """Returns (line, column) of the query that an error names, both from one."""
     found = _POSITION.search(str(fault))
     return (int(found[1]), int(found[2]) + 1) if found is not None else None
 
 
 def message_of(fault: PySparkException) -> str:
-    """What Spark says, without what the rule and the hint say."""
+    """Returns Spark's message, without the rule and the hint."""
     return _LABELS.sub("", _TRY_ADVICE.sub("", _plain_words(fault))).strip().removesuffix(".")
 
 
@@ -157,7 +156,7 @@ def _query_with(fragment: str, line: int, column: int, transform: Transform) -> 
 
 
 def rule_of(condition: str | None) -> str:
-    """A condition of Spark's, as ``DIVIDE_BY_ZERO``, in the form that rules have; without what is said more of it."""
+    """Converts a condition of Spark's, as ``DIVIDE_BY_ZERO``, to the form of rules, without its subcondition."""
     return (condition or "parse").partition(".")[0].lower().replace("_", "-")
 
 
@@ -183,12 +182,12 @@ def _in(fragment: str) -> str:
 
 
 def hint_of(condition: str | None) -> str:
-    """For a condition as Spark names it: ``UNRESOLVED_COLUMN.WITH_SUGGESTION``."""
+    """Returns the hint for a condition of Spark's: ``UNRESOLVED_COLUMN.WITH_SUGGESTION``."""
     return _found(_HINTS, condition) or _OTHERWISE
 
 
 def hint_of_data(condition: str | None) -> str:
-    """For a condition that a value of a row met while the query ran."""
+    """Returns the hint for a condition that a value of a row met while the query ran."""
     return _found(_DATA_HINTS, condition) or _DATA_OTHERWISE
 
 

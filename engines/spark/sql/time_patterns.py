@@ -43,7 +43,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)
 
 
 def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
-    """A finding for each constant pattern and zone in an analysed plan that Spark refuses whatever the rows are."""
+    """Returns a finding for each constant pattern and zone in an analysed plan that Spark refuses for any rows."""
     tried: dict[tuple[str, bool], bool] = {}
     found = []
     for node, pattern, reads in patterns(plan):
@@ -79,7 +79,7 @@ def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
 
 
 def zones(plan: Node) -> Iterator[tuple[Node, str]]:
-    """(expression, zone) for each constant zone of a conversion, anywhere in an analysed plan."""
+    """Yields (expression, zone) for each constant zone of a conversion, anywhere in an analysed plan."""
     for node in _all_nodes(plan):
         if node.kind in ZONES and node.children[-1].kind == "Literal":
             name = node.children[-1].fields.get("value")
@@ -88,7 +88,7 @@ def zones(plan: Node) -> Iterator[tuple[Node, str]]:
 
 
 def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
-    """(expression, pattern, whether it reads texts) for each constant pattern, anywhere in an analysed plan."""
+    """Yields (expression, pattern, whether it reads texts) for each constant pattern, anywhere in an analysed plan."""
     for node in _all_nodes(plan):
         if node.kind in READS | WRITES and len(node.children) > 1 and node.children[1].kind == "Literal":
             pattern = node.children[1].fields.get("value")

@@ -1,4 +1,4 @@
-"""Registers inputs as views: what a query calls by name, over rows of some slices within bounds of event time.
+"""Registers inputs as views: rows of some slices within bounds of event time, under the query's names.
 
 A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column, or
 a field inside of one, is missing; unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.
@@ -75,7 +75,7 @@ def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
 
 
 def name_view(frame: DataFrame, alias: str) -> None:
-    """Name a view of this session; aliases may hold dots and hyphens."""
+    """Registers a view of this session; aliases may hold dots and hyphens."""
     frame.createOrReplaceTempView("`" + alias.replace("`", "``") + "`")
 
 
@@ -87,8 +87,10 @@ def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
 
 
 def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) -> None:
-    """Name a view without rows. What Spark makes of one is kept, since it holds nothing of a session: many queries over
-    the same inputs are judged, and pay for their views once.
+    """Registers a view without rows.
+
+    Spark's plan of it is cached, since it holds nothing of a session: many queries over the same inputs are analysed,
+    and make their views once.
     """
     catalog = session._jsparkSession.sessionState().catalog()
     kept = _EMPTY.setdefault(session.sparkContext._gateway, OrderedDict())
@@ -104,8 +106,10 @@ def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) ->
 
 
 def name_input(frame: DataFrame, schema: st.StructType, alias: str) -> None:
-    """Name a view of this session, of an input whose columns are ``schema``. No command is run for it, as ``name_view``
-    does: that is planned, shown and told as a query is, and takes longer than a small one.
+    """Registers a view of this session, of an input whose columns are ``schema``.
+
+    Runs no command, as ``name_view`` does: that is planned, logged and reported as a query is, and takes longer than a
+    small one.
     """
     session = frame.sparkSession
     definition = _EMPTY.get(session.sparkContext._gateway, OrderedDict()).get((alias, schema.json()))
@@ -147,7 +151,7 @@ def slices_view(
 
 
 def without_hidden(session: SparkSession, frame: DataFrame, count: int) -> DataFrame:
-    """The first columns, those of the view; hidden ones stay below."""
+    """Selects the first columns, those of the view, without hidden ones."""
     plan = frame._jdf.queryExecution().analyzed()
     return frame_of(session, project(session, plan.output().take(count), plan))
 
@@ -175,7 +179,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 def few_rows(
     reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
 ) -> pa.Table | None:
-    """What ``slices_view`` shows, and after it the hidden columns; ``None``: it is for Spark to read."""
+    """Reads the rows of ``slices_view`` with the hidden columns; ``None``: too large, so Spark reads them."""
     if not _are_few(reads, schema):
         return None
     parts = []

@@ -30,7 +30,7 @@ _NULL: Final = np.uint64(0x2545F4914F6CDD1D)
 
 
 def hashes_of(keys: pa.Table) -> np.ndarray:
-    """64 bits for each row, of all its columns: equal rows have equal ones on every machine and in every version."""
+    """Computes 64 bits of all columns for each row: the same for equal rows on every machine and in every version."""
     found = np.full(keys.num_rows, _STEP, np.uint64)
     for column in keys.columns:
         array = column.combine_chunks()
@@ -80,7 +80,7 @@ def _texts(array: pa.Array) -> np.ndarray:
 
 
 class BucketedTable:
-    """The buckets of one table of the state, in one transaction: ``take`` some out, ``keep`` what became of them."""
+    """The buckets of one table of the state, in one transaction: ``take`` reads some, ``keep`` writes the results."""
 
     def __init__(self, name: str, schema: pa.Schema, state: Mapping[str, Stored]) -> None:
         """``schema``: of the rows now; buckets of rows as they were before it grew are all opened."""
@@ -93,7 +93,7 @@ class BucketedTable:
         self._opened: list[str] = []
 
     def take(self, hashes: np.ndarray) -> list[pa.Table]:
-        """Open the buckets of keys: all their rows, those of other keys too. Raises Invalid for damaged ones."""
+        """Reads the buckets of keys: all their rows, those of other keys too. Raises Invalid for damaged ones."""
         leaves = list(self._closed)
         known = distinct(hashes)
         begin, end = (np.array([int(bits.ljust(_WIDTH, fill), 2) for bits in leaves], np.uint64) for fill in "01")
@@ -104,11 +104,11 @@ class BucketedTable:
         return [each.table() for each in outgrown] + [_rows(self._closed.pop(bits)) for bits in wanted]
 
     def take_all(self) -> list[pa.Table]:
-        """Open all buckets. Raises Invalid for damaged ones."""
+        """Reads all buckets. Raises Invalid for damaged ones."""
         return self.take(np.array([int(bits.ljust(_WIDTH, "0"), 2) for bits in self._closed], np.uint64))
 
     def keep(self, rows: pa.Table, hash_of: Callable[[pa.Table], np.ndarray]) -> dict[str, Kept]:
-        """The state again. ``rows``: of opened buckets, and of other keys for which there were none."""
+        """Returns the new state. ``rows``: of read buckets, and of other keys without one."""
         found: dict[str, Kept] = {}
         hashes = hash_of(rows)
         waiting = [("", np.arange(rows.num_rows), list(self._closed), self._opened)]

@@ -74,7 +74,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Sorted keys, no spaces, absent values left in as null: one state, one text."""
+    """Encodes with sorted keys, no spaces, absent values as null: one state, one text."""
     return msgspec.json.encode(checkpoint, order="sorted")
 
 
@@ -84,7 +84,7 @@ def split(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_checkpoint(raw: bytes) -> Checkpoint:
-    """The JSON; what follows it may be missing. Raises Invalid: it comes from disk, perhaps made by someone else."""
+    """Decodes the JSON; its body may be absent. Raises Invalid: it comes from disk, perhaps from another node."""
     raw, _ = split(raw)
     if len(raw) > MAX_CHECKPOINT:
         raise Invalid(f"a checkpoint of {len(raw)} bytes", rule="checkpoint-size", hint=f"at most {MAX_CHECKPOINT}")
@@ -100,7 +100,7 @@ def decode_checkpoint(raw: bytes) -> Checkpoint:
 
 
 def open_blocks(checkpoint: bytes) -> dict[DatasetId, list[tuple[Multihash, Multihash]]]:
-    """Which blocks of each input the next transaction needs again: (first, last) of runs, both ends included.
+    """Returns which blocks of each input the next transaction needs again: (first, last) of runs, both included.
 
     Give them as ``InputBlock(reopened=True)``, in chain order, before the new ones. Inputs that need none are left out.
     Raises Invalid.
@@ -115,7 +115,7 @@ def open_blocks(checkpoint: bytes) -> dict[DatasetId, list[tuple[Multihash, Mult
 
 
 def runs_of(blocks: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """At most ``MAX_RANGES`` runs that cover blocks given in chain order. A function of the blocks alone.
+    """Returns at most ``MAX_RANGES`` runs that cover blocks given in chain order. A function of the blocks alone.
 
     Neighbours are merged by their number in the list, not by whether the chain has others between them: that would
     depend on which others were mounted, so on the route.

@@ -48,7 +48,7 @@ class State:
 
 
 def load(path: str | None, transform: str, mode: str | None) -> State:
-    """The state of a transform whose query has the digest ``transform``. Raises Invalid, Environment.
+    """Loads the state of a transform whose query has the digest ``transform``. Raises Invalid, Environment.
 
     ``mode``: ``None`` for whatever it is.
     """
@@ -96,7 +96,7 @@ def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A table as a checkpoint holds it, not read yet."""
+    """A table of a checkpoint, not read yet."""
 
     described: Arranged
     raw: memoryview
@@ -106,7 +106,7 @@ class Stored:
         return self.described.rows
 
     def table(self) -> pa.Table:
-        """Its rows. Raises Invalid when the bytes are not those that were described."""
+        """Reads its rows. Raises Invalid when the bytes differ from their description."""
         raw = bytes(self.raw)
         if _digest(raw) != self.described.digest:
             raise Invalid(
@@ -122,7 +122,7 @@ Kept: TypeAlias = pa.Table | Stored
 
 
 class Tables(Mapping[str, pa.Table]):
-    """Tables of a checkpoint by name, each read when it is asked for."""
+    """Tables of a checkpoint by name, each read on first use."""
 
     def __init__(self, stored: Mapping[str, Stored]) -> None:
         self.stored = stored
@@ -138,7 +138,7 @@ class Tables(Mapping[str, pa.Table]):
 
 
 def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes | memoryview]]:
-    """Descriptions for the checkpoint, and what follows it. Empty tables are left out. Raises Invalid."""
+    """Returns descriptions for the checkpoint, and its body. Empty tables are left out. Raises Invalid."""
     named: list[Arranged] = []
     parts: list[bytes | memoryview] = []
     for name in sorted(tables):
@@ -163,7 +163,7 @@ def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes |
 
 
 def unpack(described: Sequence[Arranged], body: memoryview) -> Tables:
-    """The tables. Raises Invalid when there are more bytes, or fewer, than were described."""
+    """Reads the tables. Raises Invalid for more or fewer bytes than described."""
     stored, at = {}, 0
     for one in described:
         stored[one.name] = Stored(one, body[at : at + one.size])

@@ -54,7 +54,7 @@ def _apply(session: Session, args: argparse.Namespace) -> int:
 def apply_texts(
     session: Session, manifests: tuple[wire.ManifestText, ...], *, dry_run: bool = False, prune: str | None = None
 ) -> int:
-    """Apply them, and show what became of each."""
+    """Applies manifests, and shows what became of each."""
     request = wire.ApplyRequest(manifests=manifests, dry_run=dry_run, prune=prune)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
@@ -65,7 +65,7 @@ def apply_texts(
 
 
 def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
-    """What an apply of manifests would change; nothing is."""
+    """Shows what an apply of manifests would change; changes nothing."""
     manifests = tuple(text for place in places for text in read(place))
     request = wire.ApplyRequest(manifests=manifests, dry_run=True, prune=prune)
     result = submit(session, "/apply", request, wire.ApplyResult)
@@ -97,7 +97,7 @@ def _report(session: Session, result: wire.ApplyResult) -> int:
 
 
 def roots_text(made: Sequence[str], again: str) -> str:
-    """Where the keys are that new datasets were made with: whoever takes one is their owner for ever."""
+    """Describes where the keys of the new datasets are, and that their holder owns the datasets permanently."""
     named = ", ".join(made[:SHOWN]) + (f" and {len(made) - SHOWN} more" if len(made) > SHOWN else "")
     lies = agree(len(made), "root key", "root keys")
     return (
@@ -148,7 +148,7 @@ def _bounded(file: BinaryIO, name: str, most: int = MAX_MANIFEST) -> bytes:
 
 
 def web_bytes(url: str, most: int) -> bytes:
-    """In a thread that is left to itself when its time is over: the library begins to wait anew with each byte."""
+    """Downloads in a thread that is abandoned at the time limit, as the library restarts its wait with each byte."""
     answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
     threading.Thread(target=_fetch, args=(url, most, answers), daemon=True).start()
     try:

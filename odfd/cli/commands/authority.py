@@ -97,7 +97,7 @@ def _change(session: Session, args: argparse.Namespace, request: wire.AuthorityD
 
 
 def offline_key(file: str | None) -> KeyFile | None:
-    """The part of the command line that works on files; it alone knows how to sign."""
+    """Opens the key file of the command line, whose module alone imports what signs."""
     if file is None:
         return None
     from odfd.cli.offline.keyfile import KeyFile

@@ -73,7 +73,7 @@ def _value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def takes_names() -> list[str]:
-    """Paths of commands behind which a name may stand of what a node has."""
+    """Lists the paths of commands that can be followed by a name of a resource of the node."""
     return [path for path, parser in _parsers() if path in _BY_KIND or (path not in _NEW and _names_something(parser))]
 
 
@@ -83,7 +83,7 @@ def _names_something(parser: argparse.ArgumentParser) -> bool:
 
 
 def vocabulary() -> Iterator[tuple[str, list[str]]]:
-    """For each path of commands (``""``, ``mirror``, ``mirror add``) the words that may follow."""
+    """Yields for each path of commands (``""``, ``mirror``, ``mirror add``) the words that may follow."""
     for path, parser in _parsers():
         options = sorted(word for word in parser._option_string_actions if word.startswith("--") and word != "--names")
         inner = list(_inner(parser))

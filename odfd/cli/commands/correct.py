@@ -1,4 +1,4 @@
-"""``correct``: gives a row of a ledger other values, or retracts it."""
+"""``correct``: changes a row of a ledger, or retracts it."""
 
 from __future__ import annotations
 

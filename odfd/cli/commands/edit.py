@@ -1,4 +1,4 @@
-"""``edit``: opens a resource in an editor, and applies what it became."""
+"""``edit``: opens a resource in an editor, and applies the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``events``: what became of resources, from the log that the node keeps of them."""
+"""``events``: shows what became of resources, from the log that the node keeps of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``explain`` and ``types``: show which types of resources there are, and what their fields mean."""
+"""``explain`` and ``types``: show the types of resources, and the meaning of their fields."""
 
 from __future__ import annotations
 

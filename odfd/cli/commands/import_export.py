@@ -1,4 +1,4 @@
-"""``export``, ``import``: write whole datasets as directories, and take them in."""
+"""``export``, ``import``: write whole datasets as directories, and import them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ingest``, ``pull``, ``watermark``, ``flow``: bring new data into datasets, and say when none comes."""
+"""``ingest``, ``pull``, ``watermark``, ``flow``: bring new data into datasets, and move their watermarks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _pull(session: Session, args: argparse.Namespace) -> int:
 
 
 def pull_request(args: argparse.Namespace) -> dict[str, object]:
-    """The JSON of a ``wire.PullRequest``, which is asked before any type is loaded: most pulls have little to do."""
+    """Builds the JSON of a ``wire.PullRequest`` without loading its type, as most pulls have little to do."""
     fields = {
         "refs": args.refs,
         "all": args.all,
@@ -129,7 +129,7 @@ def _beside(item: wire.PullItem) -> str:
 
 
 def outcome(session: Session, sent: Any) -> int:
-    """Show the JSON of a ``wire.PullResult``; types are loaded where a table is made of it."""
+    """Shows the JSON of a ``wire.PullResult``; loads types only for a table."""
     items = sent.get("items") if isinstance(sent, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise Bug("the daemon's answer tells nothing that was pulled", rule="answer-type")

@@ -1,4 +1,4 @@
-"""``lineage``: shows which datasets a dataset is made of, or which records one record is made of."""
+"""``lineage``: shows which datasets a dataset is derived from, or which records a record is derived from."""
 
 from __future__ import annotations
 

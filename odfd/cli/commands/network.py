@@ -1,4 +1,4 @@
-"""``network``, ``join``, ``peer``: join and leave networks, show what is announced there, connect and block peers."""
+"""``network``, ``join``, ``peer``: join and leave networks, show their announcements, connect and block peers."""
 
 from __future__ import annotations
 

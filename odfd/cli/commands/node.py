@@ -1,4 +1,4 @@
-"""``status``, ``doctor``, ``watch``, ``backup``: show the node's state, problems and events, and copy what it holds."""
+"""``status``, ``doctor``, ``watch``, ``backup``: show the node's state, problems and events, and back up its state."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _doctor(session: Session, args: argparse.Namespace) -> int:
 
 
 def doctor_text(probes: Sequence[wire.Probe]) -> str:
-    """A table; what is to be done stands below it, since a line may be long and none of it may be missing."""
+    """Formats a table, with the remedies below it, since they may be long and must be shown in full."""
     columns: tuple[TableColumn[wire.Probe], ...] = (
         TableColumn("PROBE", lambda probe: probe.name),
         TableColumn("RESULT", lambda probe: _MARKS.get(probe.result, probe.result)),

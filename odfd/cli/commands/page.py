@@ -1,4 +1,4 @@
-"""``ui``: opens the page of the node in a browser of this machine."""
+"""``ui``: opens the node's page in a browser of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trust policy``: shows and changes what must hold before data is relied on, here and in the network."""
+"""``trust policy``: shows and changes the conditions for relying on data, here and in the network."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _rules_text(view: wire.NetworkRulesView) -> str:
 
 
 def rules_of(file: str) -> wire.NetworkRulesRequest:
-    """What a file says; the daemon checks the values. Raises Environment, Invalid."""
+    """Reads rules from a file; the daemon checks the values. Raises Environment, Invalid."""
     try:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

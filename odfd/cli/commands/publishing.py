@@ -1,4 +1,4 @@
-"""``publish``, ``unpublish``, ``share``, ``ipfs``: say who may have datasets, and publish them on IPFS."""
+"""``publish``, ``unpublish``, ``share``, ``ipfs``: set who may read datasets, and publish them on IPFS."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _tail_of(session: Session, args: argparse.Namespace) -> int:
 
 
 def remarks_on(records: wire.Records) -> Iterator[str]:
-    """What a reader is told beside the rows, or that there are none."""
+    """Yields the remarks for a reader of the rows, or that there are none."""
     if not records.rows:
         yield "no records yet"
     if records.dataset is not None and (doubt := doubt_of(records.dataset)):
@@ -93,7 +93,7 @@ def remarks_on(records: wire.Records) -> Iterator[str]:
 
 
 def doubt_of(dataset: wire.DatasetView) -> str | None:
-    """Rows are shown as they were published: what a reader is told where not all may be relied on."""
+    """Returns a warning for a reader where not all rows, which are shown as published, may be relied on."""
     rely = dataset.rely_on
     if rely is None or rely.blocks >= dataset.blocks:
         return None

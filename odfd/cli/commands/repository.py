@@ -1,4 +1,4 @@
-"""``repo``, ``push``: places of many datasets, by name, and giving datasets to them."""
+"""``repo``, ``push``: manage named repositories of many datasets, and push datasets to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``get``, ``describe``, ``rename``, ``label``, ``annotate``, ``delete``: show and change things of every kind."""
+"""``get``, ``describe``, ``rename``, ``label``, ``annotate``, ``delete``: show and change resources of every kind."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from odfd.errors import ExitCode, Usage
 
 V = TypeVar("V", bound=wire.Value)
 
-_KINDS = (
-    "dataset, engine, flow, mirror, network, peer, repository, validator, secretset, secret, variableset, variable "
-    "or task"
-)
+_KINDS = "dataset, engine, flow, mirror, network, peer, repository, validator, secretset, variableset or task"
 
 
 commands = Commands()
 
 
 def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
-    """The thing itself. Raises NotFound."""
+    """Returns the resource itself. Raises NotFound."""
     if kind.single:
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)
     rows = kind.all(session)
@@ -141,7 +138,7 @@ def _dataset_manifest(session: Session, name: str) -> str:
 
 
 def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
-    """What ``-o manifest`` shows. Raises Usage for kinds that have none."""
+    """Returns the text of ``-o manifest``. Raises Usage for kinds without manifests."""
     if session.output == LEGACY and kind is not kinds.DATASET:
         raise Usage(f"the kind {kind.name} has no older form", hint="-o manifest shows what there is")
     if kind in kinds.DECLARED and kind is not kinds.DATASET:

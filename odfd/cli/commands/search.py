@@ -1,4 +1,4 @@
-"""``search``: find datasets of others by words."""
+"""``search``: finds datasets of other nodes by words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sql``: asks the node's datasets a question in SQL."""
+"""``sql``: runs SQL queries over the node's datasets."""
 
 from __future__ import annotations
 

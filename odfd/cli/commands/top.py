@@ -1,4 +1,4 @@
-"""``top``: a live view of the node on a terminal."""
+"""``top``: shows a live view of the node on a terminal."""
 
 from __future__ import annotations
 

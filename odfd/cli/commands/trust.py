@@ -1,4 +1,4 @@
-"""``trust``: shows how far a dataset may be relied on and why not further, and changes whose verdicts count."""
+"""``trust``: shows how far a dataset may be relied on and the reasons, and changes which validators count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same."""
+"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same
+results."""
 
 from __future__ import annotations
 
@@ -100,12 +101,12 @@ _FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")
 
 
 def can_be_repaired(report: wire.VerifyReport) -> bool:
-    """Whether another holder may have what is damaged or missing here."""
+    """Whether another holder may have the damaged or missing parts."""
     return any(failure.rule.endswith(_FETCHED_AGAIN) for failure in report.failures)
 
 
 def report_text(report: wire.VerifyReport) -> str:
-    """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
+    """Formats ``yes:`` or ``no:``, what was checked, and each failure with the values to compare."""
     checked = report.checked
     if report.ok:
         lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
@@ -134,7 +135,7 @@ def report_text(report: wire.VerifyReport) -> str:
 
 
 def values_lines(failure: wire.Failure) -> list[str]:
-    """What was expected and what is there, indented below the failure."""
+    """Formats the expected and the actual values, indented below the failure."""
     pairs = {"expected": failure.expected, "actual": failure.actual}
     return [
         "      " + line

@@ -1,4 +1,5 @@
-"""``trust recheck`` of a proven answer: asks the same of the same blocks, of folders or of a daemon, and compares."""
+"""``trust recheck`` of a proven answer: runs the query over the same blocks, of folders or of a daemon, and
+compares."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ MAX_FILE: Final = 16 << 20
 
 
 class ProvenAnswer(msgspec.Struct, frozen=True):
-    """A proven answer: who said what, and its rows if they lie with it."""
+    """A proven answer: its signer and statement, and its rows if they are in the same file."""
 
     predicate: AnswerStatement
     signers: tuple[KeyDid, ...]
@@ -37,14 +38,14 @@ class ProvenAnswer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the same question gives here."""
+    """The answer to the same query here."""
 
     predicate: AnswerStatement
     rows: pa.Table | None
 
 
 def read(name: str) -> ProvenAnswer | None:
-    """``None`` for a file of another kind. Raises Invalid for what was not signed so."""
+    """Reads a proven answer; ``None`` for a file of another kind. Raises Invalid for an invalid signature."""
     from chain.data.logical_hash import logical_hash
     from chain.statements import answer
 
@@ -64,7 +65,7 @@ def read(name: str) -> ProvenAnswer | None:
 
 
 def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
-    """What came of it, as ``trust recheck`` shows it."""
+    """Rechecks an answer, and returns the result as ``trust recheck`` shows it."""
     from odfd.cli.offline.folder_queries import ask_folders
 
     request = wire.QueryRequest(
@@ -156,7 +157,7 @@ def _view(proven: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
 
 
 def text(view: dict[str, Any]) -> str:
-    """For a person."""
+    """Formats the result for people."""
     who = ", ".join(formatting.identity(key) for key in view["signedBy"])
     lines = [
         f"{view['result']}   {formatting.plural(view['rows'], 'row')} of an answer, signed {view['signedAt']} by {who}"

@@ -106,7 +106,7 @@ def _of_directory(directory: str, number: str | None, name: str | None) -> Block
 
 
 def describe(block: Block) -> dict[str, Any]:
-    """``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``.
+    """Returns ``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``.
 
     ``unknownFields`` besides, where a newer schema wrote what we have no names for.
     """

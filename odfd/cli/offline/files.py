@@ -11,7 +11,7 @@ from chain.store.layout import HEAD, is_dataset
 
 
 def read_limited(name: str, limit: int, what: str) -> bytes:
-    """The bytes of a file, or of standard input when it is ``-``. Raises NotFound, Invalid when longer, Environment."""
+    """Reads a file, or standard input for ``-``. Raises NotFound, Invalid when longer, Environment."""
     if name == "-":
         raw = sys.stdin.buffer.read(limit + 1)
     else:
@@ -24,7 +24,7 @@ def read_limited(name: str, limit: int, what: str) -> bytes:
 
 
 def is_directory(target: str) -> bool:
-    """What looks like a path is one, also when it is not there: its message must speak of files then."""
+    """Whether the target has the form of a path, which may be absent; its errors then speak of files."""
     return target.startswith((".", "/", "~")) or "/" in target.partition("://")[0] or Path(target).is_dir()
 
 

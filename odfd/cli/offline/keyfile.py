@@ -18,13 +18,16 @@ _MODE = 0o600
 
 
 class KeyFile:
-    """The file, whether or not it is there yet."""
+    """A key file, which may not exist yet."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
 
     def write(self, seed: str) -> None:
-        """Durable before anybody is told to forget the key. Raises Environment, also when the file is there."""
+        """Writes the key durably before the user is told to delete other copies.
+
+        Raises Environment, also if the file exists.
+        """
         try:
             opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
             try:
@@ -42,17 +45,17 @@ class KeyFile:
             raise Environment(f"cannot write {self.path}: {error.strerror}", rule="offline-key") from error
 
     def dataset(self) -> str:
-        """The DID of the dataset whose key it is."""
+        """Returns the DID of the dataset of this key."""
         return str(self._key().dataset_id)
 
     def signature(self, payload: str) -> wire.SignatureText:
-        """Over the base64 ``payload`` of a statement, as the API takes it."""
+        """Signs the base64 ``payload`` of a statement, in the form of the API."""
         key = self._key()
         made = key.sign(envelope.preauth(base64.b64decode(payload)))
         return wire.SignatureText(key=str(key.did), signature=base64.b64encode(made).decode())
 
     def delegation(self, name: str, now: Instant) -> str:
-        """Base64 of an IPNS record by which the key's own name points to ``name``."""
+        """Builds a base64 IPNS record by which the key's own name points to ``name``."""
         return base64.b64encode(delegate(self._key(), name, now)).decode()
 
     def _key(self) -> SigningKey:

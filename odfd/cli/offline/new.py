@@ -1,4 +1,4 @@
-"""``new``: writes the manifest of a root for a file, from a look into it, and shows what an ingest would read."""
+"""``new``: writes the manifest of a root for a file, from a sample of it, and shows what an ingest would read."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
-    """What an ingest of a file would read, by the source of a dataset or by a format. Raises Invalid, NotFound."""
+    """Shows what an ingest of a file would read, by the source of a dataset or by a format.
+
+    Raises Invalid, NotFound.
+    """
     need_spark()
     from odfd.ingest.push import FORMATS
     from odfd.sampling.inference import guessed, step_of

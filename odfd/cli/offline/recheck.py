@@ -1,4 +1,4 @@
-"""``trust recheck FILE``: checks a bundle of evidence and runs its step again, without daemon or network; or an answer.
+"""``trust recheck FILE``: checks a bundle of evidence and repeats its step, without daemon or network; or an answer.
 
 Everything happens in a folder that is gone afterwards; the engine is one of its own, in the strongest sandbox that
 holds here.
@@ -42,7 +42,7 @@ _SAYING: Final = {
 
 
 def run(session: Session, args: argparse.Namespace) -> int:
-    """The answer on standard output, and its exit code."""
+    """Prints the result on standard output. Returns the exit code."""
     import msgspec
 
     from chain.store.files import disk

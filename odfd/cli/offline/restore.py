@@ -1,4 +1,5 @@
-"""``restore`` makes a state directory from a backup, verified; ``upgrade check`` tells what a start changes in one."""
+"""``restore`` makes a state directory from a backup and verifies it; ``upgrade check`` shows what a start would
+migrate."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def _restore(session: Session, args: argparse.Namespace) -> None:
 
 
 def what_is_wrong(home: StateDirectory) -> Sequence[str]:
-    """As ``odfctl doctor --deep`` finds it. That journals are gone is meant."""
+    """Lists problems as ``odfctl doctor --deep`` does, except the intended absence of journals."""
     from odfd.api.maintenance.doctor import Doctor
     from odfd.datasets.visibility import Visibility
 
@@ -134,7 +135,10 @@ def _check(session: Session, args: argparse.Namespace) -> int:
 
 
 def look_through(directory: Path, now: float) -> Iterator[wire.Probe]:
-    """``now``: seconds since 1970. Raises NotFound, Environment where there is no database that can be read."""
+    """Yields probes of a state directory; ``now``: seconds since 1970.
+
+    Raises NotFound, Environment for an unreadable database.
+    """
     from odfd.state.upgrade import table_changes
 
     changes = table_changes(directory)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def check_directory(session: Session, target: str, level: str, start: int) -> Answer[wire.VerifyReport]:
-    """The report, as programs read it. Raises Usage for a level that needs an engine, NotFound, Environment."""
+    """Returns the report in machine-readable form.
+
+    Raises Usage for a level that needs an engine, NotFound, Environment.
+    """
     import msgspec
 
     from chain.store.layout import DirectoryChain, DirectoryObjects

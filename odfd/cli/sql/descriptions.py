@@ -1,4 +1,4 @@
-"""Answers ``DESCRIBE NAME`` and ``SHOW TABLES`` from what the node says of its datasets: no query runs for them."""
+"""Answers ``DESCRIBE NAME`` and ``SHOW TABLES`` from the node's metadata, without a query."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
 
 
 def asked_of(statement: str) -> str | None:
-    """The dataset that is to be described; empty for all of them, ``None`` for another statement."""
+    """Returns the dataset to describe; empty for all of them, ``None`` for another statement."""
     found = _ASKED.match(statement)
     return None if found is None else found[1] or (found[2] or "").rstrip(";").replace('"', "")
 
 
 def describe(client: Client, name: str, form: str) -> None:
-    """The columns of a dataset with their comments, or what datasets there are."""
+    """Shows the columns of a dataset with their comments, or the list of datasets."""
     if form not in ("table", "json"):
         raise Usage(f"descriptions are not written as {form}", hint="table or json")
     if name:

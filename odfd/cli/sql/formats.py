@@ -34,17 +34,17 @@ _QUOTED: Final = re.compile(r"[\",\r\n]|^\s|\s$")
 
 
 def write(answered: Answered, form: str) -> None:
-    """The whole answer, to standard output, in one of ``FILES``."""
+    """Writes the whole answer to standard output in one of ``FILES``."""
     (_parquet if form == "parquet" else _arrow)(answered)
 
 
 def show(answered: Shown, form: str) -> None:
-    """The whole answer, to standard output, in one of the other forms."""
+    """Writes the whole answer to standard output in one of the other forms."""
     _SHOWN[form](answered)
 
 
 def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | Shown:
-    """Asks, and writes the whole answer to standard output; what was said beside it."""
+    """Runs a query, and writes the whole answer to standard output. Returns its metadata."""
     if form in FILES:
         with asked(client, request) as answered:
             write(answered, form)
@@ -55,21 +55,21 @@ def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | 
 
 
 def explained(request: wire.QueryRequest) -> wire.QueryRequest:
-    """``EXPLAIN SELECT …`` as the request that it is."""
+    """Parses ``EXPLAIN SELECT …`` to its request."""
     word, _, rest = request.sql.lstrip().partition(" ")
     is_said = word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze")
     return msgspec.structs.replace(request, sql=rest, explain=True) if is_said else request
 
 
 def show_plan(client: Client, request: wire.QueryRequest) -> None:
-    """How it would be answered."""
+    """Shows the plan of a query."""
     with shown(client, request) as plan:
         for page in plan.pages():
             output.say("\n".join(str(row[-1]) for row in page))
 
 
 def check_form(form: str) -> None:
-    """Before anything is asked. Raises Usage."""
+    """Checks the form before any request. Raises Usage."""
     if form not in FORMATS:
         raise Usage(f"rows are not written as {form}", hint=f"one of {', '.join(FORMATS)}")
     if form in FILES and output.is_terminal():
@@ -77,7 +77,7 @@ def check_form(form: str) -> None:
 
 
 def remarks_of(head: wire.QueryHead, rows: int) -> list[str]:
-    """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
+    """Returns remarks for people: the number of rows, how far they may be relied on, and what they were read from."""
     lines = [f"{formatting.plural(rows, 'row')}, {head.standing}"]
     for standing in head.standings:
         if standing.blocks < standing.of:

@@ -32,11 +32,11 @@ class RowWriter(Protocol):
     def close(self) -> None: ...
 
     def remarks(self) -> list[str]:
-        """What the file does not hold as the dataset has it."""
+        """Lists losses of the file format against the dataset."""
 
 
 class Exported(NamedTuple):
-    """An answer that was written."""
+    """A written answer."""
 
     head: wire.QueryHead
     rows: int
@@ -46,7 +46,7 @@ class Exported(NamedTuple):
 def to_files(
     client: Client, request: wire.QueryRequest, form: str, path: Path, rows_per_file: int | None = None
 ) -> Exported:
-    """With ``rows_per_file``, to as many as there must be: ``may-00001.csv`` for ``may.csv``.
+    """Writes an answer; with ``rows_per_file``, to several files: ``may-00001.csv`` for ``may.csv``.
 
     Raises Usage or Environment where a file cannot be written; then none is.
     """

@@ -18,7 +18,7 @@ _LESS: Final = "FRSX"
 
 
 def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
-    """``$PAGER``, or ``less``. ``None``: none is wanted (``PAGER=cat``, or empty), or none is here."""
+    """Returns ``$PAGER``, or ``less``; ``None`` if disabled (``PAGER=cat``, or empty) or not installed."""
     import shlex
     import shutil
 
@@ -34,7 +34,7 @@ def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
 
 @contextmanager
 def paged(form: str, environ: Mapping[str, str]) -> Iterator[None]:
-    """What is said in the block goes through the pager. Whoever leaves it has seen enough: the block ends there."""
+    """Sends the output of the block through the pager; the block ends when the user quits the pager."""
     words = pager_of(environ) if form in PAGED and output.is_terminal() else None
     if words is None:
         yield

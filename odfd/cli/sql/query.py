@@ -1,4 +1,4 @@
-"""Runs one query: from its text to rows, with what the daemon says beside them.
+"""Runs one query: from its text to rows, with the daemon's metadata of them.
 
 Rows to be shown come as JSON values, those for a file as Arrow; loading Arrow takes longer than most queries.
 """
@@ -75,7 +75,7 @@ class _Source(io.RawIOBase):
 
 
 class Answered:
-    """An answer under way."""
+    """An answer in progress."""
 
     def __init__(self, source: _Source, reader: pa.RecordBatchReader) -> None:
         assert source.head is not None
@@ -85,7 +85,7 @@ class Answered:
         self.rows = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """To the end. Raises the fault that it ends with."""
+        """Yields batches to the end. Raises the fault that the answer ends with."""
         for batch in self._reader:
             self.rows += batch.num_rows
             yield batch
@@ -93,12 +93,12 @@ class Answered:
 
     @property
     def proof(self) -> dict[str, Any] | None:
-        """What was signed, when the last row is there."""
+        """The signed statement, once the last row has arrived."""
         return None if self._source.end is None else self._source.end.proof
 
 
 class Shown:
-    """An answer under way whose rows are values of JSON."""
+    """An answer in progress whose rows are values of JSON."""
 
     def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         self._frames = frames
@@ -118,7 +118,7 @@ class Shown:
         self.rows = 0
 
     def pages(self) -> Iterator[Sequence[Row]]:
-        """To the end. Raises the fault that it ends with."""
+        """Yields pages to the end. Raises the fault that the answer ends with."""
         page: list[Row] = []
         for kind, content in self._frames:
             if kind != PLAIN:
@@ -135,14 +135,14 @@ class Shown:
 
 @contextmanager
 def shown(client: Client, request: wire.QueryRequest) -> Iterator[Shown]:
-    """Leaving the block before the end cancels the query."""
+    """Runs a query. Leaving the block before the end cancels it."""
     with client.frames("/query", msgspec.structs.replace(request, plain=True)) as frames:
         yield Shown(frames)
 
 
 @contextmanager
 def asked(client: Client, request: wire.QueryRequest) -> Iterator[Answered]:
-    """Leaving the block before the end cancels the query."""
+    """Runs a query. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
     with client.frames("/query", request) as frames:

@@ -22,7 +22,7 @@ def is_cut(args: argparse.Namespace) -> bool:
 
 
 def source(ref: str, args: argparse.Namespace) -> str:
-    """The dataset as a query names it."""
+    """Builds the reference to the dataset in a query."""
     return named(ref, current=args.current, as_of=args.as_of, at_block=args.at_block, as_at=args.as_at)
 
 
@@ -34,26 +34,26 @@ def named(
     at_block: str | None = None,
     as_at: str | None = None,
 ) -> str:
-    """A dataset and its clauses of time."""
+    """Builds the reference to a dataset with its clauses of time."""
     clauses = (("FOR SYSTEM_TIME AS OF", as_of), ("AT BLOCK", at_block), ("AS AT", as_at))
     text = "".join(f" {words} {_text(value)}" for words, value in clauses if value)
     return ("current." if current else "") + '"' + ref.replace('"', '""') + '"' + text
 
 
 def all_rows(text: str) -> str:
-    """A query for a source."""
+    """Builds a query for all rows of a source."""
     return f"SELECT * FROM {text}"
 
 
 def last_rows(text: str, count: int) -> str:
-    """A query for the last rows of a source, in its order."""
+    """Builds a query for the last rows of a source, in its order."""
     numbered = f'SELECT *, row_number() OVER () AS "odfd n" FROM {text}'
     last = f'SELECT * FROM ({numbered}) ORDER BY "odfd n" DESC LIMIT {max(0, count)}'
     return f'SELECT * EXCLUDE ("odfd n") FROM ({last}) ORDER BY "odfd n"'
 
 
 def difference(one: str, other: str, *, apart: str = "") -> str:
-    """A query for rows of two sources that are in one of them alone. ``apart``: columns that do not count."""
+    """Builds a query for rows that only one of two sources has. ``apart``: ignored columns."""
     left, right = (f"SELECT *{apart} FROM {each}" for each in (one, other))
     return (
         f"SELECT '-' AS diff, * FROM (({left}) EXCEPT ALL ({right}))"

@@ -35,7 +35,10 @@ _Kind = Literal["text", "date", "time", "number"]
 
 
 class SheetWriter:
-    """A workbook of one answer. ``columns``: names, and types as Arrow spells them. Raises Invalid for too many."""
+    """Writes a workbook of one answer. ``columns``: names, and types as Arrow spells them.
+
+    Raises Invalid for too many.
+    """
 
     def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]], most_rows: int = MOST_ROWS) -> None:
         if len(columns) > MOST_COLUMNS:
@@ -76,7 +79,7 @@ class SheetWriter:
                 raise OSError(str(error)) from error
 
     def remarks(self) -> list[str]:
-        """What the sheets do not hold as the dataset has it."""
+        """Lists losses of the sheets against the dataset."""
         parts = [
             f"{formatting.plural(count, 'value')} of {name} {agree(count, 'is', 'are')} text:"
             " no number or time of a sheet is the same"

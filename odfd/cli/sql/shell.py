@@ -87,7 +87,7 @@ _FUNCTIONS: Final = (
 
 
 class Shell:
-    """One session. ``ask``: the request that is sent for a statement."""
+    """One session. ``ask``: builds the request for a statement."""
 
     def __init__(self, session: Session, request: wire.QueryRequest, form: str) -> None:
         self._session, self._request, self.form = session, request, form
@@ -96,7 +96,7 @@ class Shell:
         self._columns: dict[str, Sequence[str]] = {}
 
     def run(self, read: Callable[[], str]) -> None:
-        """Until ``read`` raises EOFError."""
+        """Reads and runs input until ``read`` raises EOFError."""
         while True:
             try:
                 text = read().strip()
@@ -113,7 +113,7 @@ class Shell:
                 output.remark("cancelled")
 
     def take(self, text: str) -> bool:
-        """One question or command; whether the session goes on. Raises what it is answered with."""
+        """Runs one query or command; returns whether the session continues. Raises its fault."""
         if text.startswith("\\"):
             return self._command(text)
         if statement := text.rstrip("; \n"):
@@ -124,7 +124,7 @@ class Shell:
         return True
 
     def proposals(self, before: str) -> Iterable[tuple[str, int]]:
-        """As ``completions``, with what the node has."""
+        """Yields the same as ``completions``, with names of the node."""
         if not self._datasets:
             self._look()
         for name in [name for name in self._datasets if name in before and name not in self._columns]:
@@ -188,7 +188,7 @@ class Shell:
 
 
 def interactive(shell: Shell, environ: Mapping[str, str]) -> Callable[[], str]:
-    """How a person on a terminal is asked for the next question."""
+    """Returns a reader that prompts a user on a terminal."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
@@ -198,7 +198,7 @@ def interactive(shell: Shell, environ: Mapping[str, str]) -> Callable[[], str]:
 
 
 def prompting(shell: Shell, session: Any) -> Callable[[], str]:
-    """Enter ends a command, and a query that ends with a semicolon; else it begins a line."""
+    """Returns a reader where Enter ends a command, and a query that ends with a semicolon; else it begins a line."""
     from prompt_toolkit.completion import Completer, Completion
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
@@ -238,7 +238,7 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
 
 
 def history_file(environ: Mapping[str, str]) -> Path | None:
-    """Where questions are kept, for their owner alone; ``None`` where that cannot be."""
+    """Returns the file of the history, readable by its owner only; ``None`` if it cannot be made."""
     home = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
     if not home:
         return None

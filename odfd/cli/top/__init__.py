@@ -1,1 +1,1 @@
-"""Shows a node live for ``odfctl top``: asks it, works out rates and what needs a person, draws tables."""
+"""Shows a node live for ``odfctl top``: polls it, computes rates and required actions, draws tables."""

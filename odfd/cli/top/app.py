@@ -30,7 +30,7 @@ _PARTS: Final = (("needs", "Needs you"), ("tasks", "Tasks"), ("mirrors", "Mirror
 
 
 class TopApp(App[None]):
-    """``look`` asks the node, in a thread; it is called again ``every`` seconds."""
+    """The application. ``look`` polls the node, in a thread, every ``every`` seconds."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """

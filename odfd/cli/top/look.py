@@ -1,4 +1,4 @@
-"""Looks at a node again and again for ``odfctl top``: its figures, what moves and how fast, what needs a person."""
+"""Polls a node for ``odfctl top``: its figures, the rates of their change, and required actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_FAILED: Final = 5
 
 
 class Need(NamedTuple):
-    """Something that waits for a person. The least ``rank`` is the worst."""
+    """A required action of the operator. The least ``rank`` is the worst."""
 
     rank: int
     state: str
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
 
 class Looker:
-    """Datasets and probes are asked for seldom; in between the last answer stands."""
+    """Polls a node; datasets and probes less often, with the last answer in between."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client, self._clock = client, clock
@@ -54,7 +54,7 @@ class Looker:
         self._asked = 0.0
 
     def look(self) -> Look:
-        """Raises the fault that the node tells, or Unreachable."""
+        """Polls once. Raises the fault that the node reports, or Unreachable."""
         get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
             datasets, probes = get("/datasets", list[wire.DatasetView]).value, get("/doctor", list[wire.Probe]).value
@@ -92,7 +92,7 @@ def _moved(look: Look) -> Iterator[tuple[str, int]]:
 
 
 def needs(look: Look) -> list[Need]:
-    """Worst first."""
+    """Lists required actions, worst first."""
     return sorted([*_of_datasets(look.datasets), *_of_node(look)])
 
 

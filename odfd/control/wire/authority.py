@@ -15,7 +15,7 @@ class SignRequest(Request, frozen=True, kw_only=True):
 
 
 class SignerView(Value, frozen=True, kw_only=True):
-    """A key whose journal was begun anew."""
+    """A key with a new journal."""
 
     key: str
     dataset: str | None = None
@@ -25,7 +25,7 @@ class SignerView(Value, frozen=True, kw_only=True):
 
 
 class SigningView(Value, frozen=True, kw_only=True):
-    """None begun: no journal was gone."""
+    """The result of a recovery; empty if no journal was lost."""
 
     begun: tuple[SignerView, ...] = ()
     peers: int = 0
@@ -50,7 +50,7 @@ class EpochView(Value, frozen=True, kw_only=True):
 
 
 class AuthorityView(Value, frozen=True, kw_only=True):
-    """The newest version known here."""
+    """The newest known version of an authority."""
 
     ref: str
     dataset_id: str
@@ -66,7 +66,7 @@ class AuthorityView(Value, frozen=True, kw_only=True):
 
 
 class AuthorityDraftRequest(Request, frozen=True, kw_only=True):
-    """``rotate``: from now on this node's key writes, and no other."""
+    """The request of a draft; ``rotate``: this node's key becomes the only writer."""
 
     action: Literal["rotate", "add-writer", "remove-writer"]
     key: str | None = None
@@ -95,7 +95,7 @@ class SignatureText(Request, frozen=True, kw_only=True):
 
 
 class AuthorityRequest(Request, frozen=True, kw_only=True):
-    """A draft as it was given, and the signatures made elsewhere."""
+    """An unchanged draft with signatures made elsewhere."""
 
     payload: str
     signatures: tuple[SignatureText, ...] = ()
@@ -104,7 +104,7 @@ class AuthorityRequest(Request, frozen=True, kw_only=True):
 
 
 class DatasetKey(Value, frozen=True, kw_only=True):
-    """The secret of a dataset, on its way to a file."""
+    """The secret key of a dataset, for export to a file."""
 
     key: str
     seed: str = msgspec.field(default="")

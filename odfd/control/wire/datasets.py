@@ -54,7 +54,7 @@ class SkippedFile(Value, frozen=True, kw_only=True):
 
 
 class RowCounts(Value, frozen=True, kw_only=True):
-    """What became of the rows that were read. ``None``: nobody here counted them."""
+    """Counts rows that were read, by what became of them. ``None``: not counted."""
 
     read: int | None
     """Records of the files that were taken; of a transform, rows of the new blocks of its inputs."""
@@ -81,7 +81,7 @@ class RowCounts(Value, frozen=True, kw_only=True):
 
 
 class RowTotals(Value, frozen=True, kw_only=True):
-    """The sum over all transactions that this node made since one that left ``since_block`` at the head."""
+    """The sum over this node's transactions since one that left ``since_block`` at the head."""
 
     since_block: int
     transactions: int
@@ -91,14 +91,14 @@ class RowTotals(Value, frozen=True, kw_only=True):
 
 
 class CountRange(Value, frozen=True, kw_only=True):
-    """A count of which only this is known; both ends are possible."""
+    """A range of an inexactly known count; both ends are possible."""
 
     at_least: int
     at_most: int
 
 
 class ColumnProfile(Value, frozen=True, kw_only=True):
-    """A column, and what the files say of its values. ``None``: they do not say it."""
+    """A column, with statistics of its files. ``None``: unknown."""
 
     name: str
     type: str
@@ -112,7 +112,7 @@ class ColumnProfile(Value, frozen=True, kw_only=True):
 
 
 class Growth(Value, frozen=True, kw_only=True):
-    """By the system times of the first and the last of the slices that were looked at."""
+    """The growth between the system times of the first and the last inspected slice."""
 
     since: str
     until: str
@@ -121,7 +121,7 @@ class Growth(Value, frozen=True, kw_only=True):
 
 
 class DataProfile(Value, frozen=True, kw_only=True):
-    """Of the newest slices, by what their files say of themselves: no rows are read for it."""
+    """A profile of the newest slices from their files' statistics, without reading rows."""
 
     columns: tuple[ColumnProfile, ...] = ()
     slices: int = 0
@@ -196,7 +196,7 @@ class BlockView(Value, frozen=True, kw_only=True):
 
 
 class BlockDetail(Value, frozen=True, kw_only=True):
-    """``block show``: the MetadataBlock manifest, and what stands beside it."""
+    """The result of ``block show``: the MetadataBlock manifest, and its attachments."""
 
     hash: str
     manifest_version: int
@@ -240,7 +240,7 @@ class RenameRequest(Request, frozen=True, kw_only=True):
 
 
 class ManifestView(Value, frozen=True, kw_only=True):
-    """What is declared of a dataset, in two forms that, applied again, change nothing."""
+    """A dataset's declaration in two forms; applying either again changes nothing."""
 
     text: str
     """A resource in YAML."""
@@ -249,7 +249,7 @@ class ManifestView(Value, frozen=True, kw_only=True):
 
 
 class ManifestText(Request, frozen=True, kw_only=True):
-    """A YAML stream of manifests, and the name of where it came from, for messages."""
+    """A YAML stream of manifests, and its name for messages."""
 
     source: str
     text: str
@@ -316,7 +316,7 @@ class WatermarkRequest(Request, frozen=True, kw_only=True):
 
 
 class CorrectRequest(Request, frozen=True, kw_only=True):
-    """A row of a ledger to be given other values, or taken back. Values are texts, read as their columns' types."""
+    """A row of a ledger to be changed or retracted. Values are texts, parsed as their columns' types."""
 
     key: dict[str, str]
     """Of all columns of the primary key; of others too, where several rows have the key."""

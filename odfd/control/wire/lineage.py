@@ -38,7 +38,7 @@ class LineagePath(Value, frozen=True, kw_only=True):
 
 
 class LineageRow(Value, frozen=True, kw_only=True):
-    """A record of an input that had a part."""
+    """A record of an input that contributed."""
 
     ref: str
     id: str
@@ -65,7 +65,7 @@ class LineageOrigin(Value, frozen=True, kw_only=True):
 
 
 class LineageRecord(Value, frozen=True, kw_only=True):
-    """One record on the way, with what is known of where it came from."""
+    """One record in a lineage, and its known origin."""
 
     ref: str
     id: str
@@ -91,7 +91,7 @@ class LineageRecord(Value, frozen=True, kw_only=True):
 
 
 class Lineage(Value, frozen=True, kw_only=True):
-    """Result of the task ``lineage``. Each record stands once, the one asked about first, inputs after what they made.
+    """The result of the task ``lineage``. Each record occurs once, the requested one first, inputs after their outputs.
 
     A row whose record does not stand here was not followed: the answer was long enough.
     """
@@ -128,7 +128,7 @@ class LineageNode(Value, frozen=True, kw_only=True):
 
 
 class LineageGraph(Value, frozen=True, kw_only=True):
-    """``odfctl lineage REF``: inputs upwards without end, and what is derived from it here."""
+    """The graph of ``odfctl lineage REF``: all inputs upwards, and the local datasets derived from it."""
 
     ref: str
     id: str

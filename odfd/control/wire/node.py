@@ -45,7 +45,7 @@ class DiskView(Value, frozen=True, kw_only=True):
 
 
 class FlowCounts(Value, frozen=True, kw_only=True):
-    """What is pulled by itself."""
+    """Counts flows."""
 
     flows: int = 0
     """Flows, and derived datasets that follow their inputs."""
@@ -98,7 +98,7 @@ class Status(Value, frozen=True, kw_only=True):
 
 
 class PageAddress(Value, frozen=True, kw_only=True):
-    """Where a browser of this machine finds the page of this node."""
+    """The address of the node's page for a browser of this machine."""
 
     url: str
     """With a token that opens one session; whoever has it first may do what the page does."""
@@ -107,7 +107,7 @@ class PageAddress(Value, frozen=True, kw_only=True):
 
 
 class Probe(Value, frozen=True, kw_only=True):
-    """One thing that ``odfctl doctor`` tried."""
+    """One check of ``odfctl doctor``."""
 
     name: str
     result: Literal["ok", "warning", "failed"]
@@ -141,7 +141,7 @@ class FlowView(Value, frozen=True, kw_only=True):
 
 
 class TaskRef(Value, frozen=True, kw_only=True):
-    """A long operation that goes on, whether or not anyone watches."""
+    """A long operation that continues without a client."""
 
     id: str
     kind: str
@@ -167,7 +167,7 @@ class TaskView(Value, frozen=True, kw_only=True):
 
 
 class EventView(Value, frozen=True, kw_only=True):
-    """A line of ``odfctl watch``. The kind ``lagged`` says that events were lost to this reader: ``data.missed``."""
+    """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``."""
 
     sequence: int
     time: str

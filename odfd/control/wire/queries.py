@@ -1,4 +1,4 @@
-"""Values about queries: a statement, and what its answer was made of. Rows come beside them, as Arrow."""
+"""Values about queries: a statement, and the sources of its answer. Rows come separately, as Arrow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from odfd.control.wire.value import Request, Value
 
 
 class Pin(Value, frozen=True, kw_only=True):
-    """Where a dataset was cut for a query."""
+    """The cut of a dataset for a query."""
 
     name: str
     id: str
@@ -42,7 +42,7 @@ class QueryRequest(Request, frozen=True, kw_only=True):
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):
-    """How far what was read of a dataset may be relied on."""
+    """How far the data read of a dataset may be relied on."""
 
     name: str
     fact: str
@@ -54,7 +54,7 @@ class ReadStanding(Value, frozen=True, kw_only=True):
 
 
 class QueryHead(Value, frozen=True, kw_only=True):
-    """What an answer was made of. It comes before the first row."""
+    """The sources of an answer, sent before the first row."""
 
     pins: tuple[Pin, ...]
     standing: str
@@ -67,7 +67,7 @@ class QueryHead(Value, frozen=True, kw_only=True):
 
 
 class QueryEnd(Value, frozen=True, kw_only=True):
-    """It comes after the last row; without it an answer was cut off."""
+    """The end of an answer, sent after the last row; an answer without it was cut off."""
 
     rows: int
     proof: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Values about mirrors, networks, peers, and what is published to others or on IPFS."""
+"""Values about mirrors, networks, peers, and datasets published to others or on IPFS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from odfd.control.wire.value import Request, Value
 
 
 class Share(Value, frozen=True, kw_only=True):
-    """How much of something is here."""
+    """The held share of something."""
 
     have: int
     want: int
@@ -83,13 +83,13 @@ class InvitationRequest(Request, frozen=True, kw_only=True):
 
 
 class InvitationText(Request, frozen=True, kw_only=True):
-    """One to be read, before anybody joins."""
+    """An invitation to inspect before joining."""
 
     text: str
 
 
 class InvitationView(Value, frozen=True, kw_only=True):
-    """A line by which others join a network."""
+    """An invitation to a network, as one line."""
 
     text: str
     network: str
@@ -113,7 +113,7 @@ class NetworkView(Value, frozen=True, kw_only=True):
 
 
 class Announced(Value, frozen=True, kw_only=True):
-    """A dataset that somebody signs heads of, whether we hold it or not."""
+    """A dataset with announced signed heads, held here or not."""
 
     id: str
     name: str | None = None
@@ -134,7 +134,7 @@ class CardColumn(Value, frozen=True, kw_only=True):
 
 
 class CardView(Value, frozen=True, kw_only=True):
-    """What the publisher of a dataset tells of it, and what is known here of how far that may be relied on."""
+    """The publisher's description of a dataset, and how far this node relies on it."""
 
     id: str
     name: str
@@ -170,7 +170,7 @@ class CardView(Value, frozen=True, kw_only=True):
 
 
 class SearchRequest(Request, frozen=True, kw_only=True):
-    """What is empty asks nothing."""
+    """A search; empty fields do not restrict it."""
 
     words: str = ""
     """All of them are in the card, or begin a word that is."""
@@ -213,7 +213,7 @@ class ConnectRequest(Request, frozen=True, kw_only=True):
 
 
 class VisibilityRequest(Request, frozen=True, kw_only=True):
-    """Either ``refs`` or ``all``."""
+    """A change of visibility of either ``refs`` or ``all``."""
 
     refs: tuple[str, ...] = ()
     all: bool = False
@@ -221,7 +221,7 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
 
 
 class ShareRequest(Request, frozen=True, kw_only=True):
-    """Neither: with whom it is shared."""
+    """A change of shares; with neither field, a list of them."""
 
     ref: str
     peers: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ class ShareRequest(Request, frozen=True, kw_only=True):
 
 
 class VisibilityView(Value, frozen=True, kw_only=True):
-    """What became of one dataset."""
+    """The resulting visibility of one dataset."""
 
     name: str
     id: str
@@ -253,7 +253,7 @@ class PublishRequest(Request, frozen=True, kw_only=True):
 
 
 class PublicationView(Value, frozen=True, kw_only=True):
-    """Result of the task ``publish``: what is on IPFS, and what was added just now."""
+    """The result of the task ``publish``: what is on IPFS, and what was added now."""
 
     ref: str
     dataset_id: str

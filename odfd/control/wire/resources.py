@@ -33,7 +33,7 @@ class FieldView(Value, frozen=True, kw_only=True):
 
 
 class Explanation(Value, frozen=True, kw_only=True):
-    """What ``odfctl explain`` says of a type, or of a part of it."""
+    """The answer of ``odfctl explain`` for a type, or for a part of it."""
 
     name: str
     uri: str
@@ -47,7 +47,7 @@ class Explanation(Value, frozen=True, kw_only=True):
 
 
 class ResourceView(Value, frozen=True, kw_only=True):
-    """A resource as it is declared."""
+    """A declared resource."""
 
     type: str
     name: str
@@ -71,17 +71,8 @@ class LabelRequest(Request, frozen=True, kw_only=True):
     annotations: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class SecretKey(Value, frozen=True, kw_only=True):
-    """The public key, as a JWK, that secrets are sealed to for a node (``odfctl secret seal``)."""
-
-    kty: str
-    crv: str
-    x: str
-    kid: str
-
-
 class SecretRotation(Value, frozen=True, kw_only=True):
-    """What became of the secrets of a node that got a new key."""
+    """The re-encryption of a node's secrets to a new key."""
 
     values: int
     """That are sealed to it."""
@@ -103,7 +94,7 @@ class ResourceChange(Value, frozen=True, kw_only=True):
 
 
 class ResourceNews(Value, frozen=True, kw_only=True):
-    """A line of a watch: a change, or a bookmark that all that stood was told."""
+    """A line of a watch: a change, or a bookmark after the initial state."""
 
     version: str
     """To go on from: a watch since it tells what comes after."""

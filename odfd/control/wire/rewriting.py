@@ -41,7 +41,10 @@ class BackupResult(Value, frozen=True, kw_only=True):
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):
-    """``reset``: ``to`` becomes the head. ``compact``: slices are merged. ``keep-metadata``: blocks of data go."""
+    """``reset``: ``to`` becomes the head. ``compact``: slices are merged.
+
+    ``keep-metadata``: blocks of data are removed.
+    """
 
     action: Literal["reset", "compact", "keep-metadata"]
     to: str | None = None
@@ -96,7 +99,7 @@ class CollectedObject(Value, frozen=True, kw_only=True):
 
 
 class CollectResult(Value, frozen=True, kw_only=True):
-    """Result of the task ``gc``: what was freed; in a dry run what would be."""
+    """The result of the task ``gc``: what was freed; in a dry run what would be."""
 
     objects: int
     bytes: int

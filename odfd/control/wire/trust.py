@@ -30,7 +30,7 @@ class Failure(Value, frozen=True, kw_only=True):
 
 
 class Checked(Value, frozen=True, kw_only=True):
-    """How much was looked at."""
+    """Counts of checked parts."""
 
     blocks: int = 0
     slices: int = 0
@@ -46,7 +46,7 @@ class Checked(Value, frozen=True, kw_only=True):
 
 
 class VerifyReport(Value, frozen=True, kw_only=True):
-    """Result of the task ``verify``, and the answer of ``odfctl verify``."""
+    """The result of the task ``verify``, and of ``odfctl verify``."""
 
     ref: str
     dataset_id: str
@@ -70,7 +70,7 @@ class ProvenEngine(Value, frozen=True, kw_only=True):
 
 
 class ProofReport(Value, frozen=True, kw_only=True):
-    """Result of the task ``prove``: whether this node's engine gives the history that another one gave."""
+    """The result of the task ``prove``: whether this node's engine reproduces the history of another one."""
 
     ref: str
     dataset_id: str
@@ -94,7 +94,7 @@ class Reach(Value, frozen=True, kw_only=True):
 
 
 class Why(Value, frozen=True, kw_only=True):
-    """The rule that ends the reach, at which block, because of which statements."""
+    """Why the reach ends: the rule, the block and the statements."""
 
     rule: str
     block: int | None = None
@@ -130,7 +130,7 @@ class AttestationView(Value, frozen=True, kw_only=True):
 
 
 class ObservationView(Value, frozen=True, kw_only=True):
-    """What an observer found at the declared source of a block."""
+    """An observer's result at the declared source of a block."""
 
     observer: str
     group: str | None = None
@@ -140,7 +140,7 @@ class ObservationView(Value, frozen=True, kw_only=True):
 
 
 class WitnessView(Value, frozen=True, kw_only=True):
-    """How far a witness stands behind the history here: one that counts, or one that is asked to cosign it."""
+    """How far a witness cosigned the history here; it counts, or is asked to cosign."""
 
     witness: str
     """``did:key:…``"""
@@ -158,7 +158,7 @@ class WitnessView(Value, frozen=True, kw_only=True):
 
 
 class CellView(Value, frozen=True, kw_only=True):
-    """One difference between what was published and what was computed."""
+    """One difference between the published and the computed data."""
 
     block: int
     row: int
@@ -188,7 +188,7 @@ class EvidenceView(Value, frozen=True, kw_only=True):
 
 
 class EvidenceFetched(Value, frozen=True, kw_only=True):
-    """Result of the task ``evidence``: it is kept here now."""
+    """The result of the task ``evidence``, which is stored here now."""
 
     id: str
     size: int
@@ -196,14 +196,14 @@ class EvidenceFetched(Value, frozen=True, kw_only=True):
 
 
 class ChoiceView(Value, frozen=True, kw_only=True):
-    """What a person may follow: ``odfctl trust resolve REF --follow HASH``."""
+    """An option for a person: ``odfctl trust resolve REF --follow HASH``."""
 
     hash: str
     message: str
 
 
 class DecisionView(Value, frozen=True, kw_only=True):
-    """What a person decided of a dataset on this node."""
+    """A person's decision on a dataset of this node."""
 
     at: str
     matter: str
@@ -214,7 +214,7 @@ class DecisionView(Value, frozen=True, kw_only=True):
 
 
 class ResolveRequest(Request, frozen=True, kw_only=True):
-    """Either of the two."""
+    """A resolution: either of the two fields."""
 
     follow: str | None = None
     """A block, a head's block, or a version of the authority; ``f1620…``."""
@@ -228,7 +228,7 @@ class Resolved(Value, frozen=True, kw_only=True):
 
 
 class HeadView(Value, frozen=True, kw_only=True):
-    """A signed word on how long the chain was, as it was recorded here."""
+    """A recorded signed head of a chain."""
 
     signer: str
     epoch: int
@@ -288,7 +288,7 @@ class LiftRequest(Request, frozen=True, kw_only=True):
 
 
 class NetworkRulesView(Value, frozen=True, kw_only=True):
-    """One version of a network's policy, as it is known here."""
+    """One known version of a network's policy."""
 
     sid: str
     network: str
@@ -311,7 +311,7 @@ class WitnessRulesRequest(Request, frozen=True, kw_only=True):
 
 
 class NetworkRulesRequest(Request, frozen=True, kw_only=True):
-    """What the network whose key this node holds asks from now on; what is left out is each node's own to say."""
+    """The new policy of the network whose key this node holds; each node decides what it omits."""
 
     use: str | None = None
     serve: str | None = None
@@ -328,7 +328,7 @@ class AcceptRequest(Request, frozen=True, kw_only=True):
 
 
 class PolicyView(Value, frozen=True, kw_only=True):
-    """The policy in force, and where each part of it comes from."""
+    """The policy in force, and the source of each part."""
 
     profile: str
     use: str

@@ -9,13 +9,13 @@ from odfd import errors
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something the API says."""
+    """The base of values in responses."""
 
 
 class Request(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Something the API is asked. An unknown field is a mistake of the caller, not an option to be ignored.
+    """The base of requests. An unknown field is the caller's mistake and never ignored.
 
     Fields with their defaults are not sent, so that an older daemon, which does not know all of them, can be asked.
     """

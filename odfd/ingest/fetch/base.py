@@ -32,7 +32,7 @@ PassedOver: TypeAlias = Callable[[Sequence[str], Instant], tuple[SkippedFile, ..
 
 
 class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """``folder`` is fresh and belongs to this fetch."""
+    """One fetch; ``folder`` is empty and belongs to it."""
 
     state: SourceState | None
     now: Instant
@@ -42,7 +42,7 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     """Tells which files of a folder came, or changed, too late to be taken."""
 
     def known(self, kind: str) -> str | None:
-        """Value of the last source state if it is of ``kind``; other kinds are passed over."""
+        """Returns the last source state if it is of ``kind``; ignores other kinds."""
         return self.state.value if self.state is not None and self.state.kind == kind else None
 
 
@@ -57,12 +57,12 @@ class Local(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, path: Path) -> Local:
-        """Blocking. Raises OSError."""
+        """Reads a file's identity. Blocking. Raises OSError."""
         found = path.stat()
         return cls(path=path, size=found.st_size, changed=found.st_mtime_ns, inode=(found.st_dev, found.st_ino))
 
     def is_unchanged(self) -> bool:
-        """Whether it is the same file, with nothing written to it. Blocking."""
+        """Whether the file is the same, and unmodified. Blocking."""
         try:
             return Local.of(self.path) == self
         except OSError:
@@ -101,6 +101,6 @@ FetchOutcome: TypeAlias = Fetched | Unchanged
 
 
 def file_identity(path: Path) -> str:
-    """Of a local file, without reading it: any write to it changes size or times. Raises OSError."""
+    """Returns the identity of a local file without reading it: any write changes size or times. Raises OSError."""
     found = path.stat()
     return f"file:{path}:{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"

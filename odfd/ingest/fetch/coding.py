@@ -28,7 +28,7 @@ _WINDOW: Final = 16 << 10
 
 
 class ContentDecoder:
-    """The codings of one document being undone."""
+    """Decodes the codings of one document."""
 
     def __init__(self, header: str, shown: str, ratio: int, check: Check = unstoppable) -> None:
         """``header``: a ``Content-Encoding``. ``ratio``: of what may come out of any coding to what was received.
@@ -42,7 +42,7 @@ class ContentDecoder:
         self._received = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bytes behind all codings, in pieces. Raises Remote, Refused beyond the ratio."""
+        """Yields the decoded bytes, in pieces. Raises Remote, Refused beyond the ratio."""
         self._received += len(data)
         return self._through(data, self._codings)
 
@@ -119,7 +119,7 @@ class _Inflating:
 
 
 def is_gzip(header: str) -> bool:
-    """Whether a ``Content-Encoding`` packs with gzip."""
+    """Whether a ``Content-Encoding`` compresses with gzip."""
     return any(each in _GZIP for each in _listed(header))
 
 

@@ -13,7 +13,7 @@ from odfd.ingest.settings import IngestSettings
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
-    """Raises Refused for kinds not built; else as the fetcher says."""
+    """Fetches by the kind of step. Raises Refused for unsupported kinds; else as the fetcher does."""
     match step:
         case FetchFilesGlob():
             return await trio.to_thread.run_sync(fetch_files, step, job)
@@ -23,7 +23,7 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
 
 
 def check_fetch(step: FetchStep, settings: IngestSettings) -> None:
-    """What can be told of a step before it is tried. Raises Refused for kinds not built, Invalid. Blocking."""
+    """Checks a step before a fetch. Raises Refused for unsupported kinds, Invalid. Blocking."""
     match step:
         case FetchFilesGlob():
             check_files(step, settings)

@@ -88,7 +88,7 @@ def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
 
 
 def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
-    """What can be told of a step, and of the files that are there now. Raises Invalid. Blocking."""
+    """Checks a step, and the files that exist now. Raises Invalid. Blocking."""
     _check_step(step, settings)
     if Path(step.path).is_absolute() or settings.base is not None:
         for path in itertools.filterfalse(os.path.isdir, _found(step, settings)):
@@ -153,7 +153,7 @@ def _placed(pattern: str, base: Path | None) -> str:
 
 
 def matching(pattern: str) -> list[str]:
-    """What matches a glob pattern (``*``, ``?``, ``[…]``, ``**``), folders too, by the last parts of their names.
+    """Lists matches of a glob pattern (``*``, ``?``, ``[…]``, ``**``), folders too, by the last parts of their names.
 
     Raises Invalid when two files differ in their folders alone.
     """
@@ -186,7 +186,7 @@ def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant | Non
 
 
 def time_in_path(path: str, pattern: str, form: str) -> Instant:
-    """The first group of ``pattern`` in ``path``, read by ``form``; UTC unless it says otherwise. Raises Invalid."""
+    """Parses the first group of ``pattern`` in ``path`` by ``form``, as UTC by default. Raises Invalid."""
     match = _checked(pattern).search(path)
     if match is None or not match.groups() or match[1] is None:
         raise Invalid(
@@ -207,7 +207,10 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def no_writer(path: Path) -> bool:
-    """Whether the kernel says that nobody has the file open for writing. False too where it does not say. Blocking."""
+    """Whether the kernel reports that no process has the file open for writing. False if it reports nothing.
+
+    Blocking.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -243,8 +246,9 @@ def _is_local(device: int) -> bool:
 
 
 async def left_alone(local: Local | None, settings: IngestSettings, now: Callable[[], Instant]) -> bool:
-    """Whether nobody has written to a file for ``settle`` seconds, or ``settle_closed`` where the system says that no
-    program can write to it. ``None``: a copy of our own.
+    """Whether a file was not written for ``settle`` seconds, or ``settle_closed`` where the system reports no writer.
+
+    ``None``: a copy of our own.
     """
     if local is None or settings.settle <= 0:
         return True

@@ -27,7 +27,7 @@ _SLOW: Final = "try again later, or wait longer: ingest.silence-seconds, ingest.
 
 
 class Page(NamedTuple):
-    """An answer of any status but a redirect's."""
+    """A response of any status but a redirect's."""
 
     status: int
     reason: str
@@ -40,7 +40,7 @@ class Page(NamedTuple):
 async def page(
     url: str, shown: str, headers: Mapping[str, str], confidential: Collection[str], settings: IngestSettings
 ) -> AsyncIterator[Page]:
-    """``shown`` stands for ``url`` in messages; ``confidential`` names headers that are for its origin alone.
+    """Requests a page; messages show ``shown`` for ``url``; ``confidential`` names headers for its origin only.
 
     Raises Remote: not reachable, too slow, redirects without end. Raises Refused: an address that may not be dialled,
     a redirect to what is no page of the web.

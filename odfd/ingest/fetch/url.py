@@ -80,7 +80,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
 
 
 def check_url(step: FetchUrl, settings: IngestSettings) -> None:
-    """What can be told of a step as it is written, and of a file that is there. Raises Invalid. Blocking."""
+    """Checks a step, and a file that exists. Raises Invalid. Blocking."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
     _refuse_password(step.url)

@@ -1,4 +1,4 @@
-"""Runs a converting process: one file in, one file out, and one of JSON about it."""
+"""Runs a converting process: one file in, one file out, and a JSON report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares what a converting process is told and answers, and sets the limits of that process."""
+"""Declares requests and responses of a converting process, and sets its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE: Final = "read-foreign"
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """Read ``path`` as ``kind`` and write ``target``, of at most ``limit`` bytes."""
+    """Converts ``path`` of kind ``kind`` to ``target``, of at most ``limit`` bytes."""
 
     kind: str
     path: str
@@ -38,7 +38,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer: remarks for people, or a fault."""
+    """The response: remarks for people, or a fault."""
 
     remarks: tuple[str, ...] = ()
     message: str = ""
@@ -55,7 +55,7 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def one_of(wanted: str | None, names: list[str], kind: str, option: str, place: str) -> str:
-    """The part of a file that was asked for, or the only one. Raises Invalid."""
+    """Returns the requested part of a file, or the only one. Raises Invalid."""
     if wanted in names and wanted is not None:
         return wanted
     listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

@@ -1,4 +1,4 @@
-"""Converts an ESRI shapefile, packed in a zip with what belongs to it, to lines of GeoJSON features.
+"""Converts a zipped ESRI shapefile to lines of GeoJSON features.
 
 Coordinates stay in the system that they are in; one that is not WGS 84 is named in each shape's member ``crs``.
 """
