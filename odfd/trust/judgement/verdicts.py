@@ -153,22 +153,25 @@ def group_verdicts(
 
     A group never counts on a dataset whose own key is among its keys: nobody attests himself.
     """
-    votes: dict[str, set[GroupVerdict]] = {}
+    votes: dict[str, GroupVerdict] = {}
+    silent: set[str] = set()
     for key, attestation in attestations.items():
         group = policy.group_of(key)
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
             continue
         verdict = verdict_on(attestation, sequence_number)
-        if verdict is not None and is_isolated(policy, attestation, sequence_number):
-            votes.setdefault(group, set()).add(verdict)
-    return {group: verdicts.pop() for group, verdicts in votes.items() if len(verdicts) == 1}
+        if verdict is None or not is_isolated(policy, attestation, sequence_number):
+            continue
+        if votes.setdefault(group, verdict) != verdict:
+            silent.add(group)
+    return {group: verdict for group, verdict in votes.items() if group not in silent}
 
 
 def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
     """Whether a verdict was made behind as much isolation as is asked for."""
-    engine = _engine_of(attestation, sequence_number)
     if policy.min_sandbox == SANDBOXES[0]:
         return True
+    engine = _engine_of(attestation, sequence_number)
     given = engine.sandbox if engine is not None else ""
     return given in SANDBOXES and SANDBOXES.index(given) >= SANDBOXES.index(policy.min_sandbox)
 

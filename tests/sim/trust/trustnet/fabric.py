@@ -61,6 +61,8 @@ class Branch:
     """The true ones."""
     frontiers: list[Frontier] = field(default_factory=lambda: [Frontier()])
     first_lie: int | None = None
+    roots: dict[int, bytes] = field(default_factory=dict)
+    """By size, once asked for: whoever compares a statement with a branch asks for one of a few."""
 
     def __post_init__(self) -> None:
         if not self.blocks:
@@ -110,7 +112,9 @@ class Branch:
         return self._rows(before, self.blocks[step].reads, machine)
 
     def root(self, size: int) -> bytes:
-        return self.frontiers[size].root
+        if size not in self.roots:
+            self.roots[size] = self.frontiers[size].root
+        return self.roots[size]
 
     def leaves(self, start: int, stop: int) -> list[bytes]:
         return [block.leaf for block in self.blocks[start:stop]]

@@ -354,7 +354,8 @@ class Node:
         self.unreviewed = False
         view, now = self.view(), self.world.clock()
         self.since = suspension_rules.remembered(self.since, suspension_rules.strikes(self.policy, view), now)
-        out = suspension_rules.standing(self.policy, self.view(), now)
+        late = {strike for strike, since in self.since.items() if now - since > suspension_rules.GRACE}
+        out = suspension_rules.double_voters(self.policy, self.accused.keys()) | suspension_rules.struck(late)
         if out != self.suspended:
             self.suspended = out
             for dataset in self.books:

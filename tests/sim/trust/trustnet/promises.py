@@ -7,6 +7,7 @@ D: dissent is never hidden behind ``pending``. F: reach never passes a proven fo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chain.ids import DatasetId
@@ -52,9 +53,10 @@ class Promises:
         self.seen: Counter[str] = Counter()
         """What occurred, to know that the seeds reach it."""
 
-    def expect(self, kept: bool, promise: str, message: str) -> None:
+    def expect(self, kept: bool, promise: str, message: str | Callable[[], str]) -> None:
+        """``message``: as a function where it is long and what it tells of is looked at often."""
         if not kept:
-            raise Broken(promise, message)
+            raise Broken(promise, message if isinstance(message, str) else message())
 
     # At every step
 
@@ -66,8 +68,11 @@ class Promises:
         reach = node.reach(dataset, decisions)
         self.answers[node.name, dataset] = reach, decisions
         source, book = self.world.source_of[dataset], node.book(dataset)
-        where = f"{node.name} on {source.kind}, {reach}"
         fork = book.fork.index if book.fork else None
+
+        def where() -> str:
+            return f"{node.name} on {source.kind}, {reach}"
+
         self.expect(fork is None or reach.blocks <= fork, "F", where)
         for step, decision in decisions.items():
             self._row(node, dataset, step, decision)
@@ -82,19 +87,22 @@ class Promises:
             self.seen["truth refused"] += refused
             believed &= lie in node.own(book)
             refused = False
-        self.expect(not believed, "S1", f"{where}, the lie is #{lie}")
+        self.expect(not believed, "S1", lambda: f"{where()}, the lie is #{lie}")
         self.expect(not refused, "S2", where)
 
     def _row(self, node: Node, dataset: DatasetId, step: int, decision: Decision) -> None:
         book, status, f = node.book(dataset), decision.status, node.policy.tolerated
         self.seen[status.value] += 1
-        where = f"{node.name} on {self.world.source_of[dataset].kind} #{step}: {decision}"
         run = book.runs.get(step)
+
+        def where() -> str:
+            return f"{node.name} on {self.world.source_of[dataset].kind} #{step}: {decision}"
+
         self.expect(not decision.reproduced or (run is not None and run.verdict == "reproduced"), "R", where)
         self.expect(status is not DatasetStatus.PENDING or not decision.against, "D", where)
         self.expect(status is not DatasetStatus.REFUTED or decision.attested <= f, "T", where)
-        against = self._equal_mismatches(node, dataset, step)
-        self.expect(status is not DatasetStatus.REFUTED or against > max(f, 1), "U", where)
+        if status is DatasetStatus.REFUTED:
+            self.expect(self._equal_mismatches(node, dataset, step) > max(f, 1), "U", where)
 
     def _equal_mismatches(self, node: Node, dataset: DatasetId, step: int) -> int:
         """Groups behind one other value, counted without any of the judge's code."""
