@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
@@ -36,13 +37,12 @@ SILENT: Final = ("Network", "SecretSet", "Validator")
 
 def controllers_of(
     home: StateDirectory,
-    views: DatasetViews,
-    flows: FlowService,
+    services: tuple[DatasetViews, DeclarationService, FlowService],
     mirrors: MirrorScheduler,
     others: tuple[NetworkService, TrustService, WebhookWorker],
 ) -> Mapping[str, Controller]:
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
-    networks, trust, webhooks = others
+    (views, declarations, flows), (networks, trust, webhooks) = services, others
     found: dict[str, Controller] = {
         "Dataset": DatasetController(home, views),
         "Flow": FlowController(flows),
@@ -51,8 +51,10 @@ def controllers_of(
         "Peer": AsDeclared(),
         "Repository": AsDeclared(),
         "Validator": ValidatorController(trust),
-        "VariableSet": AsDeclared(),
-        "SecretSet": SecretController(home.secrets),
+        "VariableSet": SetController(declarations),
+        "SecretSet": SecretController(declarations, home.secrets),
+        "Variable": AsDeclared(),
+        "Secret": AsDeclared(),
         "WebhookTarget": WebhookController(webhooks),
     }
     check_conditions(found)
@@ -221,15 +223,30 @@ class WebhookController(AsDeclared):
         await self._webhooks.remove(resource)
 
 
-class SecretController(AsDeclared):
+class SetController(AsDeclared):
+    """Whether each value of a set has its element, also of sets that are older than elements."""
+
+    def __init__(self, declarations: DeclarationService) -> None:
+        self._declarations = declarations
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        is_lacking = await trio.to_thread.run_sync(self._declarations.lacks_parts, resource)
+        return ObservedState(steps=("make its elements",) if is_lacking else ())
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        await trio.to_thread.run_sync(self._declarations.make_parts, resource)
+
+
+class SecretController(SetController):
     """Whether each value can still be opened."""
 
-    def __init__(self, keys: SecretSealer) -> None:
+    def __init__(self, declarations: DeclarationService, keys: SecretSealer) -> None:
+        super().__init__(declarations)
         self._keys = keys
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         await trio.to_thread.run_sync(self._open_all, resource)
-        return ObservedState()
+        return await super().observe(resource)
 
     def _open_all(self, resource: DeclaredResource) -> None:
         """Raises Environment: the key of one is not here."""

@@ -146,6 +146,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/resources/{type}/{name}", lambda s, r: s.declarations.get(_name(r, "type"), _name(r, "name"))),
     ("PUT", "/resources/{type}/{name}/labels", _label),
     ("GET", "/changes", _changes),
+    ("GET", "/secrets/key", lambda s, _: s.declarations.secret_key()),
     ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
     ("GET", "/types", lambda s, _: s.schemas.types()),

@@ -188,6 +188,17 @@ def _sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]
     )
 
 
+def _elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    """Of sets."""
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("SET", lambda row: row.spec["set"].partition(":")[2]),
+        TableColumn("KEY", lambda row: row.spec["key"]),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -291,6 +302,8 @@ WEBHOOK: Final = Kind(
 SECRET_SET: Final = Kind(
     "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
 )
+VARIABLE: Final = Kind("variable", ("variables",), "/resources/variable", _name, _elements, wire.ResourceView)
+SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elements, wire.ResourceView)
 REPOSITORY: Final = Kind(
     "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
 )
@@ -300,10 +313,12 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK,
-    RESOURCE,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
+    REPOSITORY, WEBHOOK, RESOURCE,
 )  # fmt: skip
-DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK)
+DECLARED: Final = (
+    DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY, WEBHOOK,
+)  # fmt: skip
 """Those that have labels, and can be watched."""
 
 

@@ -69,7 +69,7 @@ def services_of(parts: NodeParts) -> Services:
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks)
-    _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, others))
+    _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me

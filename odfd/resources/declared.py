@@ -19,7 +19,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources.status import ResourceStatus, pending
+from odfd.resources.status import ResourceStatus, drifted, pending
 
 FOLLOWED: Final = {
     "dataset": "Dataset",
@@ -130,6 +130,8 @@ class DeclaredStore:
         """``owning``: where what is written may make others."""
         self._db = connection
         self._owning = owning
+        self._parked: set[str] = set()
+        """Those without their names, while several swap them."""
 
     def get(self, resource_id: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "id = ?", (resource_id,)))
@@ -176,6 +178,7 @@ class DeclaredStore:
             for each in between:
                 self._append("Observed", msgspec.structs.replace(held, status=each), now)
         op: Op = "Added" if held is None else "Modified"
+        self._parked.discard(resource.id)
         rv = self._write(op, msgspec.structs.replace(resource, status=status), now)
         if held is None or (held.name, held.did) != (resource.name, resource.did):
             self._heal(resource, now)
@@ -237,7 +240,8 @@ class DeclaredStore:
 
     def _write(self, op: Op, resource: DeclaredResource, now: Instant) -> int:
         rv, body = self._append(op, resource, now)
-        key = resource.name.casefold()
+        is_parked = op == "Observed" and resource.id in self._parked
+        key = _parked(resource.id) if is_parked else resource.name.casefold()
         CURRENT.put(self._db, resource.id, resource.type, key, resource.did, rv, body)
         self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
         self._db.executemany(
@@ -259,13 +263,24 @@ class DeclaredStore:
         return rv
 
     def put_all(self, resources: Sequence[DeclaredResource], now: Instant) -> None:
-        """Writes several resources, which may swap their names."""
+        """Writes several resources, which may swap their names, and with them those of their parts."""
         for each in resources:
             held = self.get(each.id)
             if held is not None and held.name.casefold() != each.name.casefold():
-                self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (f"\0{each.id}", each.id))
+                self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
+        for resource_id in sorted(self._parked):
+            self._key(resource_id, _parked(resource_id))
         for each in resources:
             self.put(each, now)
+        for resource_id in sorted(self._parked):
+            held = self.get(resource_id)
+            if held is not None:
+                self._key(resource_id, held.name.casefold())  # it was not written anew: it keeps its name
+        self._parked.clear()
+
+    def _key(self, resource_id: str, key: str) -> None:
+        """Sets the key by which a resource is found under its name."""
+        self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (key, resource_id))
 
     def rewrite(self, resource: DeclaredResource, now: Instant) -> None:
         """Writes the same declaration in another form, without an event."""
@@ -304,9 +319,10 @@ class DeclaredStore:
         rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
         return [_event(row) for row in rows]
 
-    def history(self, resource_id: str | None, limit: int) -> list[ResourceEvent]:
-        """Lists the last events of one resource, or of all, in order."""
-        where, values = ("id = ?", (resource_id,)) if resource_id is not None else ("TRUE", ())
+    def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
+        """Lists the last events of one resource, or of all but those of the types ``without``, in order."""
+        others = f"type NOT IN ({', '.join('?' * len(without))})"
+        where, values = ("id = ?", (resource_id,)) if resource_id is not None else (others, tuple(without))
         rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
         return [_event(row) for row in reversed(rows)]
 
@@ -354,7 +370,13 @@ class DeclaredStore:
         here = {intent[1] for intent in intents.values() if intent is not None and intent[1] is not None}
         for (kind, key), intent in intents.items():
             held = self.with_did(f"{kind} {key}") or self.named(FOLLOWED[kind], key)
-            if held is not None and (intent is None or intent[1] != held.did is not None) and held.did not in here:
+            if held is None or held.did in here or not (intent is None or intent[1] != held.did is not None):
+                continue
+            if intent is None and held.owners:
+                # Its owner declares it still: what acts for it was lost, and is made again.
+                text = f"the {kind} {key} was removed, and {held.owners[0].type} {held.owners[0].name} declares it"
+                self.observe(held.id, held.generation, drifted(held.status, held.generation, text, now), now)
+            else:
                 self.delete(held, now)
         changed = [
             found
@@ -393,6 +415,11 @@ class DeclaredStore:
         """Never a number again, also after old events were removed."""
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'res_events'").fetchone()
         return 1 if row is None else int(row[0]) + 1
+
+
+def _parked(resource_id: str) -> str:
+    """In the place of its name, which nothing has."""
+    return f"\0{resource_id}"
 
 
 def _resource(row: Row | None) -> DeclaredResource | None:

@@ -143,10 +143,21 @@ def _owning_faults(planned: PlannedResource, final: FinalState, parts: Parts, pl
         yield fault
         return
     for part in made:
-        taken = name_fault(planned.after, part, final.find(f"{part.type}:{part.name.casefold()}"))
-        if taken is not None:
+        other = final.find(f"{part.type}:{part.name.casefold()}")
+        taken = name_fault(planned.after, part, other)
+        if taken is not None and other is not None and not _gets_another_name(other, final, parts):
             taken.place = place
             yield taken
+
+
+def _gets_another_name(other: DeclaredResource, final: FinalState, parts: Parts) -> bool:
+    """Whether those that make it make none of its name when the batch is done."""
+    makers = [found for each in other.owners if (found := final.get(each.id)) is not None]
+    try:
+        made = {(part.type, part.name.casefold()) for each in makers for part in parts(each)}
+    except Invalid:
+        return False  # told of by that owner
+    return bool(makers) and (other.type, other.name.casefold()) not in made
 
 
 def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, places: Sequence[str]) -> Invalid | None:

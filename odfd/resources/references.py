@@ -72,11 +72,12 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 def reference_key(text: str, type_: str) -> str:
     """Formats ``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, from ``[Type:](id | did | name)[#part]``.
 
-    Raises Invalid.
+    ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
     if colon and not text.startswith(_DID):
-        if prefix != type_:
+        is_element = type_ in SETS and f"{prefix}Set" == type_ and "#" in rest
+        if prefix != type_ and not is_element:
             text = f"expected a {type_}, found {text[:120]!r}"
             raise Invalid(text, rule="reference-type", hint=f"write {type_}:NAME, or the name alone")
         text = rest

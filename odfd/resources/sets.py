@@ -1,12 +1,14 @@
 """Defines sets of values that other resources read: VariableSets and SecretSets, and the sealing of secrets. Pure.
 
-A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed ones are kept.
+Each value is a resource of its own too, which its set makes and owns: it can be found, labelled and watched, and it
+does not hold the value. A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed
+ones are kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
@@ -14,7 +16,10 @@ import msgspec
 from chain.codec.bind import found
 from chain.errors import Environment
 from chain.model.wire import Extra
+from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
+from odfd.resources.owners import OwnedPart
+from odfd.resources.references import reference_key, refers_to
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
@@ -56,6 +61,29 @@ class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
+class VariableSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of a VariableSet, which makes it."""
+
+    set: Annotated[str, described("The VariableSet that has the value."), refers_to("VariableSet")]
+    key: Annotated[str, described("Its name there.")]
+
+
+class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of a SecretSet, which makes it."""
+
+    set: Annotated[str, described("The SecretSet that has the value."), refers_to("SecretSet")]
+    key: Annotated[str, described("Its name there.")]
+
+
+def elements(owner: DeclaredResource) -> Iterator[OwnedPart]:
+    """The resources that a set makes, one for each of its values: ``NAME#KEY``, which is no name that people give."""
+    for key in sorted(names_in(owner.type, owner.spec)):
+        yield OwnedPart(
+            type=owner.type.removesuffix("Set"), part=key, name=f"{owner.name}#{key}",
+            refers=reference_key(owner.name, owner.type), spec={"set": f"{owner.type}:{owner.name}", "key": key},
+        )  # fmt: skip
+
+
 _VALUES: Final[Mapping[str, str]] = {"VariableSet": "variables", "SecretSet": "secrets"}
 """By type the member of its spec that holds the values."""
 
@@ -69,6 +97,7 @@ class SecretSealer(Protocol):
     """Seals and opens values, each for one place."""
 
     def is_current(self, sealed: str) -> bool: ...
+    def binding_of(self, sealed: str) -> str: ...
 
     def seal(self, text: str, binding: str) -> str: ...
     def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret: ...
@@ -78,6 +107,25 @@ class OpenedSecret(Protocol):
     """An opened value."""
 
     def reveal(self) -> str: ...
+
+
+class DrySealing:
+    """Replaces sealing in a dry run: makes no key, and marks what would be sealed as changed."""
+
+    def __init__(self, keys: SecretSealer) -> None:
+        self._keys = keys
+
+    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
+        return "(sealed when it is applied)"
+
+    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
+        return self._keys.open(sealed, bindings)
+
+    def is_current(self, sealed: str) -> bool:
+        return self._keys.is_current(sealed)
+
+    def binding_of(self, sealed: str) -> str:
+        return self._keys.binding_of(sealed)
 
 
 def check_secrets(draft: Draft) -> None:
@@ -102,13 +150,26 @@ def binding(resource_id: str, key: str) -> str:
     return f"{resource_id}#{key}"
 
 
+def named_binding(name: str, key: str) -> str:
+    """What a value is sealed for by who does not know the id of the set: a place by the name of its set."""
+    return f"SecretSet|{name.casefold()}#{key}"
+
+
 def sealed_secrets(
-    given: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
+    given: Mapping[str, Any], held: Mapping[str, Any], of: tuple[str, str], keys: SecretSealer
 ) -> dict[str, Any]:
-    """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals."""
+    """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals.
+
+    ``of``: the id and the name of the set. A value that was sealed for the name is sealed again for the id, so that it
+    opens nowhere else, also after another set gets the name.
+    """
+    resource_id, name = of
     kept: dict[str, Any] = {}
     for key, value in given.items():
         place = binding(resource_id, key)
+        if not isinstance(value, str):
+            text = keys.open(value["value"], (place, named_binding(name, key))).reveal()
+            value = value if keys.binding_of(value["value"]) == place else text
         if isinstance(value, str):
             before = held.get(key)
             if before is not None and _is(before["value"], value, place, keys):
@@ -116,7 +177,6 @@ def sealed_secrets(
             else:
                 kept[key] = {"value": keys.seal(value, place), "contentEncoding": JWE}
         else:
-            keys.open(value["value"], (place,))
             kept[key] = value
     return kept
 

@@ -20,9 +20,11 @@ EDGES: Final = frozenset(
      ("Failed", "Pending")}
 )  # fmt: skip
 DANGLING: Final = "DanglingReferences"
+DRIFT: Final = "Drift"
+"""Of what was as declared and, without a new declaration, is so no longer; told until it is mended."""
 UNRESOLVED: Final = "unresolved-reference"
 """The code of what waits for another resource."""
-COMMON: Final = (DANGLING,)
+COMMON: Final = (DANGLING, DRIFT)
 """Conditions that resources of all types may have."""
 INTERRUPTED: Final = "interrupted"
 """The code of an attempt that was cut off by a crash, a stop or a change."""
@@ -82,6 +84,15 @@ def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
         moved(status, "Failed"), code=INTERRUPTED, message="the attempt was cut off", hint="", retry_at=None
     )
     return (given_up, moved(given_up, "Pending"))
+
+
+def drifted(status: ResourceStatus, generation: int, message: str, now: Instant) -> Sequence[ResourceStatus]:
+    """The steps after which it waits for an attempt, with the condition ``Drift`` where it was as declared."""
+    if status.phase != "Ready":
+        return pending(status)
+    drift = Condition(value=True, message=message, updated_at=now, observed_generation=generation)
+    (waiting,) = pending(status)
+    return (msgspec.structs.replace(waiting, conditions={**waiting.conditions, DRIFT: drift}),)
 
 
 def ready(status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:

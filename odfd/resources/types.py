@@ -40,9 +40,11 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
     """What one of them makes of itself (``odfd.resources.owners.Parts``)."""
+    is_derived: bool = False
+    """Other resources make it, and a manifest of it is refused."""
     example: str = ""
     instead: str = ""
-    """Of a type without a ``spec``: what does its work today."""
+    """Of a type that no manifest can be of: what does its work."""
 
     @property
     def uri(self) -> str:
@@ -75,7 +77,7 @@ class TypeRegistry:
     @property
     def acting(self) -> tuple[ResourceType, ...]:
         """The types that a manifest can have."""
-        return tuple(each for each in self._types if each.spec is not None)
+        return tuple(each for each in self._types if each.spec is not None and not each.is_derived)
 
     def written(self, schema: str) -> ResourceType:
         """Returns a type by its ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
@@ -89,6 +91,9 @@ class TypeRegistry:
                 rule="type-without-effect",
                 hint=found.instead or f"leave it out; types that act are {self._names()}",
             )
+        if found.is_derived:
+            text = f"a {found.name} is made by other resources, and not by a manifest"
+            raise Invalid(text, rule="derived-type", hint=found.instead)
         return found
 
     def word(self, word: str) -> ResourceType | None:

@@ -26,6 +26,7 @@ from odfd.resources.status import (
     UNRESOLVED,
     ConditionValue,
     ResourceStatus,
+    drifted,
     failed,
     is_told,
     moved,
@@ -180,6 +181,8 @@ class Reconciler:
             while events := store.events(cursor, PAGE):
                 cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+                last = {each.resource.id: each for each in events}
+                found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
                 deleted = [each.resource for each in events if each.op == "Deleted"]
                 gone += deleted
                 found += [src for each in deleted for src in store.referrers(each.id)]
@@ -226,7 +229,7 @@ class Reconciler:
         if _is_as_it_was(resource, seen):
             self._look_later(resource)
             return
-        way = (*pending(resource.status),)
+        way = (*_waiting(resource, seen, self._clock.now()),)
         way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
@@ -339,6 +342,15 @@ def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedStat
 def _is_at_rest(resource: DeclaredResource) -> bool:
     """Whether it was as declared when it was last looked at, and is declared as it was then."""
     return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
+
+
+def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
+    """The steps after which it waits. What was as declared, and is so no longer though nobody declared it anew, has
+    the condition ``Drift`` until its steps are done.
+    """
+    if not seen.steps or not _is_at_rest(resource):
+        return pending(resource.status)
+    return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 
 
 def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
-from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
+from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
 from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
@@ -52,6 +52,8 @@ class DeclarationService:
         self._clock, self._events = context.clock, context.events
         self._new_id = new_id
         self._registry = registry
+        self.unlisted = tuple(each.name for each in registry if each.is_derived)
+        """Types that are told of where they are named alone: elements of sets."""
         self._applies = 0
         self.applied: Callable[[], None] = _nothing
         """From the event loop: an apply has ended, whose events may have been heard before it was written down."""
@@ -77,7 +79,7 @@ class DeclarationService:
             if desired.type != SECRET_SET:
                 return as_kept(desired.name, said[desired.place]) if desired.type in ORDER else desired.spec
             held = {} if before is None else before.spec["secrets"]
-            return {"secrets": sealed_secrets(desired.spec["secrets"], held, resource_id, keys)}
+            return {"secrets": sealed_secrets(desired.spec["secrets"], held, (resource_id, desired.name), keys)}
 
         desired = [_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
@@ -103,6 +105,11 @@ class DeclarationService:
                     self._renew(store, each)  # the key may be another since it was planned
                     store.blank(each.id)
             self._adopted(connection)
+
+    async def secret_key(self) -> wire.SecretKey:
+        """The key that others seal secrets to for this node. Raises Environment."""
+        found = await trio.to_thread.run_sync(self._home.secrets.public)
+        return wire.SecretKey(**found)
 
     async def rotate_secrets(self) -> wire.SecretRotation:
         """Seal all secrets to a new key, and destroy the former. Raises Environment where one cannot be opened."""
@@ -213,18 +220,36 @@ class DeclarationService:
         kind = None if word is None else self._type(word).name
         epoch, at, standing = await trio.to_thread.run_sync(self._begin, since)
         for each in standing:
-            if kind in (None, each.type):
+            if self._is_told(each.type, kind):
                 yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=self._view(each))
         yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
         while True:
             grown, more = self._events.grown, await trio.to_thread.run_sync(self._after, at)
             for event in more:
                 at = event.rv
-                if kind in (None, event.resource.type):
+                if self._is_told(event.resource.type, kind):
                     op: Any = "Modified" if event.op == "Observed" else event.op
                     yield wire.ResourceNews(version=f"{epoch}-{at}", op=op, resource=self._view(event.resource))
             if not more:
                 await grown.wait()
+
+    def _is_told(self, type_: str, asked: str | None) -> bool:
+        """Whether one of this type is told of to who asks for a type, or for all."""
+        return type_ == asked or (asked is None and type_ not in self.unlisted)
+
+    def lacks_parts(self, owner: DeclaredResource) -> bool:
+        """Whether what it makes is not all here as it makes it. Blocking."""
+        with self._home.database.read() as connection:
+            held = {(each.type, each.name): each.spec for each in DeclaredStore(connection).owned(owner.id)}
+        return held != {(each.type, each.name): each.spec for each in self._parts(owner)}
+
+    def make_parts(self, owner: DeclaredResource) -> None:
+        """Write what it makes, and take away what it makes no longer. Blocking. Raises Invalid."""
+        with self._home.database.write() as connection:
+            store = self._store(connection)
+            held = store.get(owner.id)
+            if held is not None:
+                self._part_keeper(connection).keep(store, held, self._clock.now())
 
     def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
         with self._home.database.write() as connection:
@@ -255,7 +280,12 @@ class DeclarationService:
         with self._home.database.write() as connection:
             label = None if selector is None or kind is None else first_equality(selector)
             found = self._store(connection).all(None if kind is None else kind.name, label)
-        return [self._view(each) for each in found if selector is None or matches(selector, each.labels)]
+        return [
+            self._view(each)
+            for each in found
+            if self._is_told(each.type, None if kind is None else kind.name)
+            and (selector is None or matches(selector, each.labels))
+        ]
 
     def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
         with self._home.database.write() as connection:
@@ -302,12 +332,14 @@ class DeclarationService:
 
     def _declared(self, connection: sqlite3.Connection) -> DeclaredStore:
         """That writes also what resources make of themselves."""
+        return DeclaredStore(connection, self._part_keeper(connection))
 
+    def _part_keeper(self, connection: sqlite3.Connection) -> PartKeeper:
         def ended(child: DeclaredResource) -> None:
             if child.type == "Flow":
                 flow_store.remove(connection, child.name, self._clock.now())
 
-        return DeclaredStore(connection, PartKeeper(self._parts, self._new_id, ended))
+        return PartKeeper(self._parts, self._new_id, ended)
 
     def _adopted(self, connection: sqlite3.Connection) -> DeclaredStore:
         store = self._declared(connection)
@@ -383,22 +415,6 @@ def position(store: DeclaredStore, since: str) -> int:
         text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
         raise Invalid(text, rule="resource-version-too-old", hint=hint)
     return int(number)
-
-
-class DrySealing:
-    """Replaces sealing in a dry run: makes no key, and marks what would be sealed as changed."""
-
-    def __init__(self, keys: SecretSealer) -> None:
-        self._keys = keys
-
-    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
-        return "(sealed when it is applied)"
-
-    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
-        return self._keys.open(sealed, bindings)
-
-    def is_current(self, sealed: str) -> bool:
-        return self._keys.is_current(sealed)
 
 
 def _desired(draft: Draft) -> DesiredResource:

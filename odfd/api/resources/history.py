@@ -55,7 +55,7 @@ class HistoryService:
         chosen = self._chosen(of)
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
-            return self._views(store, chosen, store.history(chosen, limit))
+            return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
 
     def _begin(
         self, since: str | None, of: str | None, limit: int
@@ -66,7 +66,11 @@ class HistoryService:
             store = DeclaredStore(connection)
             if since is not None:
                 return position(store, since), chosen, ()
-            return store.newest(), chosen, self._views(store, chosen, store.history(chosen, limit))
+            return (
+                store.newest(),
+                chosen,
+                self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted)),
+            )
 
     def _after(self, at: int, chosen: str | None) -> tuple[int, Sequence[wire.ResourceChange]]:
         """And how far it was read."""
@@ -92,7 +96,7 @@ class HistoryService:
         found = []
         for each in events:
             resource = each.resource
-            if chosen in (None, resource.id):
+            if chosen == resource.id or (chosen is None and resource.type not in self._declarations.unlisted):
                 change, details = told(store.before(each), each)
                 found.append(
                     wire.ResourceChange(

@@ -69,7 +69,7 @@ spec:
     _ODF(
         name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
         about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
-        spec=sets.VariableSetSpec,
+        spec=sets.VariableSetSpec, parts=sets.elements,
         example="""\
 $schema: VariableSet
 headers:
@@ -84,7 +84,7 @@ spec:
         name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
         about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its "
         "name.",
-        spec=sets.SecretSetSpec,
+        spec=sets.SecretSetSpec, parts=sets.elements,
         example="""\
 $schema: SecretSet
 headers:
@@ -176,6 +176,16 @@ spec:
 """,
     ),
     _ODF(
+        name="Variable", context="config", plural="variables", spec=sets.VariableSpec, is_derived=True,
+        about="One value of a VariableSet, without the value; named NAME#KEY.",
+        instead="apply the VariableSet that has it: odfctl edit variableset NAME",
+    ),
+    _ODF(
+        name="Secret", context="config", plural="secrets", spec=sets.SecretSpec, is_derived=True,
+        about="One value of a SecretSet, without the value; named NAME#KEY.",
+        instead="apply the SecretSet that has it: odfctl edit secretset NAME",
+    ),
+    _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
     ),
@@ -224,7 +234,7 @@ class SchemaService:
 
     async def types(self) -> Sequence[wire.TypeView]:
         """Lists the types: those that act first, the others in their order."""
-        ordered = sorted(self._registry, key=lambda each: each.spec is None)
+        ordered = sorted(self._registry, key=lambda each: each not in self._registry.acting)
         return [_type_view(each) for each in ordered]
 
     async def schema(self, path: str) -> JsonSchema:
@@ -289,6 +299,6 @@ def _near(schema: JsonSchema, path: str) -> str:
 
 def _type_view(kind: ResourceType) -> wire.TypeView:
     return wire.TypeView(
-        name=kind.name, uri=kind.uri, plural=kind.plural, aliases=kind.aliases, acts=kind.spec is not None,
-        about=kind.about, instead=kind.instead,
+        name=kind.name, uri=kind.uri, plural=kind.plural, aliases=kind.aliases,
+        acts=kind.spec is not None and not kind.is_derived, about=kind.about, instead=kind.instead,
     )  # fmt: skip

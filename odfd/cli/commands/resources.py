@@ -18,7 +18,10 @@ from odfd.errors import ExitCode, Usage
 
 V = TypeVar("V", bound=wire.Value)
 
-_KINDS = "dataset, engine, flow, mirror, network, peer, repository, validator, secretset, variableset or task"
+_KINDS = (
+    "dataset, engine, flow, mirror, network, peer, repository, validator, secretset, secret, variableset, variable "
+    "or task"
+)
 
 
 commands = Commands()

@@ -71,6 +71,15 @@ class LabelRequest(Request, frozen=True, kw_only=True):
     annotations: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class SecretKey(Value, frozen=True, kw_only=True):
+    """The public key, as a JWK, that secrets are sealed to for a node (``odfctl secret seal``)."""
+
+    kty: str
+    crv: str
+    x: str
+    kid: str
+
+
 class SecretRotation(Value, frozen=True, kw_only=True):
     """The re-encryption of a node's secrets to a new key."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -25,6 +25,8 @@ ALGORITHMS: Final = ["ECDH-ES+A256KW", "A256GCM"]
 MAX_SEALED: Final = 128 * 1024
 """Bytes of a sealed value: 64 KiB and what sealing adds."""
 BINDING: Final = "odf"
+PUBLIC: Final = ("kty", "crv", "x", "kid")
+"""Members of the public half of a key (RFC 8037)."""
 _HINT: Final = "apply the SecretSet again with the values; keys/secrets.jwks is to be backed up"
 
 
@@ -65,11 +67,16 @@ class SecretKeys:
 
     def seal(self, text: str, binding: str) -> str:
         """Seals a value for one place, ``binding``; makes the key the first time. Raises Environment."""
-        from joserfc import jwe
+        return _seal(text, self._active() or self._make(), binding)
 
+    def public(self) -> dict[str, str]:
+        """The public half, as a JWK, of the key that values are sealed to now; made the first time."""
         key = self._active() or self._make()
-        header = {"alg": ALGORITHMS[0], "enc": ALGORITHMS[1], "kid": key.kid, BINDING: binding}
-        return jwe.encrypt_compact(header, text.encode(), key, registry=_registry())
+        return {name: str(value) for name, value in key.as_dict(private=False).items() if name in PUBLIC}
+
+    def binding_of(self, sealed: str) -> str:
+        """What a value says it was sealed for. Raises Invalid for what is no sealed value."""
+        return str(_header(sealed).get(BINDING))
 
     def open(self, sealed: str, bindings: Collection[str]) -> Opened:
         """Decrypts a value. Raises Invalid if none or bound to another place; Environment if its key is not here."""
@@ -153,6 +160,27 @@ class SecretKeys:
     def _hold(self, keys: Sequence[OKPKey]) -> None:
         self._kept = list(keys)
         self._keys = {**self._keys, **{str(each.kid): each for each in keys}}
+
+
+def seal_to(public: Mapping[str, str], text: str, binding: str) -> str:
+    """Seal a value for a node away from it. ``public``: what ``SecretKeys.public`` gives. Raises Invalid."""
+    from joserfc.jwk import OKPKey
+
+    hint = "odfctl secret key of the node prints it"
+    if {"kty", "crv", "x", "kid"} - public.keys() or public["crv"] != "X25519" or "d" in public:
+        raise Invalid("not the public key of a node for secrets", rule="secret-key", hint=hint)
+    try:
+        key = OKPKey.import_key({name: str(public[name]) for name in PUBLIC})
+        return _seal(text, key, binding)
+    except (ValueError, TypeError) as error:
+        raise Invalid(f"not a key: {error}", rule="secret-key", hint=hint) from error
+
+
+def _seal(text: str, key: OKPKey, binding: str) -> str:
+    from joserfc import jwe
+
+    header = {"alg": ALGORITHMS[0], "enc": ALGORITHMS[1], "kid": key.kid, BINDING: binding}
+    return jwe.encrypt_compact(header, text.encode(), key, registry=_registry())
 
 
 def _new_key() -> OKPKey:

@@ -21,7 +21,8 @@ FROM_HERE = "<!-- From here on written by tests/contract/odfd/test_resource_sche
 def schema_files() -> dict[Path, str]:
     return {
         DOCS / "schemas" / f"{kind.path}.json": json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
-        for kind in TYPES.acting
+        for kind in TYPES
+        if kind.spec is not None
     }
 
 
@@ -29,7 +30,16 @@ def reference() -> str:
     lines = ["", "## Types that act", ""]
     for kind in TYPES.acting:
         lines += section(kind)
-    lines += ["## Types that do not act yet", "", "A manifest of one is refused, with what does its work today.", ""]
+    lines += ["## Types that others make", "", "A manifest of one is refused.", "", "| type | what it is | instead |"]
+    lines += ["|---|---|---|"]
+    lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.is_derived]
+    lines += [
+        "",
+        "## Types that do not act yet",
+        "",
+        "A manifest of one is refused, with what does its work today.",
+        "",
+    ]
     lines += ["| type | what it will be | today |", "|---|---|---|"]
     lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.spec is None]
     return "\n".join(lines) + "\n"

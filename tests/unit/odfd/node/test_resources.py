@@ -12,13 +12,14 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound
-from odfd.api.controllers import AsDeclared, DatasetController
+from odfd.api.controllers import DatasetController, SetController
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
+from odfd.flows import store as flow_store
 from odfd.network.membership import BLOCKED
 from odfd.resources.declared import DeclaredStore
-from odfd.resources.status import moved, pending
+from odfd.resources.status import DRIFT, moved, pending
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.keys.keystore import KeyStore
@@ -422,14 +423,14 @@ async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(
 async def test_an_attempt_that_takes_too_long_is_given_up_and_comes_again(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs, observe = [True], AsDeclared.observe
+    hangs, observe = [True], SetController.observe
 
     async def hanging(controller: Any, resource: Any) -> ObservedState:
         if hangs and resource.type == "VariableSet":
             await trio.sleep_forever()
         return await observe(controller, resource)
 
-    monkeypatch.setattr(AsDeclared, "observe", hanging)
+    monkeypatch.setattr(SetController, "observe", hanging)
     monkeypatch.setattr(reconciler, "ATTEMPT_SECONDS", 0.05)
     async with world.running("alice") as alice:
         await alice.apply(a_set())
@@ -703,6 +704,110 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         with trio.fail_after(PATIENCE):
             await alice.parts.reconciler.settled()
         assert (await flows(alice), await names(alice)) == ([], [])
+
+
+async def test_a_flow_that_a_dataset_makes_is_made_again_where_it_was_lost(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one", EVERY % "1h"))
+        before = await alice.api.declarations.get("flow", "one")
+        await status(alice, "flow", "one")
+        with alice.home.database.write() as connection:
+            flow_store.remove(connection, "one", alice.parts.context.clock.now())
+        said = await status(alice, "flow", "one")
+        after = await alice.api.declarations.get("flow", "one")
+        assert (after.id, after.generation, said["phase"]) == (before.id, before.generation, "Ready")
+        assert "conditions" not in said or not any("Drift" in key for key in said["conditions"])
+        assert [each.when for each in await alice.api.flows.list()] == ["every 1h"]
+        told = await alice.api.history.last("flow/one", 20)
+        assert [each.change for each in told][-3:] == ["Pending", "Reconciling", "Ready"]
+        with alice.home.database.read() as connection:
+            drifts = [each.resource.status.conditions.get(DRIFT) for each in DeclaredStore(connection).events(0, 500)]
+        assert {each.message for each in drifts if each is not None} == {
+            "the flow one was removed, and Dataset one declares it"
+        }
+
+
+HOUSE = """
+$schema: {type}
+headers: {{name: {name}}}
+spec: {{{part}: {{API_KEY: "one", host: "two"}}}}
+"""
+
+
+async def settled_names(node: Any, word: str) -> list[str]:
+    """Once all is done."""
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    return await names(node, word)
+
+
+@pytest.mark.parametrize(("type_", "part"), [("VariableSet", "variables"), ("SecretSet", "secrets")])
+async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: Any, type_: str, part: str) -> None:
+    element = type_.removesuffix("Set")
+    async with world.running("alice") as alice:
+        text = HOUSE.format(type=type_, name="house", part=part)
+        await alice.apply(text)
+        assert await settled_names(alice, element) == ["house#API_KEY", "house#host"]
+        assert await names(alice) == ["house"], "all resources, save elements of sets"
+        one = await alice.api.declarations.get(element, "house#host")
+        assert one.spec == {"set": f"{type_}:house", "key": "host"}
+        made = await alice.api.declarations.get(type_, "house")
+        assert one.headers["ownerReferences"] == [{"id": made.id, "name": "house"}]
+        assert (await status(alice, element, "house#host"))["references"][0]["id"] == made.id
+        assert (await alice.apply(text)).items[0].action == "unchanged"
+        await alice.apply(text.replace(', host: "two"', ""))
+        assert await settled_names(alice, element) == ["house#API_KEY"]
+        renamed = text.replace("{name: house}", f"{{name: home, id: {made.id}}}")
+        await alice.apply(renamed)
+        assert await settled_names(alice, element) == ["home#API_KEY", "home#host"]
+        with pytest.raises(Invalid, match=f"made by {type_} home"):
+            await alice.api.declarations.delete(element, "home#host")
+        with pytest.raises(Invalid, match="not by a manifest") as refused:
+            await alice.apply(f"$schema: {element}\nheaders: {{name: a}}\nspec: {{set: house, key: host}}\n")
+        assert refused.value.rule == "derived-type"
+        with alice.home.database.write() as connection:  # as sets were before they made elements
+            for each in DeclaredStore(connection).all(element):
+                DeclaredStore(connection).delete(each, alice.parts.context.clock.now())
+    async with world.running("alice") as alice:
+        assert (await status(alice, type_, "home"))["phase"] == "Ready"
+        alice.parts.reconciler.touch(type_, "home")
+        assert await settled_names(alice, element) == ["home#API_KEY", "home#host"]
+        await alice.api.declarations.delete(type_, "home")
+        assert await names(alice, element) == []
+
+
+async def test_r64_elements_follow_sets_that_swap_their_names(world: Any) -> None:
+    async with world.running("alice") as alice:
+        text = HOUSE.format(type="VariableSet", name="house", part="variables")
+        await alice.apply(text, text.replace("house", "home"))
+        ids = {name: (await alice.api.declarations.get("vs", name)).id for name in ("house", "home")}
+        swap = [
+            text.replace("{name: house}", f"{{name: {name}, id: {ids[other]}}}")
+            for name, other in (("house", "home"), ("home", "house"))
+        ]
+        await alice.apply(*swap)
+        assert (await alice.api.declarations.get("vs", "house")).id == ids["home"]
+        found = await alice.api.declarations.list("variable", None)
+        owners = {each.name: each.headers["ownerReferences"][0]["id"] for each in found}
+        assert owners == {
+            "home#API_KEY": ids["house"], "home#host": ids["house"],
+            "house#API_KEY": ids["home"], "house#host": ids["home"],
+        }  # fmt: skip
+
+
+async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: Any) -> None:
+    hook = (
+        "$schema: WebhookTarget\nheaders: {name: h}\nspec: {url: 'https://example.org/', secret: 'Secret:house#host'}\n"
+    )
+    async with world.running("alice") as alice:
+        await alice.apply(HOUSE.format(type="SecretSet", name="house", part="secrets"), hook)
+        held = await alice.api.declarations.get("webhook", "h")
+        made = await alice.api.declarations.get("ss", "house")
+        assert held.status["references"] == [
+            {"reference": "SecretSet:house", "type": "SecretSet", "id": made.id, "name": "house"}
+        ]
+        with pytest.raises(Invalid, match="expected a SecretSet"):
+            await alice.apply(hook.replace("house#host", "house"))
 
 
 async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: Any, worlds: Any) -> None:

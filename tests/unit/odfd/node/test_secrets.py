@@ -19,6 +19,8 @@ from chain.errors import Invalid
 from config.model import Ingest
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
+from odfd.resources.sets import named_binding
+from odfd.trust.keys.secret_keys import SecretKeys, seal_to
 from worlds.eventually import PATIENCE
 
 TOKEN = "s3cr3t-t0ken"
@@ -147,6 +149,34 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         assert alice.api.declarations.values("cities") == {"KEY": "another"}
         await alice.api.declarations.delete("ss", "cities")
         assert "contentEncoding" not in "\n".join(dump(alice))
+
+
+async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key_alone(world: Any) -> None:
+    async with world.running("alice") as alice:
+        public = msgspec.to_builtins(await alice.api.declarations.secret_key())
+        assert set(public) == {"kty", "crv", "x", "kid"}
+        sealed = seal_to(public, TOKEN, named_binding("Cities", "KEY"))
+        entry = f"{{value: {sealed}, contentEncoding: jwe}}"
+        manifest = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY: {entry}}}}}\n"
+        for wrong in (manifest.replace("name: cities", "name: mallory"), manifest.replace("{KEY:", "{OTHER:")):
+            with pytest.raises(Invalid, match="made for another place"):
+                await alice.apply(wrong)
+        await alice.apply(manifest)
+        assert alice.api.declarations.values("cities") == {"KEY": TOKEN}
+        kept = await alice.api.declarations.get("ss", "cities")
+        assert kept.spec["secrets"]["KEY"]["value"] != sealed, "sealed anew for the id of the set"
+        assert [each.action for each in (await alice.apply(manifest)).items] == ["unchanged"]
+        assert (await alice.api.declarations.get("ss", "cities")).spec == kept.spec
+        (again,) = (await alice.apply(SECRET)).items
+        assert again.action == "unchanged", "the same value in clear"
+
+
+@pytest.mark.parametrize("wrong", [{}, {"crv": "P-256"}, {"x": "short"}, {"d": "private"}])
+def test_a_value_is_sealed_to_no_other_kind_of_key(tmp_path: Path, wrong: dict[str, str]) -> None:
+    public = SecretKeys(tmp_path).public()
+    with pytest.raises(Invalid) as refused:
+        seal_to({**public, **wrong} if wrong else {}, TOKEN, "place")
+    assert refused.value.rule == "secret-key"
 
 
 async def test_secrets_are_lost_with_their_key_and_said_to_be(world: Any, server: str) -> None:
