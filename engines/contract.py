@@ -360,8 +360,7 @@ class ProvenanceRequest(Table, frozen=True, kw_only=True):
     vocab: Vocabulary
     transform: Transform
     query_inputs: tuple[TransformInput, ...]
-    """As of the transaction that wrote the rows: ``blocks`` from the first up to its cut; ``reopened`` are those that
-    earlier transactions consumed."""
+    """As of the transaction of the rows: ``blocks`` up to its cut; ``reopened`` ones were consumed before."""
     data_path: str
     """The slice that holds the rows."""
     records: tuple[ProvenanceRecord, ...]

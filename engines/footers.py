@@ -30,10 +30,7 @@ class Bounds(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """The needed parts of a slice's footer.
-
-    ``bounds[name]`` is ``None`` where nothing is known, absent where the column has no values.
-    """
+    """The needed parts of a slice's footer. ``bounds[name]``: ``None`` if unknown, absent without values."""
 
     columns: frozenset[str]
     bounds: Mapping[str, Bounds | None]

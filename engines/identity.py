@@ -73,10 +73,7 @@ class FileDigests:
         return known.digest
 
     def save(self) -> None:
-        """Saves the digests requested since the load and drops the rest.
-
-        Does nothing where the file cannot be written.
-        """
+        """Saves the digests requested since the load and drops the rest. Skips a file that cannot be written."""
         if self._memory is None or self._fresh == self._own:
             return
         staged = self._memory.with_name(self._memory.name + ".new")

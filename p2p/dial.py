@@ -30,10 +30,7 @@ class NotAllowed(Refused):
 
 
 async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:
-    """The addresses of a host that may be dialled, at least one and at most ``MAX_ADDRESSES``.
-
-    Raises OSError: there is no such host. Raises NotAllowed.
-    """
+    """The addresses to dial of a host, one to ``MAX_ADDRESSES``. Raises OSError for no such host, NotAllowed."""
     if "%" in host:  # the zone would be lost with the judgement, and the kernel refuses the address without it
         raise socket.gaierror(socket.EAI_NONAME, "an address with a zone is not dialled")
     try:

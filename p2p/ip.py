@@ -28,10 +28,7 @@ _NOT_GIVEN_OUT: Final = (
 
 
 def parse_ip(text: str) -> Ip:
-    """Parses an address without its zone; a mapped address becomes the IPv4 address that it contains.
-
-    Raises ValueError.
-    """
+    """Parses an address without its zone; a mapped one becomes the IPv4 address in it. Raises ValueError."""
     found = ipaddress.ip_address(text)
     if isinstance(found, ipaddress.IPv4Address):
         return found

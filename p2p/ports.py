@@ -75,10 +75,7 @@ class Library(Protocol):
         """Raw blocks from ``start`` on, at least one if there is one, in all at most ``max_bytes`` (but one block)."""
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
-        """A proof of RFC 6962 in the tree over the first ``size`` blocks, of its first ``old`` or of block ``index``.
-
-        Raises NotFound when we serve fewer.
-        """
+        """A proof of RFC 6962 in the tree of ``size`` blocks, of ``old`` or of block ``index``. Raises NotFound."""
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """Fill ``into`` with what there is from ``offset`` on: the object's size, and the bytes that were put there.

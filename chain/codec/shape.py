@@ -99,10 +99,7 @@ class Shape:
 
 
 def shape_of(raw: bytes) -> Shape | None:
-    """The shape of a block; ``None`` when it has none: too long, not a block, of a newer schema, or parts that overlap.
-
-    Costs as much as a few decodings.
-    """
+    """The shape of a block; ``None`` for one too long, malformed, newer or overlapping. Costs a few decodings."""
     if len(raw) > MAX_SHAPED:
         return None
     try:

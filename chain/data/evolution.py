@@ -35,10 +35,7 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def enlarged(schema: DataSchema, columns: pa.Schema) -> DataSchema:
-    """``schema`` with what ``columns`` has besides, optional, and in its order; the same value if they agree.
-
-    Raises Invalid if something of the schema goes.
-    """
+    """Adds optional columns of ``columns`` to ``schema``, in its order. Raises Invalid if a column of it goes."""
     known = {field.name: field for field in schema.fields}
     if gone := [name for name in known if name not in columns.names]:
         raise Invalid(f"no {', '.join(gone)}", rule="schema-evolution", hint="a column that is in use stays")

@@ -61,8 +61,7 @@ class FootprintPlan:
     rows: int
     """At once."""
     compact: Mapping[int, tuple[str, ...]]
-    """By row group, the leaf columns, by path, whose texts are repeated so often that its rows must not be written out
-    all at once."""
+    """By row group, the paths of leaf columns with texts so repetitive that rows must not be expanded all at once."""
 
 
 @dataclass(slots=True)

@@ -111,10 +111,7 @@ class LogicalHasher:
         self._done = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows, as they are or as ``SliceFile.batches(encoded=True)`` gives them.
-
-        Raises Invalid when they are not of the schema.
-        """
+        """Takes the next rows, plain or as ``SliceFile.batches(encoded=True)``. Raises Invalid for another schema."""
         same = batch.schema.equals(self._schema) or dictionaries.decoded(batch.schema).equals(self._schema)
         if not same:
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")

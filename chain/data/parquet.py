@@ -33,8 +33,7 @@ READ_ROWS: Final = 65_536
 """Rows of a batch when reading."""
 MAX_FOOTER: Final = 16 * 1024 * 1024
 MAX_FOOTER_ITEMS: Final = 20_000
-"""Limits on what a stranger's footer may make us allocate: bytes of all of it, items of one list. A row group of a
-thousand columns takes some 200 KB."""
+"""Limits on allocations by an untrusted footer: total bytes, items of a list. 1000 columns take some 200 KB."""
 _READ_BUFFER: Final = 1024 * 1024
 _MARK: Final = b"PAR1"
 _LENGTH: Final = 4

@@ -77,10 +77,7 @@ class Pages:
         self._count = 0
 
     def sort(self, names: Bytes | None, raws: Sequence[bytes | None]) -> Page:
-        """``names``: digests that the blocks must have, ``(n, 32)``, or ``None`` when any are accepted.
-
-        A block that is not there is ``None``.
-        """
+        """``names``: required digests of the blocks, ``(n, 32)``, or ``None`` for any. An absent block is ``None``."""
         digests = _digests(raws)
         intact: Mask = np.ones(len(raws), np.bool_) if names is None else (digests == names).all(axis=1)
         if None in raws:

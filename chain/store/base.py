@@ -48,8 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     head: Head
     history: tuple[int, int] = (0, 0)
-    """Another one after every change that is no append: a rewrite, mending, or dropped and made again. While it is the
-    same, the blocks up to ``head`` are."""
+    """Changes with every rewrite, repair and new creation. While it stays the same, so do the blocks up to ``head``."""
 
 
 class BlockDamaged(Environment):

@@ -232,10 +232,7 @@ class Database:
             ) from error
 
     def copy_to(self, target: Path, progress: Callable[[int, int], None]) -> None:
-        """A copy as of now, while others go on writing. ``told`` is given pages left and pages in all.
-
-        Raises Environment.
-        """
+        """Copies the current state during writes. ``told`` gets pages left and pages in all. Raises Environment."""
         with self.read() as connection, contextlib.closing(sqlite3.connect(target)) as copy:
             connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on it sees one moment
             connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: progress(left, total))

@@ -217,10 +217,7 @@ class ShardStore(Protocol):
     def read(self, datasets: Sequence[DatasetId]) -> Reading: ...
 
     def write(self, reading: Reading, changes: Sequence[tuple[Proposal, Shard]]) -> bool:
-        """All or nothing; ``False`` where a shard is not as it was read. Objects are there, then blocks, then heads.
-
-        Raises Invalid when an object is missing.
-        """
+        """Commits atomically; ``False`` where a shard was changed. Raises Invalid for a missing object."""
 
 
 class CommitPoint:

@@ -261,10 +261,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandleStore(Generic[T]):
-    """Values by a handle, few; the least used goes first. Used from many threads.
-
-    A handle names whoever asked, so nobody reaches what another one made.
-    """
+    """Few values by handle, least recently used out first. For many threads. A handle includes its caller."""
 
     def __init__(self, most: int, seconds: float, drop: Callable[[T], None] = lambda _: None) -> None:
         self._most, self._seconds, self._drop = most, seconds, drop

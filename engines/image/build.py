@@ -145,8 +145,7 @@ def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str 
 
 
 def _forget_place(site: Path) -> None:
-    """Take away what tells where the builder's Python lies: scripts begin with its path, records hash scripts,
-    and a wheel that was a file remembers where."""
+    """Removes paths of the builder's Python: scripts begin with it, records hash scripts, wheels record their file."""
     shutil.rmtree(site / "bin", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):
         record.unlink()

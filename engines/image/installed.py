@@ -63,10 +63,7 @@ def installed_layout() -> Path:
 
 
 def unpack_for_all(layout: Path) -> None:
-    """Unpacks the image for all nodes of the installation, replaces the former one, and saves the digests of its files.
-
-    Raises Environment.
-    """
+    """Unpacks the image for all nodes, replaces the former one, and saves its files' digests. Raises Environment."""
     shutil.rmtree(_shared(layout), ignore_errors=True)
     digests = FileDigests(_digests(layout))
     unpacked(layout, _shared(layout), digests)

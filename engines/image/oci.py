@@ -81,10 +81,7 @@ def put(layout: Path, content: bytes) -> str:
 def write_image(
     layout: Path, layers: list[Descriptor], config: Mapping[str, object], annotations: Mapping[str, str], name: str
 ) -> tuple[str, str]:
-    """Writes manifest, configuration and index over existing layers.
-
-    Returns the digests of manifest and configuration.
-    """
+    """Writes manifest, configuration and index over layers. Returns the digests of manifest and configuration."""
     made = {**config, "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]}}
     raw = dump(made)
     told = Descriptor(media_type=CONFIG, digest=put(layout, raw), size=len(raw))
@@ -161,10 +158,7 @@ class LayerContent:
 
 
 def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[Entry]]:
-    """Writes layers, lowest first, under their digests. Returns them and all entries.
-
-    ``epoch``: seconds for all times.
-    """
+    """Writes layers, lowest first, under their digests. Returns them and entries. ``epoch``: seconds for all times."""
     layers: list[Descriptor] = []
     entries: list[Entry] = []
     for part in parts:

@@ -88,9 +88,7 @@ class HostEngine:
 
 
 async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_event: OnEvent) -> HostEngine:
-    """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install,
-    Invalid for a cluster that cannot be one.
-    """
+    """Raises EngineLost without Java, Refused without a sandbox, Environment for a broken install, Invalid."""
     need_spark()
     java = await _aside(partial(find_java, environ, options.cache))
     choice = await _isolation(options, java)

@@ -47,10 +47,7 @@ class Group:
                 _kill_each(folder)
 
     def remove(self) -> bool:
-        """Removes the group.
-
-        Returns whether that succeeded: the kernel keeps a group until its last process is dead.
-        """
+        """Removes the group; whether that succeeded: the kernel keeps a group until its last process is dead."""
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()
@@ -109,10 +106,7 @@ class Groups:
 
 
 def find_groups(root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> Groups | str:
-    """Finds where groups can be made, or why not.
-
-    Where version 2 needs it, moves this process into a group of its own.
-    """
+    """Finds where groups can be made, or why not. Where version 2 needs it, moves this process into its own group."""
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError as error:

@@ -6,10 +6,7 @@ import gc
 
 
 def start() -> int:
-    """Runs ``odfctl`` and returns its exit code.
-
-    Disables garbage collection, as a pass takes as long as many answers.
-    """
+    """Runs ``odfctl`` and returns its exit code, without garbage collection, which takes as long as many answers."""
     gc.disable()
     from odfd.cli.main import main
 

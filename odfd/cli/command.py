@@ -1,5 +1,4 @@
-"""Declares the commands of ``odfctl`` with their functions, makes their parsers, reads durations, and asks for
-confirmation."""
+"""Declares the commands of ``odfctl`` with their functions, makes their parsers, and asks for confirmation."""
 
 from __future__ import annotations
 

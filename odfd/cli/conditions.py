@@ -45,10 +45,7 @@ class Compares:
     operand: str
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
-        """Compares the value. False while the resource, or the field, is absent.
-
-        Raises Usage when they cannot be compared.
-        """
+        """Compares the value. False while resource or field is absent. Raises Usage for an impossible comparison."""
         found: Any = value
         for step in self.field.split("."):
             if not isinstance(found, Mapping) or step not in found:

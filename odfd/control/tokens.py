@@ -16,10 +16,7 @@ LEAST: Final = 16
 
 
 class Tokens:
-    """The tokens of file ``path``, of ``setting``; ``None``: no tokens.
-
-    ``required``: requests without one are refused.
-    """
+    """The tokens of file ``path``, of ``setting``; ``None``: none. ``required``: requests without one are refused."""
 
     def __init__(self, path: Path | None, setting: str, *, required: bool) -> None:
         self._path, self._setting, self._required = path, setting, required

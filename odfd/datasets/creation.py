@@ -49,10 +49,7 @@ Pin: TypeAlias = Callable[[TransformSql], str | None]
 def founding_events(
     snapshot: DatasetSnapshot, dataset: DatasetId, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
-    """Builds all events of a new chain, the Seed first.
-
-    Raises Invalid with every broken rule, or NotFound for an input.
-    """
+    """Builds all events of a new chain, the Seed first. Raises Invalid with every broken rule, or NotFound."""
     _refuse(check_snapshot(snapshot), snapshot)
     seed = Seed(dataset_id=dataset, dataset_kind=snapshot.kind)
     return (seed, *(normalise(event, resolve, pin) for event in snapshot.metadata))
@@ -81,10 +78,7 @@ def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent
 
 
 def with_columns(event: MetadataEvent) -> MetadataEvent:
-    """Copies columns declared as DDL to the schema with attributes of the same source.
-
-    Raises Invalid for DDL that cannot be read.
-    """
+    """Copies columns declared as DDL to the schema with their attributes. Raises Invalid for unreadable DDL."""
     if not isinstance(event, SetPollingSource | AddPushSource):
         return event
     read = event.read

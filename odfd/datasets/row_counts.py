@@ -94,8 +94,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored counts; ``total``: of all transactions; ``last``: of the newest, or of all without new blocks on this
-    head."""
+    """Stored counts; ``total``: of all; ``last``: of the newest, or of all without new blocks on this head."""
 
     total: Sum
     last: Sum

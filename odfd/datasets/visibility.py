@@ -151,10 +151,7 @@ class Visibility:
             return Shares(connection).peers(dataset)
 
     def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant) -> bool:
-        """Shares by a user's decision; whether it was not shared with one of them before.
-
-        Raises Refused for too many.
-        """
+        """Shares by a user's decision; whether it was not shared with one before. Raises Refused for too many."""
         with self._database.write() as connection:
             shares = Shares(connection)
             before = set(shares.peers(dataset))

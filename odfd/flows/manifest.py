@@ -115,10 +115,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.source}:{self.lines.get(path, self.lines.get('', 1))}"
 
     def plan(self, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
-        """Builds the plan; ``resolve``: a reference, and the place where it was written, to an id.
-
-        Raises what that raises.
-        """
+        """Builds the plan; ``resolve``: a reference, and its place in the text, to an id. Raises what that raises."""
         target = resolve(self.target, self.place("spec.target"))
         inputs = [
             resolve(each, self.place(f"spec.triggers[{number}].dataset"))

@@ -87,8 +87,7 @@ Schedule: TypeAlias = Cron | Every
 
 
 class Covered(msgspec.Struct, frozen=True):
-    """Fired nominal times, as ranges in which each nominal time counts as fired; if there are many, the first ones are
-    joined, with the times between them."""
+    """Fired nominal times, as ranges in which every nominal time counts as fired; the oldest of many are joined."""
 
     spans: tuple[tuple[int, int], ...] = ()
     """First and last, in order, apart."""

@@ -244,9 +244,7 @@ class Scheduler:
         return entry is not None and entry.ticket == place[1]
 
     def _held(self, key: str, entry: Entry, now: Instant) -> bool:
-        """Whether it waits for an input that is about to be pulled itself: no longer than a cooldown, for what runs
-        there may run for hours, or again and again.
-        """
+        """Whether it waits for an input's pending pull: at most a cooldown, as pulls may run for hours or repeat."""
         since = now if entry.held_since is None else min(entry.held_since, now)
         until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
         others = (self._entries[other] for each in entry.plan.inputs for other in self._targets.get(each, ()))

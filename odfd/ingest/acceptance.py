@@ -45,8 +45,7 @@ _UTC: Final = "UTC"
 def check_source(
     event: SetPollingSource | AddPushSource, settings: IngestSettings
 ) -> tuple[str, Invalid | Refused] | None:
-    """Returns the part of ``event`` that would be refused, by its name in a manifest, with the reason; ``None`` if
-    none."""
+    """Returns the part of ``event`` that would be refused, by its manifest name, with the reason, or ``None``."""
     parts: dict[str, Callable[[], None]] = {}
     if isinstance(event, SetPollingSource):
         fetch, steps = event.fetch, event.prepare or ()

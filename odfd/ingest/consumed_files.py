@@ -94,10 +94,7 @@ class ConsumedFileIndex:
         self._known: dict[DatasetId, ConsumedFiles] = {}
 
     def of(self, reader: ChainReader, state: ChainState) -> ConsumedFiles:
-        """Returns the consumed files of the chain up to ``state``. Reads only data blocks added since the last call.
-
-        Blocking.
-        """
+        """Returns the consumed files up to ``state``. Reads only data blocks since the last call. Blocking."""
         assert state.dataset is not None
         taken = self._known.get(state.dataset, ConsumedFiles())
         if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):

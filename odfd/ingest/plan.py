@@ -269,10 +269,7 @@ def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, syste
 
 
 def refuse_links(read: ReadStep) -> None:
-    """Refuses columns of links, until the required existence of linked objects is checked.
-
-    Raises Refused.
-    """
+    """Refuses columns of links, until the required existence of linked objects is checked. Raises Refused."""
     fields = read.schema.fields if read.schema is not None else ()
     for field in fields:
         if field.extra and LINK_TYPE in field.extra:

@@ -137,10 +137,7 @@ def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: 
 def _known(
     log: PushLog, dataset: DatasetId, parts: Sequence[Push], source: SourceInForce, terms: PushTerms
 ) -> list[Push | None]:
-    """The first parts of a push, as they were taken in if this is a repetition; ``None``: nothing came of it.
-
-    Raises Refused: the id was of another push.
-    """
+    """The first parts of a push, if this repeats it; ``None``: it had no effect. Raises Refused for another's id."""
     found = [log.find(dataset, part.id) for part in parts]
     if any(there is not None and there.content != part.content for there, part in zip(found, parts, strict=True)):
         raise Refused(

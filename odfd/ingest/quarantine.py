@@ -43,10 +43,7 @@ class Quarantines(Protocol):
 def standing(
     quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, load: Load
 ) -> Quarantine | None:
-    """Returns the current quarantine; ``None``: the source refuses files with unreadable records.
-
-    Raises Refused where nothing takes them.
-    """
+    """Returns the current quarantine; ``None``: the source refuses unreadable records. Raises Refused."""
     if quarantine_of(source.read.schema) is None:
         return None
     if quarantines is None:

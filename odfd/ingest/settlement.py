@@ -55,10 +55,7 @@ Settled: TypeAlias = IngestOutcome | Nothing
 
 
 def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
-    """Builds the events of the engine's output.
-
-    ``slice_`` is measured from its file, ``written`` the effect of its records. Raises Invalid.
-    """
+    """Builds the engine's events. ``slice_`` is measured from its file, ``written`` its effect. Raises Invalid."""
     state = plan.state
     _check_answer(plan, answer, slice_)
     counts = _counted(plan, answer, written)

@@ -29,8 +29,7 @@ from odfd.ingest.settlement import (
 def confirmed(
     reader: ChainReader, state: ChainState, objects: ObjectStore, source: SetPollingSource, now: Instant
 ) -> AddData | None:
-    """Builds the event that confirms the last snapshot at ``now``; ``None`` if it is confirmed, or rows have event
-    times of their own."""
+    """Builds the event that confirms the last snapshot at ``now``, or ``None`` if confirmed or with own event times."""
     mark = state.watermark
     if not traits(source.merge).whole_state or mark is None or now <= mark:
         return None

@@ -59,10 +59,7 @@ async def set_watermark(
 
 
 def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False) -> AddData | None:
-    """Builds the event that moves the watermark, ``None`` if it is there; changes nothing of the source.
-
-    Raises Refused.
-    """
+    """Builds the event that moves the watermark, ``None`` if it is there; the source is unchanged. Raises Refused."""
     require_root(state)
     if to % MILLISECOND:
         raise Refused("a watermark is in whole milliseconds", rule="watermark-millis", hint="cut the other digits")

@@ -52,10 +52,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def block_of_record(reader: ChainReader, offset: int) -> Block:
-    """Returns the block whose slice holds a record. Reads in proportion to the logarithm of the chain.
-
-    Raises NotFound.
-    """
+    """Returns the block whose slice holds a record. Costs the logarithm of the chain. Raises NotFound."""
     head = reader.head()
     low, high = 0, head.size if head else 0
     last = -1
@@ -156,10 +153,7 @@ class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
-    """Builds the request; ``folder``: empty, and the caller's. Synchronous.
-
-    Raises NotFound for absent data, Invalid for contradicting chains, ObjectDamaged.
-    """
+    """Builds the request in the empty ``folder``. Raises NotFound, Invalid for contradicting chains, ObjectDamaged."""
     event = asked.block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is None:
         raise Invalid(f"block #{asked.block.sequence_number} holds no derived records", rule="lineage-block")

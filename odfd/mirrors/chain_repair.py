@@ -110,10 +110,7 @@ class ChainRepair:
         return RepairedChain(len(blocks), rows)
 
     def _forget_rows(self) -> int:
-        """Indexes are made anew; damaged rows go, as the log tells what they said or it is heard or made again.
-
-        Raises Environment.
-        """
+        """Rebuilds indexes; drops damaged rows, which the log has or which arrive again. Raises Environment."""
         self._database.reindex()
         if problems := self._database.damage():
             raise self._database.corrupt(problems[0])

@@ -36,10 +36,7 @@ _PAGE: Final = 256
 
 
 class DataRetention:
-    """The data that the mirrors of one node keep.
-
-    ``reader`` names a dataset of this node's own that is derived from one, when there is any.
-    """
+    """The data that a node's mirrors keep. ``reader`` names an own dataset that is derived from one, if any."""
 
     def __init__(
         self,

@@ -41,10 +41,7 @@ ENOUGH: Final = 3
 
 
 class FirstContact:
-    """The rules of first contact, over the database of one node.
-
-    ``witnesses`` are asked for each time, so that a reload counts at once.
-    """
+    """The rules of first contact of one node. ``witnesses`` are requested each time, so a reload counts at once."""
 
     def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
         self._witnesses = witnesses

@@ -60,10 +60,7 @@ class Packs:
         missing: Container[Multihash],
         pace: Pace | None = None,
     ) -> set[int]:
-        """Fetches the ``missing`` objects of a group; returns the positions of blocks whose objects are verified.
-
-        Raises Environment.
-        """
+        """Fetches the ``missing`` objects of a group; returns positions of verified blocks. Raises Environment."""
         names = list(dict.fromkeys(name for _, block in group for name, _ in objects_of(block) if name in missing))
         if names:
             with suppress(Remote):

@@ -30,10 +30,7 @@ _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
 
 class MirrorQuota:
-    """The disk quota of all mirrors of a node.
-
-    ``limit`` in bytes; 0: none. ``partial``: the folder of what is on its way.
-    """
+    """The disk quota of all mirrors of a node. ``limit`` in bytes; 0: none. ``partial``: folder of partial files."""
 
     def __init__(
         self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
@@ -119,10 +116,7 @@ class MirrorQuota:
                 over -= left[file]
 
     def _left(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
-        """Files of fetches that were cut off, the oldest first, and their bytes.
-
-        What is there already of ``new`` is none: it is part of what is needed.
-        """
+        """Partial files of cancelled fetches, oldest first, and their bytes, without ``new``, which is needed."""
         known = {str(name) for name in (*self._promised, *new)}
         left = [(file, stat) for file, stat in self._files() if file.name not in known]
         return {file: stat.st_size for file, stat in sorted(left, key=lambda each: each[1].st_mtime_ns)}

@@ -119,10 +119,7 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
 
 
 def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
-    """Returns the first block whose data is kept, where data from ``first`` on is here, of ``total`` bytes.
-
-    Reads no further than the first piece that is kept.
-    """
+    """Returns the first block with kept data, where ``total`` bytes from ``first`` on are here. Reads no further."""
     for piece in pieces:
         if keep.holds(piece, newest, total):
             break

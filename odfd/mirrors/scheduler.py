@@ -215,10 +215,7 @@ class MirrorScheduler:
         return mirror
 
     async def pause(self, dataset: DatasetId, *, paused: bool) -> Mirror:
-        """Fetch nothing more of it, or go on; kept over restarts. A pass under way is cut off and loses nothing.
-
-        Raises NotFound.
-        """
+        """Pauses a mirror, or resumes it; kept over restarts. Cancels a pass without loss. Raises NotFound."""
         mirror = self.get(dataset)
         if mirror.spec.paused == paused:
             return mirror
@@ -301,10 +298,7 @@ class MirrorScheduler:
                 mirror.poked.set()
 
     async def pass_now(self, dataset: DatasetId) -> Mirror:
-        """Ask peers for news, then for a pass, and wait until one has ended that began after this call.
-
-        Raises NotFound, Refused for one that is paused.
-        """
+        """Requests news and a pass, and waits for a pass begun after this call. Raises NotFound, Refused (paused)."""
         mirror = self.get(dataset)
         if mirror.spec.paused:
             name = mirror.spec.name

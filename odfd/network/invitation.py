@@ -57,10 +57,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 def write_invitation(invitation: Invitation, key: SigningKey) -> str:
-    """Writes an invitation signed by ``key``, that of ``invitation.by``.
-
-    Raises Invalid for what could not be read again.
-    """
+    """Writes an invitation signed by ``key``, that of ``invitation.by``. Raises Invalid for an unreadable one."""
     payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(invitation, enc_hook=str)))
     raw = _VERSION + key.sign(preauth(payload, TYPE)) + payload
     text = SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("=")

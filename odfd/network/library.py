@@ -139,10 +139,7 @@ class ServingLibrary:
         return self._reaches.blocks(dataset, head, 0)
 
     def moved(self, dataset: DatasetId) -> None:
-        """Its head was signed, or it was published or made private: another reach counts from now on.
-
-        Before others hear of it: whoever does asks at once.
-        """
+        """Changes the reach after a signed head or a change of visibility, before others hear of it and ask."""
         self._reaches.forget(dataset)
 
     def policy_changed(self) -> None:

@@ -78,10 +78,7 @@ class UnheldStatements:
 
     @contextmanager
     def write(self, dataset: DatasetId) -> Iterator[sqlite3.Connection]:
-        """Opens a transaction on the statements of a dataset, undone when it raises.
-
-        Raises UnheldFull at its end for more than is kept of one dataset.
-        """
+        """Opens a transaction on a dataset's statements, undone on errors. Raises UnheldFull at its end."""
         with self._lock:
             self._db.execute("BEGIN")
             try:

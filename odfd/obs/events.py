@@ -59,8 +59,7 @@ class EventLog:
         return self._next - 1
 
     def emit(self, kind: str, subject: str = "", message: str = "", /, **data: object) -> Event:
-        """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` must be plain JSON
-        values."""
+        """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values."""
         event = Event(self._next, self._clock.now(), kind, subject, message, data)
         self._next += 1
         self._ring.append(event)

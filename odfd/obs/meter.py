@@ -86,10 +86,7 @@ class NodeMeter:
 
 
 def labels_of(metric: Metric, labels: Mapping[str, str]) -> Labels:
-    """Returns the values in the order of the table.
-
-    Raises KeyError for a missing label, ValueError for an unlisted value where the table has no ``other``.
-    """
+    """Returns values in the order of the table. Raises KeyError for a missing label, ValueError for an unlisted one."""
     if labels.keys() != metric.labels.keys():
         raise KeyError(f"{metric.name} has the labels {', '.join(metric.labels) or 'none'}, not {', '.join(labels)}")
     return tuple(_value(metric, label, labels[label]) for label in metric.labels)

@@ -104,10 +104,7 @@ class WithPublished:
 
     @asynccontextmanager
     async def reading(self, place: str) -> AsyncIterator[LastSeen]:
-        """Permits fetches of objects from a place, signed or not, while the block runs, like from a peer.
-
-        Raises Remote.
-        """
+        """Permits fetches of objects from a place, signed or not, while the block runs. Raises Remote."""
         source = self._source_of(place)
         root = await source.resolve(place, self._clock())
         before = self._shown.get(PeerId(root))

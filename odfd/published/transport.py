@@ -17,10 +17,7 @@ class Take(Protocol):
 
 
 class Transport(Protocol):
-    """The port to a kind of places.
-
-    A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid.
-    """
+    """The port to places. A place is a user's text, its root where the files are now. All raise Remote, Invalid."""
 
     @property
     def files(self) -> Files: ...

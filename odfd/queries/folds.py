@@ -70,10 +70,7 @@ class FoldStore:
     def find(
         self, dataset: DatasetId, view: SliceView, size: int, is_in: Callable[[int, str], bool]
     ) -> KeptFold | None:
-        """Returns the newest fold within the first ``size`` blocks.
-
-        ``is_in``: whether the history has a block at a number.
-        """
+        """Returns the newest fold in the first ``size`` blocks. ``is_in``: whether the history has a block there."""
         way = way_of(view)
         for file in sorted(_files(self._folder / dataset.multibase), reverse=True):
             if file.way == way and 0 < file.size <= size and is_in(file.size - 1, file.block):
@@ -99,8 +96,7 @@ class FoldStore:
         self._make_room()
 
     def collect(self, is_good: Callable[[str, int, str], bool], *, dry_run: bool) -> tuple[int, int]:
-        """Drops folds of datasets (in their spelling as folders), sizes and blocks that are gone; returns number,
-        bytes."""
+        """Drops folds of datasets (spelled as folders), sizes and blocks that are gone; returns number, bytes."""
         number = freed = 0
         for path in self._all():
             file = FoldFile.parse(path.name)

@@ -124,10 +124,7 @@ class Planner:
         return QueryPlan(views=planned, places=places, head=head)
 
     def _resolve(self, table: TableNamed, asker: Asker) -> tuple[DatasetEntry, bool, int | None]:
-        """A dataset, whether it is what holds of it, and how many of its blocks may be read.
-
-        Raises NotFound, with how to get it.
-        """
+        """Resolves a dataset, whether it is folded, and its readable blocks. Raises NotFound, with the remedy."""
         current = len(table.path) > 1 and table.path[0].lower() == CURRENT
         ref = ".".join(table.path[1:] if current else table.path)
         try:

@@ -69,9 +69,7 @@ class FileShards:
     """A ShardStore."""
 
     def __init__(self, files: ConditionalFiles, writer: str) -> None:
-        """``writer``: a name that nobody else has.
-
-        Raises Refused for a store that does not keep conditions of writes, Remote."""
+        """``writer``: a unique name. Raises Refused for a store without conditional writes, Remote."""
         self._files, self._writer = files, writer
         self._names: dict[DatasetId, list[Multihash]] = {}
         """Of the blocks of chains that were read, by number: 34 bytes each."""

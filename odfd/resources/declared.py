@@ -338,8 +338,7 @@ class DeclaredStore:
         return next((each for each in found if key in (each.id, each.did, each.name.casefold())), None)
 
     def trim(self, now: Instant, kept: int = KEPT, kept_for: int = KEPT_FOR) -> int:
-        """Removes events both older than ``kept_for`` and not among the newest, of which one stays; returns their
-        number."""
+        """Removes events both older than ``kept_for`` and not among the newest, except one; returns their number."""
         cut = self._db.execute(
             "DELETE FROM res_events WHERE rv <= (SELECT max(rv) FROM res_events) - ?"
             " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)",

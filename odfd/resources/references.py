@@ -144,10 +144,7 @@ def dids_of(references: Mapping[str, ResourceHandle | None]) -> dict[str, str]:
 
 
 def find_cycle(starts: Iterable[str], edges: Callable[[str], Iterable[str]]) -> list[str] | None:
-    """Finds a cycle along edges, whose first node is also the last; ``None``: there is none.
-
-    Each node is asked for its edges once.
-    """
+    """Finds a cycle along edges, whose first node is also the last, or ``None``. Reads each node's edges once."""
     done: set[str] = set()
     for start in starts:
         way = {} if start in done else {start: iter(edges(start))}

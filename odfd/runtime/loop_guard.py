@@ -40,8 +40,7 @@ class Holds:
         self.is_held = False
 
     def look(self, beats: int) -> tuple[str, float]:
-        """Returns ``held`` when a block begins, ``released`` when it ends, ``end`` when it never will; and its
-        duration."""
+        """Returns ``held`` when a block begins, ``released`` at its end, ``end`` if it has none; and its duration."""
         if beats != self._beats:
             lasted, was_held = self._since, self.is_held
             self._beats, self._since, self.is_held = beats, 0.0, False

@@ -137,10 +137,7 @@ async def waiting(*, connected: bool = True) -> AsyncIterator[None]:
 
 
 class KeyedLocks:
-    """Fair locks, one for each key in use.
-
-    Nobody takes a second turn inside a first one: two such could wait for each other for ever.
-    """
+    """Fair locks, one for each key in use. They do not nest: two tasks could wait for each other forever."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, trio.Lock] = {}

@@ -60,10 +60,7 @@ class Report:
 
     @contextmanager
     def part(self) -> Iterator[Report]:
-        """Makes a report of its own for concurrent work, shown while the block lasts. Its count stays.
-
-        In the event loop.
-        """
+        """Makes a report for concurrent work, shown while the block lasts. Its count stays. In the event loop."""
         part = Report()
         self._parts[part] = None
         try:
@@ -87,10 +84,7 @@ Work: TypeAlias = Callable[[Report], Awaitable[object]]
 
 @dataclass(slots=True)
 class Task:
-    """A long operation.
-
-    ``result`` is a value of the wire once ``state`` is DONE, ``fault`` the reason once it is FAILED.
-    """
+    """A long operation. ``result`` is a wire value once ``state`` is DONE, ``fault`` the reason once FAILED."""
 
     id: str
     kind: str
@@ -111,10 +105,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits: ``running`` at once, ``waiting`` in the queue, ``kept`` after the end.
-
-    Long waits for others do not count as running.
-    """
+    """Limits: ``running`` at once, ``waiting`` in the queue, ``kept`` after the end. Long waits free their place."""
 
     running: int = 16
     waiting: int = 256

@@ -22,10 +22,7 @@ class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteLibrary(Protocol):
-    """The port to served datasets, called from worker threads. ``None``: absent or not public.
-
-    All raise Environment.
-    """
+    """The port to served datasets, called from worker threads. ``None``: absent or private. All raise Environment."""
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]: ...
 

@@ -61,10 +61,7 @@ def query_limits(settings: Settings) -> QueryLimits:
 
 
 async def query_isolation(settings: Settings) -> Choice:
-    """Chooses the sandbox of queries, which run with the host's Python.
-
-    Raises Refused for a stricter engine setting.
-    """
+    """Chooses the sandbox of queries, which run with the host's Python. Raises Refused for a stricter setting."""
     sandbox = settings.engine.sandbox
     least = Level(sandbox if sandbox != "auto" else "none")
     if least.rank > Level.HOST.rank:

@@ -68,8 +68,7 @@ class DamageRegistry:
         return True
 
     def whole(self, dataset: DatasetId, blocks: int, seen: ReadConditions) -> None:
-        """Records that a check found the first ``blocks`` and their required data undamaged under the conditions
-        ``seen``."""
+        """Records that a check found the first ``blocks`` and their data undamaged under the conditions ``seen``."""
         with self._home.database.read() as connection:
             if not Damage(connection).of(dataset):
                 return

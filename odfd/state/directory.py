@@ -107,8 +107,7 @@ _UNWATCHED: Final = (
     *saved_views.TABLES,
     *webhooks.TABLES,
 )
-"""What is shown of datasets does not rest on these rows: a chain that changes has another head, and a mirror that is
-logged is in force."""
+"""Rows that views do not depend on: a changed chain has another head, and a logged mirror is in force."""
 LOCK_NAME: Final = "lock"
 
 

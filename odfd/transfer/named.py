@@ -74,10 +74,7 @@ _PAGE: Final = 1024
 def note_links(
     database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
 ) -> None:
-    """Records links of slices that blocks after ``terms`` bring, with one check for each other block.
-
-    Raises NotFound, Invalid.
-    """
+    """Records links of slices that blocks after ``terms`` bring; others cost one check. Raises NotFound, Invalid."""
     for in_force, block in bringing_objects(terms, blocks, linking=True):
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:

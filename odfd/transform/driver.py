@@ -93,10 +93,7 @@ Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
 async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
-    """Runs one transaction over everything new.
-
-    Raises Conflict after repeated concurrent commits, and the engine's faults.
-    """
+    """Runs one transaction over everything new. Raises Conflict after repeated conflicts, and engine faults."""
     for attempt in range(1, ATTEMPTS + 1):
         plan = await trio.to_thread.run_sync(plan_next, deps, dataset)
         if not isinstance(plan, TransformPlan):
@@ -149,8 +146,7 @@ def plan_at(
     system_time: Instant,
     pace: Pace | None = None,
 ) -> Planned:
-    """Plans the transaction on ``state`` that consumes each input up to its cut, and settles as much as ``pace``
-    allows."""
+    """Plans the transaction on ``state`` that consumes each input up to its cut, and settles up to ``pace``."""
     declaring = reader.last_of(("SetTransform",), state.size)
     declared = declared_at(reader, state.size)
     positions = state.input_positions

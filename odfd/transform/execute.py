@@ -71,10 +71,7 @@ async def execute(
     files: Files,
     on_progress: OnProgress = lambda: None,
 ) -> Executed | Rejected | Blocked:
-    """Runs a plan by ``engine``. Outputs stay in ``files.folder``.
-
-    Raises EngineLost, LimitExceeded, EngineFault, Invalid.
-    """
+    """Runs a plan; outputs stay in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
     changes: OffsetInterval | None = None
     if plan.handover is not None:
         taken = await take_over(plan, plan.handover, engine, objects, files, on_progress)

@@ -250,8 +250,7 @@ def transaction_id(
     system_time: Instant,
     limit: Instant | None = None,
 ) -> str:
-    """Derives the id, sha3-256 of output, its last block, the transform's block, cut, time and limit: same id, same
-    bytes."""
+    """Derives the id, sha3-256 of output, head, transform's block, cut, time and limit: same id, same bytes."""
     assert state.dataset is not None
     assert state.head is not None
     cut = [each.new_block_hash or each.prev_block_hash or b"" for each in consumed]

@@ -18,8 +18,5 @@ def first_step(chain: ChainReader, start: int, stop: int) -> Block | None:
 
 
 def first_step_where(chain: ChainReader, start: int, stop: int, holds: Callable[[Block], bool]) -> Block | None:
-    """The first step of ``start <= n < stop`` that ``holds``, which once true of a step must be true of all later ones.
-
-    A logarithmic number of lookups.
-    """
+    """Finds the first step of ``start <= n < stop`` that ``holds``, a monotonic condition, by a binary search."""
     return first_where(chain, STEP, start, stop, holds)

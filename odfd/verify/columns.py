@@ -163,8 +163,7 @@ class Outline:
 
 
 class Outlines:
-    """Caches the last slice's outline: a chain's slices are alike, and an outline costs a tenth of a small slice's
-    check."""
+    """Caches the last slice's outline: a chain's slices are alike, and it costs a tenth of a small slice's check."""
 
     def __init__(self) -> None:
         self._last = Outline(pa.schema([]), ChainTerms())

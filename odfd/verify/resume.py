@@ -42,10 +42,7 @@ EDITION: Final = 2
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Reusable results; ``rows``: first blocks whose objects need only a check of bytes.
-
-    ``done``: blocks without any check.
-    """
+    """Reusable results; ``rows``: first blocks with only bytes to check. ``done``: blocks without any check."""
 
     rows: int = 0
     done: int = 0

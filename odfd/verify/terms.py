@@ -62,10 +62,7 @@ Bringing: TypeAlias = tuple[ChainTerms, Block]
 
 
 def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
-    """Yields the blocks after ``terms`` that bring objects.
-
-    ``linking``: only where rows may link to objects; others are not even decoded.
-    """
+    """Yields the blocks after ``terms`` that bring objects. ``linking``: only those whose rows may have links."""
     wanted = not linking or bool(terms.links)
     for sealed in blocks:
         if sealed.objects:

@@ -77,10 +77,7 @@ class PublicationTerms(NamedTuple):
 
 
 class PublicationService:
-    """The worker and API service that publishes datasets of one node to IPFS.
-
-    ``publisher`` is ``None`` where the settings name no Kubo.
-    """
+    """The worker and API service that publishes datasets to IPFS. ``publisher``: ``None`` without a Kubo."""
 
     def __init__(
         self,

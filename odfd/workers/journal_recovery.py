@@ -53,10 +53,7 @@ class RecoveryPeers(Protocol):
 
 
 class JournalRecovery:
-    """The recovery of the lost journals of one node.
-
-    Poke its ``loop`` when a peer comes; ``resumed`` is told when the keys may sign again.
-    """
+    """Recovers lost journals. Poke ``loop`` when a peer connects; ``resumed`` is called when keys may sign again."""
 
     def __init__(
         self, signer: SignerContext, peers: RecoveryPeers, policy: Callable[[], Policy], resumed: Callable[[], None]

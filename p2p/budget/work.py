@@ -40,8 +40,7 @@ GOSSIP_MESSAGE: Final = 400.0
 GOSSIP_BYTE: Final = 0.05
 """To parse a byte of a frame that turns out to be none."""
 RANGE: Final = 200.0
-"""To find a range of a chain or a part of an object and to hand it to a stream. What is read costs time of the disk,
-and turns divide that."""
+"""Reads a range of a chain or object and writes it to a stream. Reads cost disk time, divided by turns."""
 SMALL_OBJECT: Final = 20.0
 """To look one up of those that go together, and to read it."""
 SUMS: Final = 500.0

@@ -29,10 +29,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, block: str, sender: PeerId, size: int) -> AsyncIterator[bool]:
-        """Waits for a turn; yields ``False`` for work that was dropped in favour of others'.
-
-        ``block``: of addresses, in which the sender is.
-        """
+        """Waits for a turn; yields ``False`` for work dropped for others'. ``block``: the sender's addresses."""
         has_turn = await self._wait(block, sender, size)
         try:
             yield has_turn

@@ -34,8 +34,7 @@ class UnfinishedFrames:
 
 
 class FramedStream:
-    """Bodies out and in. One task reads; any may write. ``block`` of addresses: what the peer's share of ``unfinished``
-    is counted for."""
+    """Bodies out and in. One task reads; any may write. ``block``: the addresses that ``unfinished`` counts for."""
 
     def __init__(
         self, stream: StreamPort, peer: PeerId, limit: int, unfinished: UnfinishedFrames | None = None, block: str = ""

@@ -25,8 +25,7 @@ from p2p.ports import PeerId, Tip
 Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
 """Of a peer and a chain, from a block on, at most so many bytes but one block. Raises PeerFault, never late."""
 MAX_ELSEWHERE: Final = 4096
-"""Peers, by chain, that are remembered to hold something else, or to have shown the last block; whoever is forgotten is
-asked once more."""
+"""Peers, by chain, known to hold another one or to have the last block; a forgotten one is asked again."""
 
 
 class Histories:

@@ -51,10 +51,7 @@ _ANCILLARY: Final = 64
 
 
 class Lan:
-    """The discovery on local networks of one node.
-
-    ``visit`` dials a peer unless it is shut out or rests after a failure.
-    """
+    """The discovery on local networks of one node. ``visit`` dials a peer unless it is blocked or backs off."""
 
     def __init__(self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = PORT) -> None:
         self._host = host

@@ -148,8 +148,7 @@ class Mesh:
         return len(met)
 
     async def visit(self, peer: PeerId, addresses: Sequence[str], allows: Allows) -> bool:
-        """Dial a peer on the word of others, unless it is shut out or rests after a failure. Failures are noted, not
-        raised."""
+        """Dials a peer on others' word, unless it is blocked or backs off. Failures are recorded, not raised."""
         book, now = self._standing.book, trio.current_time()
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
             return False

@@ -35,7 +35,6 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     relay: RelayLimits | None = None
     """What this node carries for others; ``None``: nothing."""
     line: Bandwidth = msgspec.field(default_factory=Bandwidth)
-    """Caps the bytes of chains and objects that this node takes from all peers together, those that it gives, and those
-    of all circuits that it carries."""
+    """Caps the bytes of chains and objects received from all peers, those sent, and those of carried circuits."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -17,10 +17,7 @@ class MessageSource(Protocol):
 
 
 async def read_message(stream: MessageSource, peer: PeerId, limit: int) -> bytes:
-    """The body after its length, a varint. Raises Invalid for a length over the limit, StreamBroken for an early end.
-
-    Who calls it sets a time.
-    """
+    """Reads a body after its varint length. Raises Invalid over the limit, StreamBroken. The caller sets a timeout."""
     length = 0
     for place in range(MAX_PREFIX):
         (byte,) = await _exactly(stream, peer, 1)

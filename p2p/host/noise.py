@@ -120,10 +120,7 @@ class Cipher:
         return wire
 
     def open(self, sealed: memoryview, plain: memoryview) -> int:
-        """Into ``plain``, which is no shorter; how many bytes of it.
-
-        Raises Violation when the bytes were not sealed by the holder of the key, in this order.
-        """
+        """Decrypts to ``plain``, at least as long; returns its bytes. Raises Violation for a wrong key or order."""
         size = max(0, len(sealed) - TAG)
         aead, nonce = self._next()
         try:
@@ -154,10 +151,7 @@ class Unsealer:
         return self._scratch.sealed[len(self._rest) :][:RECEIVE]
 
     def take(self, count: int) -> memoryview:
-        """Decrypts the messages that ``count`` bytes in ``room`` complete. Good until the scratch is used again.
-
-        Raises Violation.
-        """
+        """Decrypts the messages completed by ``count`` bytes in ``room``. Good until the next use. Raises Violation."""
         sealed, plain = self._scratch.sealed[: len(self._rest) + count], self._scratch.plain
         sealed[: len(self._rest)] = self._rest
         at = filled = 0

@@ -27,8 +27,7 @@ from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import Opened, new_client
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
-"""Content that nobody gives is looked for as long as silence is borne; in that time the daemon takes ``CHUNK`` bytes of
-what it is sent."""
+"""Unavailable content is looked for within the silence limit; ``CHUNK`` received bytes are taken meanwhile."""
 ANSWER_SECONDS: Final = 120.0
 """Until an answer that is not content is whole."""
 SLOW_SECONDS: Final = 120.0

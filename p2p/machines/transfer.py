@@ -176,10 +176,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class Transfer:
-    """The transfer of one chain or object.
-
-    ``inherited``: units before ``start`` came from we know not whom (a resumed partial file).
-    """
+    """The transfer of one chain or object. ``inherited``: units before ``start`` are from an unknown sender."""
 
     def __init__(
         self,

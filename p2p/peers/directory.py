@@ -67,10 +67,7 @@ class Directory:
         return len(self._known)
 
     def admit(self, raw: bytes, sender: str, now: int) -> Judgement:
-        """Judges a presence from ``sender``: a block of addresses, since keys cost nothing.
-
-        ``now`` is in milliseconds since the epoch.
-        """
+        """Judges a presence from ``sender``, a block of addresses, as keys cost nothing. ``now``: milliseconds."""
         try:
             presence = wire.decode(raw)
         except Invalid:

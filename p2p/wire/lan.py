@@ -62,10 +62,7 @@ def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) ->
 
 
 def decode(packet: bytes, network: str, source: str) -> LanPacket:
-    """Decodes what a packet from the address ``source`` tells of ``network``.
-
-    Others use mDNS too: most packets say nothing.
-    """
+    """Decodes a packet from the address ``source`` about ``network``. Most packets of mDNS are of others."""
     if len(packet) > MAX_PACKET:
         return LanPacket()
     message = DNSIncoming(packet, None, None, 0.0)

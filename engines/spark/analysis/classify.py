@@ -53,8 +53,7 @@ class Path:
     life: Life | None = None
     """If there is one, ``high`` is of the end of the row's session, or of its being in force."""
     occurrence: int | None = field(default=None, compare=False)
-    """Paths with the same number are of one occurrence: of a row that overlapping windows make several of. ``None``:
-    one by itself."""
+    """Paths of one number are of one occurrence: a row in several overlapping windows. ``None``: a single one."""
 
 
 @dataclass(frozen=True, slots=True)

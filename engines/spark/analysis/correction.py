@@ -119,9 +119,7 @@ def _timed_keys(core: Core) -> dict[int, Influence]:
 
 
 def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> Influence | None:
-    """The window of a row, as a time that its own event time decides: the one that the output's event time is, else the
-    one by which the walk has bounded it.
-    """
+    """The window of a row as a function of its event time: the output's event time, else the walk's bounded one."""
     keys = list(_timed_keys(core).values())
     if core.node.kind == "Distinct":
         keys = [time for _, identity in core.below.columns if (time := time_of(core.below.scope.get(identity)))]

@@ -66,8 +66,7 @@ class Declarations:
     only_late: frozenset[str] = frozenset()
     """Inputs of which the query sees late rows only; ``""``: all of them."""
     behind: int | None = None
-    """How far the output's watermark stays behind the greatest event time that was emitted, microseconds; ``None``: it
-    follows from those of the inputs."""
+    """The watermark's lag behind the greatest emitted event time, microseconds; ``None``: the inputs' decide."""
 
     def reading_of(self, alias: str) -> Reading:
         return self.readings.get(alias, self.readings.get("", Reading.TABLE))

@@ -218,10 +218,7 @@ def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -
 
 
 def check_fold(node: Node, name: str, grown: float) -> None:
-    """Checks ``aggregate``: how many times its accumulator occurs in the next one.
-
-    Raises Refused where it would grow with each element.
-    """
+    """Checks ``aggregate``: how often its accumulator is in the next one. Raises Refused where it grows with each."""
     if name in _FOLDS and grown > 1:
         raise _unbounded(
             node, f"{name}: what is gathered becomes {grown:.0f} times as large with each element",

@@ -44,8 +44,7 @@ class Member:
     shift: int
     """Microseconds by which the query moves their event times."""
     keys: tuple[str, ...]
-    """Columns of the input, in one order for all members, in which rows of one session agree; the query may tell them
-    apart by more."""
+    """Columns of the input, in one order for all members, equal in a session's rows; there may be further keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ class Interval:
     low: Function = IDENTITY
     high: Function = IDENTITY
     life: Life | None = None
-    """If there is one, ``high`` is of the end of the row's session, or of its being in force: only the data says when
-    that is."""
+    """If present, ``high`` is the end of the row's session or validity, which only the data determines."""
 
     def then(self, low: Function, high: Function | None = None) -> Interval:
         """This, and then a function of its result; or two that enclose it."""

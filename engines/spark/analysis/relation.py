@@ -50,8 +50,7 @@ class Relation:
     """Every row speaks for itself."""
     origins: Origins = field(default_factory=dict)
     rows_of: frozenset[int] | None = None
-    """Paths of which each row here has one row at the most, and which together tell it from all others here;
-    ``None``: not known."""
+    """Paths with at most one row for each row here, which together identify it; ``None``: not known."""
 
 
 def columns_of(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:

@@ -19,8 +19,7 @@ from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
 MAX_ROWS: Final = 10_000
-"""Of ``rows n preceding``, before or after AND, ``lag(x, n)`` and ``nth_value(x, n)``: so many rows of each key are
-kept."""
+"""For ``rows n preceding``, before or after AND, ``lag(x, n)``, ``nth_value(x, n)``: rows kept for each key."""
 PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"}
 """Functions that give one row's value, as SQL."""
 

@@ -53,8 +53,7 @@ class TableShape:
     How parts of those are merged that are computed exactly, their plan says.
     """
     first: bool = False
-    """Whether it is the first rows of each key in some order: a row that is none of them never will be, for as long as
-    rows only come."""
+    """Whether it is the first rows of each key in some order: other rows stay out of it while rows only come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,7 @@ class BigIntegers:
         return self.with_sign(size, number)
 
     def root(self, number: Any, by: Any, exponent: int) -> Any:
-        """Returns the root of ``number / by * 2**exponent`` as the nearest double.
-
-        ``number`` is not negative, ``by`` positive, the exponent even.
-        """
+        """Returns the root of ``number / by * 2**exponent`` as a double. ``number >= 0``, ``by > 0``, even exponent."""
         bits = self._sum(self._number(2 * _BITS), self._bits(by), self._minus(self._bits(number)))
         half = self._static(self._math, self._int, "floorDiv", bits, self._number(2))
         up, down = self._at_least_zero(half), self._at_least_zero(self._minus(half))

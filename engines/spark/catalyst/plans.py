@@ -129,9 +129,7 @@ def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
 
 
 def _find_place(plan: Any, culprit: Node) -> tuple[int, int] | None:
-    """The place of a node that is like it: same classes below it, same attributes, and of a function that is not known
-    yet the same name.
-    """
+    """Finds the place of a like node: same classes below it, same attributes, same name of an unresolved function."""
     parts = list(culprit.preorder())
     wanted = {part.id for part in parts if part.kind == "AttributeReference"} - {None}
     kinds = [part.kind for part in parts]

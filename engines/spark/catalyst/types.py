@@ -83,10 +83,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
 
 
 def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.Schema:
-    """Returns the types of a query's columns in a slice; computed times in units of ``finest``.
-
-    Raises Invalid for a type that a dataset does not have.
-    """
+    """Returns the slice types of a query's columns; computed times in units of ``finest``. Raises Invalid."""
     return pa.schema(
         [(field.name, _was(field) or computed_type(field.dataType, field.name, finest)) for field in columns]
     )

@@ -38,8 +38,7 @@ MANY: Final = 1 << 20
 """Bytes of slices from which on a look at all ops costs less than taking them through a query."""
 
 LOCAL: Final = 1 << 24
-"""Bytes of rows that Spark surely keeps as they are given; from 48 MiB on it makes tasks of them. A small slice can
-hold many times its size."""
+"""Bytes of rows that Spark keeps as given, below the 48 MiB where it makes tasks. Small slices expand much."""
 
 
 class Inputs:
@@ -93,10 +92,7 @@ class Inputs:
         return False if self.is_log(alias) else self.changelog(alias)
 
     def facts(self, ruling: Ruling, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
-        """Collects the facts of the given blocks for planning.
-
-        Raises Invalid for an input that the query cannot take.
-        """
+        """Collects the facts of the given blocks for planning. Raises Invalid for an input that the query forbids."""
         found = []
         for alias, given in self._given.items():
             facts = tuple(self._block(block, given, ruling) for block in blocks[alias])

@@ -111,10 +111,7 @@ class Replay(Transaction):
     def _earlier_rows(
         self, shape: Classification, facts: tuple[InputFacts, ...], since: int | None
     ) -> Mapping[str, Kept]:
-        """What a query with OVER over all history keeps of the rows before ``since`` (microseconds).
-
-        Raises Invalid where more of them may come.
-        """
+        """The state of an OVER query over history before ``since`` (microseconds). Raises Invalid if rows remain."""
         if not shape.running or since is None:
             return {}
         step = plan_step(shape, facts, None, Sessions(self._inputs.vocabs).oldest, since)

@@ -50,10 +50,7 @@ def run_over_history(
     session: SparkSession, query: Staged, windows: int, former: Mapping[str, Stored],
     emit_from: int | None, emit_until: int,
 ) -> tuple[pa.Table, dict[str, Kept]]:  # fmt: skip
-    """Returns the query's rows with ``emit_from <= time < emit_until`` (microseconds), and the state after them.
-
-    Raises Invalid for damaged state.
-    """
+    """Returns rows with ``emit_from <= time < emit_until`` (microseconds), and the state. Raises Invalid."""
     state: dict[str, Kept] = {}
     for number in range(windows):
         stage = query.stage()

@@ -90,10 +90,7 @@ class Outcome:
 def _fresh(
     step: TableStep, sources: Mapping[str, TableInput], former: Tables, scans: Scans = NO_SCANS
 ) -> dict[str, pa.Table]:
-    """By alias the rows to which something is still to happen, and new ones, each with when it counts.
-
-    ``scans``: slices of which they are not asked for.
-    """
+    """By alias the rows with future changes, and new ones, with effective times. ``scans``: slices left out."""
     found = {}
     for alias, source in sources.items():
         schema = dated(source)
@@ -360,9 +357,7 @@ class OutrankedRows:
     def learn(
         self, places: Mapping[str, tuple[np.ndarray, np.ndarray]], rounds: Rounds, shown: np.ndarray, of: np.ndarray
     ) -> None:
-        """Records results; ``places``: (row, round) evaluated for each input; ``shown``: numbers of rows that gave
-        output.
-        """
+        """Records results; ``places``: (row, round) evaluated by input; ``shown``: numbers of rows with output."""
         last = np.append(rounds.first[1:], True)[: len(rounds.first)]
         still = shown[last[of]]
         for alias, (rows, at) in places.items():

@@ -153,8 +153,7 @@ def _others(numbers: np.ndarray, without: dict[int, Invalid]) -> np.ndarray:
 
 
 def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None) -> dict[int, Invalid]:
-    """The records of these numbers that the parser refuses by themselves, and why; some more than ``limit`` of them
-    when there are more."""
+    """The records of these numbers that the parser refuses alone, with reasons; few more than ``limit``."""
     bad: dict[int, Invalid] = {}
     parts = [among] if len(among) else []
     while parts:

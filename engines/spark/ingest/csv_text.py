@@ -161,10 +161,7 @@ def read_values(
     only: Sequence[str] = (),
     skip: bool = False,
 ) -> pa.Table:
-    """Reads text without escapes by pyarrow; rows of another length go to ``bad``.
-
-    Raises ArrowInvalid, for such rows too unless ``skip`` is set.
-    """
+    """Reads text without escapes; rows of another length go to ``bad``, or raise ArrowInvalid without ``skip``."""
 
     def keep(row: InvalidRow) -> str:
         bad.append(row)

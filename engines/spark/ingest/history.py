@@ -84,10 +84,7 @@ class History:
         return spark.read.schema(struct_type(wanted)).parquet(*(str(path) for path in paths))
 
     def rows_at(self, offsets: np.ndarray, offset_column: str, columns: Sequence[str]) -> pa.Table:
-        """Rows by ascending offsets, in the types of the schema in force.
-
-        Raises Invalid when one is not there, ObjectDamaged.
-        """
+        """Reads rows by ascending offsets, in the schema in force. Raises Invalid for an absent one, ObjectDamaged."""
         assert self.schema is not None
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         found = []

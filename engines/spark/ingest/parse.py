@@ -207,10 +207,7 @@ def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[in
 
 
 def _run(session: OpenSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
-    """Rows of each range, records of each that were set aside, and unknown fields of all.
-
-    The first fault in input order is raised.
-    """
+    """Returns rows of each range, its set-aside records, and all unknown fields. Raises the first fault in order."""
     answers = range_tasks.perform_all(todo) if _is_small(todo) else _on_spark(session(), todo)
     for fault in answers.column("fault").drop_null().slice(0, 1):
         raise msgspec.json.decode(fault.as_py(), type=range_tasks.Fault).raised()

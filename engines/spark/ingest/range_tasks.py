@@ -129,10 +129,7 @@ def _answer(task: Task) -> dict[str, object]:
 
 
 def parse_to_part(task: Task) -> SetAside:
-    """Writes rows, and records that were set aside.
-
-    Raises Invalid for faults of the source, Environment for our disk.
-    """
+    """Writes rows, and records that were set aside. Raises Invalid for faults of the source, Environment."""
     done = parse_apart(task)
     if done.bad.num_rows:
         _write(done.bad, bad_part(task))

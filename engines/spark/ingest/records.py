@@ -89,10 +89,7 @@ def line_of_row(data: bytes, row: int) -> int:
 
 
 def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> Records:
-    """Returns the objects, or the first ``limit``, of the array at dotted ``sub_path`` of a JSON document.
-
-    Raises Invalid.
-    """
+    """Returns the objects, or the first ``limit``, of the array at ``sub_path`` of a JSON document. Raises Invalid."""
     items = array_items(data, sub_path, place).texts[:limit]
     return Records(b"\n".join(items), _lines_in(data, items))
 

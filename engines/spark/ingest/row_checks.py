@@ -189,10 +189,7 @@ def rows_have(count: int) -> str:
 
 
 def checked_keys(request: IngestRequest) -> tuple[str, ...]:
-    """Returns the columns in which every row of the batch must have a value.
-
-    Where the writer sets records aside, whoever observes that does the same.
-    """
+    """Returns the columns that need a value in every row. Observers follow the writer's quarantine setting."""
     if request.allows_null_keys and quarantine_of(request.read.schema) is None:
         return ()
     return tuple(dict.fromkeys(primary_key(request.merge)))

@@ -52,10 +52,7 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
 
 
 def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
-    """Returns the batch with logical types only and an event time column (null if the source has none).
-
-    Raises Invalid.
-    """
+    """Returns the batch with logical types and an event time column (null if the source has none). Raises Invalid."""
     reserved = [vocab.offset_column, vocab.system_time_column]
     reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
     for name in reserved:
@@ -86,10 +83,7 @@ def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force:
 
 
 def _in_unit(column: pa.ChunkedArray, kind: pa.DataType | None, name: str) -> pa.ChunkedArray:
-    """Times in the unit that the dataset has for them; event times are in milliseconds unless its schema says more.
-
-    Raises Invalid where digits would be lost.
-    """
+    """Converts times to the dataset's unit; event times to milliseconds by default. Raises Invalid for lost digits."""
     if kind is None or not (pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type)):
         return column
     try:

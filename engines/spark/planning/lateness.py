@@ -27,11 +27,9 @@ class Ruling:
     only_late: frozenset[str] = frozenset()
     """Inputs of which the query sees nothing but late rows."""
     behind: int | None = None
-    """The output's watermark is the greatest event time emitted less this, microseconds; ``None``: it follows from the
-    inputs' watermarks."""
+    """The watermark's lag behind the greatest emitted event time, microseconds; ``None``: the inputs' decide."""
     reach: Mapping[str, int | None] = field(default_factory=dict)
-    """By alias how far behind the watermark a row may come and still count, microseconds; ``None``: as far as it
-    likes. Inputs that are not named: not at all."""
+    """By alias the permitted lateness of rows, microseconds; ``None``: unlimited. Inputs that are not named: zero."""
     windows: Windows | None = None
     """If late rows correct windows: the shape is that of a table then."""
     grows: bool = False
@@ -236,9 +234,7 @@ class LateInput(Generic[B]):
                 yield block.path, block.first, low, high, place
 
     def still_open(self, bound: int | None) -> Iterator[tuple[B, int, int]]:
-        """Blocks with rows that may come out at ``bound`` or later, from which event time on, and the watermark
-        before them.
-        """
+        """Returns blocks with rows at ``bound`` or later, from which event time, and the watermark before them."""
         for block, accepted in self.judged:
             low = self._since(block, accepted, bound)
             if block.path is not None and block.last is not None and block.last >= low:

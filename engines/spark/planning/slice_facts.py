@@ -68,10 +68,7 @@ def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
 
 
 def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int | None]:
-    """Counts rows of a slice with an event time before ``threshold`` microseconds; also returns the first one's offset.
-
-    Raises Invalid, Environment.
-    """
+    """Counts rows before ``threshold`` microseconds, with the first one's offset. Raises Invalid, Environment."""
     count, first = 0, None
     with open_slice(path) as source:
         for times, offsets in _times(source, vocab.event_time_column, vocab.offset_column):
@@ -172,9 +169,7 @@ def _keys(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _accepted(path: FilePath, time: str, member: Member, threshold: int) -> pa.Table:
-    """Rows that are not late: when they count (int64 microseconds), and keys by number; columns that a slice lacks
-    are null.
-    """
+    """Returns rows that are not late: effective times (int64 microseconds), keys by number; missing columns null."""
     with open_slice(path) as source:
         present = [name for name in dict.fromkeys((time, *member.keys)) if name in source.schema.names]
         table = pa.Table.from_batches(

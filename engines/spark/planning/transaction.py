@@ -69,8 +69,7 @@ class Read:
     low: int = EARLIEST
     high: int = LATEST
     before: int = EARLIEST
-    """Watermark before the block of all these slices, if rows are to be merged by it; in final mode the output time
-    before which none of them may come out."""
+    """The watermark before these slices' block, for merged rows; in final mode the least output time of their rows."""
 
 
 Judged: TypeAlias = Sequence[tuple[BlockFacts, int]]

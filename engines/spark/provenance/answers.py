@@ -1,7 +1,4 @@
-"""Encodes findings in the contract's form: rows up to the limit, paths with their steps, missing rows.
-
-Pure.
-"""
+"""Encodes findings in the contract's form: rows up to the limit, paths with their steps, missing rows. Pure."""
 
 from __future__ import annotations
 

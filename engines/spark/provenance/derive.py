@@ -237,9 +237,6 @@ class FinalTracer:
 
 
 def narrowed(read: Read, paths: Sequence[Path], at: int, history: bool = False) -> Read:
-    """Selects from the transaction's rows those that can reach the output time ``at`` (microseconds).
-
-    ``history``: and those before them, however long.
-    """
+    """Selects rows that can reach the output time ``at`` (microseconds). ``history``: with all earlier rows."""
     low, high = reaching(paths, at)
     return dataclasses.replace(read, low=read.low if history else max(read.low, low), high=min(read.high, high))

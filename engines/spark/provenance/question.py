@@ -57,10 +57,7 @@ class NotReproduced(Invalid):
 
 
 class ProvenanceContext:
-    """The transform, the inputs and the slice of one request for provenance.
-
-    ``data`` and ``ops``: the slice asked about, whole, without what every slice has.
-    """
+    """The transform, inputs and slice of one request. ``data``, ``ops``: the whole slice without system columns."""
 
     def __init__(
         self, session: SparkSession, request: ProvenanceRequest, analyst: Analyst, slices: SliceReader
@@ -230,10 +227,7 @@ class Shown:
 
 
 def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[Read]) -> pa.Table:
-    """Rows that reads name; where they set no bounds, as in log mode, also those without event time.
-
-    Slices that lie outside of the bounds are not opened.
-    """
+    """Reads rows by name; without bounds, as in log mode, those without event time too. Opens only slices in bounds."""
     extents = {block.path: block for given in context.facts if given.alias == alias for block in given.blocks}
     schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
     parts = [read_rows((), schema)]
@@ -269,10 +263,7 @@ def microseconds_of(value: pa.Scalar) -> int:
 
 
 def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
-    """Returns the range of event times whose rows can reach the output time ``at`` (microseconds) by some path.
-
-    When a session began only its rows can say.
-    """
+    """Returns the event times whose rows can reach the output time ``at`` (microseconds), sessions by their rows."""
     high = max((least(path.low, at + MILLISECOND) for path in paths), default=LATEST)
     if any(isinstance(path.life, Session) for path in paths):
         return EARLIEST, high

@@ -63,8 +63,7 @@ def reason_of(
 
 
 def looks_back_to_the_first(function: Any) -> bool:
-    """Whether the frame of a window function begins with the first row of all, and orders them; functions that skip any
-    number of nulls count too."""
+    """Whether the frame of a window function begins with the first row of all, or skips any number of nulls."""
     over = next(part for part in parts(function) if kind_of(part) == "WindowExpression")
     low = kind_of(over.windowSpec().frameSpecification().lower())
     return bool(over.windowSpec().orderSpec().size()) and (

@@ -232,9 +232,7 @@ class TableTracer:
     def _traced(
         self, known: dict[str, Lifetimes], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
     ) -> tuple[Traced, pa.Table, Shown, list[_Place]]:
-        """The query over the rows that count at one tick: its rows of the key, with lineage; and of each row shown its
-        place.
-        """
+        """Runs the query over the rows at one tick: its rows of the key, with lineage; and each shown row's place."""
         context, shown = self._context, Shown(self._context)
         places: list[_Place] = []
         for alias, each in known.items():

@@ -151,9 +151,7 @@ def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lifetimes:
-    """Returns lifetimes; ``rows``: all statements about some keys, in chain order, with contents, effective times and
-    dating rows.
-    """
+    """Returns lifetimes; ``rows``: all statements about some keys, in chain order, with effective times."""
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     leave = np.full(len(ops), NEVER, np.int64)
     ended_by, dated_by = (np.full(len(ops), -1, np.int64) for _ in range(2))

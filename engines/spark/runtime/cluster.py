@@ -68,10 +68,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[str, str]:
-    """Returns the settings of a session on ``cluster`` that differ from the usual.
-
-    Raises EngineLost for pinned ones.
-    """
+    """Returns the settings of a session on ``cluster`` that differ from usual. Raises EngineLost for pinned ones."""
     pinned = {name for name, _, _ in (*MEANING, *CONFINEMENT)} | {"spark.executor.extraJavaOptions", "spark.master"}
     for name in cluster.settings:
         if name in pinned or name.startswith("spark.sql.legacy."):

@@ -46,10 +46,7 @@ SPREAD: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.shuffle.partitions", "1", "fast on small slices; a cluster has its own number"),
     ("spark.sql.adaptive.enabled", "false", "plans do not depend on what ran before"),
 )
-"""(name, value, reason): how work is spread, which never shows (docs/spec/engine-semantics.md#clusters).
-
-``test_layout`` turns each of them.
-"""
+"""(name, value, reason): distribution without effect on results (engine-semantics.md#clusters); see ``test_layout``."""
 
 CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.runSQLOnFiles", "false", "no parquet.`/path` in a query: inputs are the views alone"),

@@ -113,9 +113,7 @@ def prepared(
     session: SparkSession, steps: Sequence[SqlQueryStep], rows: Mapping[str, pa.Table], widths: Mapping[str, int],
     hidden: tuple[str, ...], exact: bool,
 ) -> PreparedQuery:  # fmt: skip
-    """Prepares a query over inputs with such columns, of which it sees the first ``widths``; ``hidden`` are carried
-    through it. ``exact``: see ``run_exactly``.
-    """
+    """Prepares a query over inputs, of which it sees the first ``widths`` columns; carries ``hidden`` through it."""
     gateway = session.sparkContext._gateway
     kept = _KEPT.get(gateway) or _KEPT.setdefault(gateway, _Kept.of(session))
     key = tuple(steps), tuple((alias, table.schema, widths[alias]) for alias, table in rows.items()), hidden, exact

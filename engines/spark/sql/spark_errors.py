@@ -95,10 +95,7 @@ _DATA_OTHERWISE: Final = "keep such values from it: case when … then … end, 
 
 
 def answered(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
-    """Returns the result of ``work``, or the faults that it found in the queries of ``transform`` or their data.
-
-    Raises what is the engine's own fault.
-    """
+    """Returns the result of ``work``, or its faults in ``transform``'s queries or data. Raises engine faults."""
     try:
         return work()
     except Invalid as fault:

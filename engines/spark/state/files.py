@@ -48,10 +48,7 @@ class State:
 
 
 def load(path: str | None, transform: str, mode: str | None) -> State:
-    """Loads the state of a transform whose query has the digest ``transform``. Raises Invalid, Environment.
-
-    ``mode``: ``None`` for whatever it is.
-    """
+    """Loads the state of query digest ``transform``; ``mode``: ``None`` for any. Raises Invalid, Environment."""
     if path is None:
         return State()
     file = Path(path)

@@ -42,10 +42,7 @@ class VisibilityService:
         announce: Callable[[DatasetId, Signed], None],
         peers: Callable[[], Sequence[PeerView]],
     ) -> None:
-        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed.
-
-        ``peers``: those that are known here.
-        """
+        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed."""
         self._peers = peers
         self._home = home
         self._visibility = visibility

@@ -41,10 +41,7 @@ _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 
 
 class Doctor:
-    """The probes of one state directory.
-
-    ``troubles`` tells which heads could not be signed, and why; ``more`` are probes that look elsewhere, by name.
-    """
+    """The probes of a state directory. ``troubles``: unsigned heads with reasons; ``more``: other probes, by name."""
 
     def __init__(
         self,

@@ -184,10 +184,7 @@ class ClockProbe:
 
 
 def _way_out(name: str, keep: int, refill: str) -> str:
-    """What to type so that the blocks behind ``keep`` are given up; a source that they declared is applied again.
-
-    ``refill``: brings their rows again.
-    """
+    """The command that gives up blocks behind ``keep``; ``refill`` is the one that brings their rows again."""
     give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
     if keep < 0:
         give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"

@@ -412,8 +412,7 @@ def _variables(name: str, planned: Sequence[PlannedResource]) -> frozenset[str]:
 
 
 def _was_with_engine(fault: Environment) -> bool:
-    """Whether the engine may have failed for what it was asked; else it was never asked, as where it does not start in
-    the time that it has."""
+    """Whether the engine may have failed because of the request; false if it never got it, as after a failed start."""
     return isinstance(fault, EngineFault) or (isinstance(fault, EngineLost) and fault.at_work)
 
 

@@ -29,10 +29,7 @@ class HistoryService:
         return await trio.to_thread.run_sync(self._last, of, limit)
 
     async def follow(self, since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
-        """What came after a version, or the last ones, and then each as it comes, without end.
-
-        Raises NotFound; Invalid for a version of another log.
-        """
+        """Yields changes after a version, or the last ones, then live. Raises NotFound; Invalid for another log."""
         at, chosen, standing = await trio.to_thread.run_sync(self._begin, since, of, limit)
         return self._from(at, chosen, standing)
 

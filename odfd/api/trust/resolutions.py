@@ -105,10 +105,7 @@ def _number_of(chain: ChainReader, name: Multihash) -> int | None:
 
 
 class ResolutionService:
-    """The API service that carries out decisions of a person.
-
-    ``changed`` is told of every dataset that was decided on.
-    """
+    """The API service for a person's decisions. ``changed`` is called for every dataset decided on."""
 
     def __init__(
         self,

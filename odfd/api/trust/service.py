@@ -59,10 +59,7 @@ class HeadState(NamedTuple):
 
 
 class TrustService:
-    """The API service for trust, evidence and validators.
-
-    ``changed`` is told when the policy changes.
-    """
+    """The API service for trust, evidence and validators. ``changed`` is called when the policy changes."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same
-results."""
+"""``verify`` and ``engine prove``: verify a dataset or folder, and prove that another engine gives the same results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``trust recheck`` of a proven answer: runs the query over the same blocks, of folders or of a daemon, and
-compares."""
+"""``trust recheck`` of a proven answer: runs the query over the same blocks, of folders or a daemon, and compares."""
 
 from __future__ import annotations
 

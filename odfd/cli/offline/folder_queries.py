@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 
 def ask_folders(request: wire.QueryRequest, folders: Sequence[str], place: Path) -> tuple[Any, pa.Table]:
-    """Runs a query over folders. Returns the answer's statement and its rows.
-
-    Raises the faults of the folders or the query.
-    """
+    """Queries folders. Returns the answer's statement and rows. Raises the faults of the folders or the query."""
     with open_state_directory(place / "state") as home:
         for folder in folders:
             _take(home, files.dataset(folder))

@@ -24,10 +24,7 @@ class KeyFile:
         self.path = Path(path)
 
     def write(self, seed: str) -> None:
-        """Writes the key durably before the user is told to delete other copies.
-
-        Raises Environment, also if the file exists.
-        """
+        """Writes the key durably before the user is told to delete copies. Raises Environment, also if it exists."""
         try:
             opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
             try:

@@ -80,10 +80,7 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
-    """Shows what an ingest of a file would read, by the source of a dataset or by a format.
-
-    Raises Invalid, NotFound.
-    """
+    """Shows what an ingest of a file would read, by a dataset's source or by a format. Raises Invalid, NotFound."""
     need_spark()
     from odfd.ingest.push import FORMATS
     from odfd.sampling.inference import guessed, step_of

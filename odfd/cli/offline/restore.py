@@ -1,5 +1,4 @@
-"""``restore`` makes a state directory from a backup and verifies it; ``upgrade check`` shows what a start would
-migrate."""
+"""``restore`` makes a verified state directory from a backup; ``upgrade check`` shows what a start would migrate."""
 
 from __future__ import annotations
 
@@ -135,10 +134,7 @@ def _check(session: Session, args: argparse.Namespace) -> int:
 
 
 def look_through(directory: Path, now: float) -> Iterator[wire.Probe]:
-    """Yields probes of a state directory; ``now``: seconds since 1970.
-
-    Raises NotFound, Environment for an unreadable database.
-    """
+    """Yields probes of a state directory; ``now``: seconds since 1970. Raises NotFound, Environment."""
     from odfd.state.upgrade import table_changes
 
     changes = table_changes(directory)

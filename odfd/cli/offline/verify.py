@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_directory(session: Session, target: str, level: str, start: int) -> Answer[wire.VerifyReport]:
-    """Returns the report in machine-readable form.
-
-    Raises Usage for a level that needs an engine, NotFound, Environment.
-    """
+    """Returns the report for programs. Raises Usage for a level that needs an engine, NotFound, Environment."""
     import msgspec
 
     from chain.store.layout import DirectoryChain, DirectoryObjects

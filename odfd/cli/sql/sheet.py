@@ -35,10 +35,7 @@ _Kind = Literal["text", "date", "time", "number"]
 
 
 class SheetWriter:
-    """Writes a workbook of one answer. ``columns``: names, and types as Arrow spells them.
-
-    Raises Invalid for too many.
-    """
+    """Writes a workbook of one answer. ``columns``: names and Arrow's type names. Raises Invalid for too many."""
 
     def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]], most_rows: int = MOST_ROWS) -> None:
         if len(columns) > MOST_COLUMNS:

@@ -41,10 +41,7 @@ class BackupResult(Value, frozen=True, kw_only=True):
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):
-    """``reset``: ``to`` becomes the head. ``compact``: slices are merged.
-
-    ``keep-metadata``: blocks of data are removed.
-    """
+    """``reset``: ``to`` becomes the head. ``compact``: merges slices. ``keep-metadata``: removes blocks of data."""
 
     action: Literal["reset", "compact", "keep-metadata"]
     to: str | None = None

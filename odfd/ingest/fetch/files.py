@@ -207,10 +207,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def no_writer(path: Path) -> bool:
-    """Whether the kernel reports that no process has the file open for writing. False if it reports nothing.
-
-    Blocking.
-    """
+    """Whether the kernel reports no process with the file open for writing. False without a report. Blocking."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -246,10 +243,7 @@ def _is_local(device: int) -> bool:
 
 
 async def left_alone(local: Local | None, settings: IngestSettings, now: Callable[[], Instant]) -> bool:
-    """Whether a file was not written for ``settle`` seconds, or ``settle_closed`` where the system reports no writer.
-
-    ``None``: a copy of our own.
-    """
+    """Whether a file was not written for ``settle`` seconds, or ``settle_closed`` unopened. ``None``: a copy."""
     if local is None or settings.settle <= 0:
         return True
 

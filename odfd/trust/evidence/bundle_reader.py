@@ -154,10 +154,7 @@ class _Stores:
 
 
 def _restore(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[tuple[ChainState, Block]]:
-    """A chain from its first block to ``last``: walked back by links, judged by the rules forwards, then kept.
-
-    Each block with the state before it.
-    """
+    """A chain up to ``last``: walked back by links, judged forwards, then kept. Each block with the prior state."""
     blocks = _walk_back(dataset, last, stores)
     if stores.chains.chain(dataset).head() is not None:
         raise Invalid("a chain is an input of itself, or named twice", rule="bundle-chain")

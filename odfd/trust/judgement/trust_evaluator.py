@@ -104,10 +104,7 @@ class TrustEvaluator:
         purposes: Callable[[DatasetId], tuple[Expression | None, Expression | None]] = lambda _: (None, None),
         own: Callable[[DatasetId], bool] = lambda _: False,
     ) -> None:
-        """``purposes``: expressions for use and serve that hold for one dataset in place of the node's.
-
-        ``own``: whether this node makes a dataset itself.
-        """
+        """``purposes``: a dataset's own expressions for use and serve. ``own``: whether this node makes a dataset."""
         self._own = own
         self._database = database
         self._chains = chains
@@ -129,10 +126,7 @@ class TrustEvaluator:
         return self._policy()
 
     def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
-        """Gathers what is recorded of a dataset.
-
-        ``within``: the reach of datasets already looked at, for this one question.
-        """
+        """Gathers the records of a dataset. ``within``: the reach of datasets already evaluated for this request."""
         within = {} if within is None else within
         # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
         within[dataset] = 0

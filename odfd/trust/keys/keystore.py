@@ -159,10 +159,7 @@ class KeyStore:
         return len(paths)
 
     def lost(self) -> list[KeyDid]:
-        """Lists keys of this node whose journals are gone, its own first.
-
-        ``check`` reports those that cannot be read.
-        """
+        """Lists keys of this node without journals, its own first. ``check`` reports those that cannot be read."""
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
         datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})
         keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]

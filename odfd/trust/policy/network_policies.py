@@ -76,10 +76,7 @@ class NetworkPolicies:
         Ledger(self._db).append((now, rules.dataset, rules.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
     def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
-        """Accepts a policy by a person's decision: the node's own ``policy`` then follows it.
-
-        Raises NotFound, and Invalid for rules that could not be met.
-        """
+        """Accepts a policy by a person's decision: the node's own ``policy`` follows it. Raises NotFound, Invalid."""
         known = next((each for each in self.later(key) if each.sid == sid), None)
         if known is None:
             raise NotFound(

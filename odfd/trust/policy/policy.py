@@ -342,10 +342,7 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: PolicyTerms, g
 
 
 def quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
-    """A policy loads only if f+1 <= K <= n-f for every attested:K and observed:K.
-
-    What cannot be met yet is told, never waited for.
-    """
+    """Refuses a policy without f+1 <= K <= n-f for every attested:K and observed:K. Reports what is unmet."""
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
             if fact.name not in ("attested", "observed"):

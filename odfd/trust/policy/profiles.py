@@ -52,10 +52,7 @@ PROFILES: Final = {
 
 
 def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
-    """Returns the policy in force: settings completed from the profile; ``added`` are (key, group) listed by a person.
-
-    Raises Invalid with every mistake.
-    """
+    """Returns the policy in force; ``added``: (key, group) listed by a person. Raises Invalid with every mistake."""
     profile = PROFILES[settings.profile]
     groups: dict[str, list[str]] = {group.name: list(group.keys) for group in settings.validators.groups}
     for key, group in added:

@@ -27,10 +27,7 @@ from odfd.trust.ledger.log import Ledger
 def sign_version(
     database: Database, keys: KeyStore, authority: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
 ) -> Signed:
-    """Seals a version with the signatures ``given`` and those of this node's keys, unpublished.
-
-    Raises Refused when roots are missing, Invalid.
-    """
+    """Seals a version with ``given`` and this node's signatures, unpublished. Raises Refused without roots, Invalid."""
     with database.read() as connection:
         rights = Authorities(connection).rights(authority.dataset)
     roots = rights.roots.union(authority.roots.keys)

@@ -205,10 +205,7 @@ class AttestationPublisher:
         return size if untried is None else untried.sequence_number
 
     async def say(self, dataset: DatasetId, why: str = "", budget: int = 0) -> None:
-        """Signs the findings on the newest tree that is here completely, and announces them.
-
-        ``budget``: seconds of an engine that are spent on a step at most.
-        """
+        """Signs the findings on the newest complete tree, and announces them. ``budget``: engine seconds per step."""
         determinism = await self._analysed(dataset)
         signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why, budget)
         if signed is not None:

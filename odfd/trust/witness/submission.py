@@ -73,10 +73,7 @@ class Submitter:
         prove: Callable[[int], Sequence[bytes]],
         latest: Instant,
     ) -> None:
-        """``line``: the log's signature of the tree. ``old``: what the witness is taken to have cosigned last.
-
-        ``latest``: no cosignature is of a later time.
-        """
+        """``line``: the log's signature. ``old``: the witness's last known size. ``latest``: of cosignatures' times."""
         self._latest = latest
         self._witness = witness
         self._tree = tree

@@ -228,10 +228,7 @@ class Witness:
         return made
 
     def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
-        """Trees of this origin that this node cosigned.
-
-        The journal is asked too, and what others showed: they know what a database from a backup has forgotten.
-        """
+        """Trees of this origin that this node cosigned, also by its journal and by others, after a restored backup."""
         me = self._keys.node_key().did
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         journalled = self._keys.last_said(me, journal_topics.cosignature(tree))

@@ -1,7 +1,4 @@
-"""Converts tables of an SQLite file to lines of JSON, and a layer of an OGC GeoPackage to lines of GeoJSON features.
-
-Read only, with nothing of the file run.
-"""
+"""Converts SQLite tables to lines of JSON, and GeoPackage layers to GeoJSON. Read only; runs nothing of the file."""
 
 from __future__ import annotations
 
