@@ -29,7 +29,8 @@ from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
-from odfd.workers.webhooks import FAILING, WebhookWorker
+from odfd.workers.webhook_deliveries import FAILING
+from odfd.workers.webhooks import WebhookWorker
 
 SILENT: Final = ("Network", "SecretSet", "Validator")
 """Types of which no event tells that they are as declared no longer."""

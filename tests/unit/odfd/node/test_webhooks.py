@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.instant import SECOND
 from config.model import Webhooks
 from odfd.webhooks.delivery import GIVEN_UP_AFTER
-from odfd.workers.webhooks import FAILING
+from odfd.workers.webhook_deliveries import FAILING
 from worlds.eventually import PATIENCE, became
 
 KEY = b"thirty-two bytes for a test only"

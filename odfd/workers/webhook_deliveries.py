@@ -1,0 +1,249 @@
+"""Decides which webhook calls are due, and records their results. Synchronous, over the node's database.
+
+A dataset that moved is compared with what its targets were notified of; the difference becomes one delivery, stored
+before it is tried and until it was answered. So a crash repeats a call under the same id, and loses none.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Environment, Fault, NotFound
+from chain.ids import DatasetId
+from chain.instant import Instant
+from odfd.datasets.catalog import Catalog
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import reference_key
+from odfd.resources.sets import OpenedSecret, binding
+from odfd.resources.status import UNRESOLVED
+from odfd.resources.store import Resources
+from odfd.state.directory import StateDirectory
+from odfd.webhooks import store
+from odfd.webhooks.delivery import (
+    CallRecord,
+    Delivery,
+    ToldDataset,
+    ToldHead,
+    event_of,
+    is_dead,
+    new_delivery,
+    pause_after,
+    signing_key,
+    told_head,
+)
+from odfd.webhooks.target import WebhookPolicy, policy_of, secret_key
+
+TYPE: Final = "WebhookTarget"
+AT_ONCE: Final = 4
+"""Calls of one target; one, while it fails."""
+FAILING: Final = 5
+"""Failed calls in a row, from which on the target is reported as failing."""
+
+
+class WebhookState(NamedTuple):
+    """The delivery state of a target."""
+
+    calls: CallRecord
+    waiting: int
+
+
+class Target(NamedTuple):
+    """A target that can be called."""
+
+    resource: DeclaredResource
+    policy: WebhookPolicy
+
+
+class DueCall(NamedTuple):
+    """A call to make now."""
+
+    target: DeclaredResource
+    dataset: str
+    delivery: Delivery
+    secret: OpenedSecret
+
+
+class _Standing(NamedTuple):
+    """A dataset as it is."""
+
+    name: str | None
+    """``None``: it is gone."""
+    head: ToldHead | None
+
+
+class WebhookDeliveries:
+    """The deliveries of one node. Called from worker threads."""
+
+    def __init__(self, home: StateDirectory, new_id: Callable[[], str]) -> None:
+        self._home, self._new_id = home, new_id
+        self._random = random.SystemRandom()
+
+    def state(self, target: DeclaredResource) -> WebhookState:
+        """Returns the state of a target's deliveries, which start now. Raises Fault where they cannot."""
+        policy_of(target.annotations)
+        with self._home.database.write() as connection:
+            signing_key(self._secret(connection, target).reveal())
+            calls = store.calls(connection, target.id)
+            if calls is None or calls.generation != target.generation:
+                calls = self._begin(connection, target, calls)
+            return WebhookState(calls, store.waiting(connection, target.id))
+
+    def remove(self, target: DeclaredResource) -> None:
+        """Deletes the deliveries to a deleted target."""
+        with self._home.database.write() as connection:
+            store.remove(connection, target.id)
+
+    def targets(self) -> list[Target]:
+        """Lists the targets that can be called."""
+        found = []
+        with self._home.database.read() as connection:
+            for each in DeclaredStore(connection).all(TYPE):
+                if store.calls(connection, each.id) is not None:
+                    try:
+                        found.append(Target(each, policy_of(each.annotations)))
+                    except Fault:
+                        continue  # its status says so
+        return found
+
+    def take(
+        self,
+        targets: Sequence[Target],
+        touched: Iterable[DatasetId] | None,
+        busy: Collection[tuple[str, str]],
+        now: Instant,
+    ) -> tuple[list[DueCall], Instant | None]:
+        """Stores new deliveries of ``touched`` datasets, or all; returns the calls to make, and when more are due.
+
+        ``busy``: target and dataset of the calls in progress.
+        """
+        with self._home.database.write() as connection:
+            standing = self._standing(connection, targets, touched)
+            for target in targets:
+                for dataset, here in standing.items():
+                    self._note(connection, target, dataset, here, now)
+            calls = [each for target in targets for each in self._due(connection, target.resource, busy, now)]
+            dues = [store.next_due(connection, target.resource.id, now) for target in targets]
+        return calls, min((each for each in dues if each is not None), default=None)
+
+    def settle(
+        self, each: DueCall, failure: str | None, said: str, now: Instant
+    ) -> tuple[CallRecord | None, CallRecord | None]:
+        """Records the result of a call; returns the record before and after, ``None`` where the target is gone."""
+        target = each.target.id
+        with self._home.database.write() as connection:
+            calls, held = store.calls(connection, target), store.told(connection, target, each.dataset)
+            if calls is None or held is None or held.delivery is None:
+                return None, None
+            tried = msgspec.structs.replace(held.delivery, attempts=held.delivery.attempts + 1)
+            is_over = failure is None or is_dead(tried, now)
+            if is_over:
+                self._told(connection, target, each.dataset, ToldDataset(name=tried.name, head=tried.head))
+            else:
+                due = Instant(now + pause_after(tried.attempts, self._random.randrange))
+                store.keep(connection, target, each.dataset, msgspec.structs.replace(held, delivery=tried), due)
+            if failure is None and calls.failures:
+                store.hasten(connection, target, now)
+            after = msgspec.structs.replace(
+                calls,
+                delivered=calls.delivered + (failure is None),
+                dead=calls.dead + (failure is not None and is_over),
+                failures=0 if failure is None else calls.failures + 1,
+                said=said,
+            )
+            store.keep_calls(connection, target, after)
+        return calls, after
+
+    def _begin(self, connection: sqlite3.Connection, target: DeclaredResource, calls: CallRecord | None) -> CallRecord:
+        """Starts notifications with changes after the target's declaration."""
+        policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
+        for each in Catalog(Resources(connection)).entries():
+            head = told_head(self._home.chains.chain(each.id).head())
+            if head is not None and policy.names(each.name) and str(each.id) not in known:
+                store.keep(connection, target.id, str(each.id), ToldDataset(name=each.name, head=head), None)
+        begun = msgspec.structs.replace(calls or CallRecord(generation=0), generation=target.generation, failures=0)
+        store.keep_calls(connection, target.id, begun)
+        return begun
+
+    def _secret(self, connection: sqlite3.Connection, target: DeclaredResource) -> OpenedSecret:
+        """Raises Fault."""
+        text, key = target.spec["secret"], secret_key(target.spec["secret"])
+        handle = target.references.get(reference_key(text, "SecretSet"))
+        held = None if handle is None else DeclaredStore(connection).get(handle.id)
+        if held is None:
+            raise NotFound(f"there is no {text.partition('#')[0]}", rule=UNRESOLVED, hint="apply the SecretSet")
+        sealed = held.spec["secrets"].get(key)
+        if sealed is None:
+            hint = f"apply the SecretSet with it, or name one of {', '.join(sorted(held.spec['secrets'])) or 'another'}"
+            raise Environment(f"SecretSet {held.name} has no {key!r}", rule="webhook-secret", hint=hint)
+        return self._home.secrets.open(sealed["value"], (binding(held.id, key),))
+
+    def _standing(
+        self, connection: sqlite3.Connection, targets: Sequence[Target], touched: Iterable[DatasetId] | None
+    ) -> dict[str, _Standing]:
+        """Returns the touched datasets, or all that are here or that a target was notified of."""
+        catalog = Catalog(Resources(connection))
+        if touched is None:
+            found = {str(each.id): _Standing(each.name, self._head(each.id)) for each in catalog.entries()}
+            gone = {each for one in targets for each in store.datasets(connection, one.resource.id)} - found.keys()
+            return found | {each: _Standing(None, None) for each in gone}
+        entries = {dataset: catalog.find(dataset) for dataset in touched}
+        return {
+            str(dataset): _Standing(None, None) if entry is None else _Standing(entry.name, self._head(dataset))
+            for dataset, entry in entries.items()
+        }
+
+    def _head(self, dataset: DatasetId) -> ToldHead | None:
+        return told_head(self._home.chains.chain(dataset).head())
+
+    def _note(
+        self, connection: sqlite3.Connection, target: Target, dataset: str, here: _Standing, now: Instant
+    ) -> None:
+        """Makes a delivery of the changes that a target does not know, unless one of the dataset is open."""
+        held = store.told(connection, target.resource.id, dataset)
+        name = here.name or ("" if held is None else held.name)
+        before = None if held is None else held.head
+        event = event_of(before, here.head)
+        if event is None or (held is not None and held.delivery is not None):
+            return
+        if held is None and not target.policy.names(name):
+            return
+        if not target.policy.wants(event):
+            self._told(connection, target.resource.id, dataset, ToldDataset(name=name, head=here.head))
+            return
+        delivery = new_delivery(event, dataset, name, (before, here.head), self._new_id(), now)
+        store.keep(
+            connection, target.resource.id, dataset, ToldDataset(name=name, head=before, delivery=delivery), now
+        )  # fmt: skip
+
+    def _told(self, connection: sqlite3.Connection, target: str, dataset: str, record: ToldDataset) -> None:
+        if record.head is None:
+            store.forget(connection, target, dataset)
+        else:
+            store.keep(connection, target, dataset, record, None)
+
+    def _due(
+        self,
+        connection: sqlite3.Connection,
+        target: DeclaredResource,
+        at_work: Collection[tuple[str, str]],
+        now: Instant,
+    ) -> list[DueCall]:
+        """Returns a target's permitted calls; none without its secret, which its status reports."""
+        busy = {dataset for one, dataset in at_work if one == target.id}
+        calls = store.calls(connection, target.id)
+        room = (1 if calls is None or calls.failures >= FAILING else AT_ONCE) - len(busy)
+        found = [] if room <= 0 else store.due(connection, target.id, now, room + len(busy))
+        try:
+            secret = self._secret(connection, target) if found else None
+        except Fault:
+            return []
+        return [
+            DueCall(target, dataset, held.delivery, secret)
+            for dataset, held in found
+            if dataset not in busy and held.delivery is not None and secret is not None
+        ][:room]
