@@ -52,7 +52,7 @@ class WebhookState(NamedTuple):
     waiting: int
 
 
-class Target(NamedTuple):
+class CallTarget(NamedTuple):
     """A target that can be called."""
 
     resource: DeclaredResource
@@ -98,21 +98,21 @@ class WebhookDeliveries:
         with self._home.database.write() as connection:
             store.remove(connection, target.id)
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[CallTarget]:
         """Lists the targets that can be called."""
         found = []
         with self._home.database.read() as connection:
             for each in DeclaredStore(connection).all(TYPE):
                 if store.calls(connection, each.id) is not None:
                     try:
-                        found.append(Target(each, policy_of(each.annotations)))
+                        found.append(CallTarget(each, policy_of(each.annotations)))
                     except Fault:
                         continue  # its status says so
         return found
 
     def take(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[CallTarget],
         touched: Iterable[DatasetId] | None,
         busy: Collection[tuple[str, str]],
         now: Instant,
@@ -183,7 +183,7 @@ class WebhookDeliveries:
         return self._home.secrets.open(sealed["value"], (binding(held.id, key),))
 
     def _standing(
-        self, connection: sqlite3.Connection, targets: Sequence[Target], touched: Iterable[DatasetId] | None
+        self, connection: sqlite3.Connection, targets: Sequence[CallTarget], touched: Iterable[DatasetId] | None
     ) -> dict[str, _Standing]:
         """Returns the touched datasets, or all that are here or that a target was notified of."""
         catalog = Catalog(Resources(connection))
@@ -201,7 +201,7 @@ class WebhookDeliveries:
         return told_head(self._home.chains.chain(dataset).head())
 
     def _note(
-        self, connection: sqlite3.Connection, target: Target, dataset: str, here: _Standing, now: Instant
+        self, connection: sqlite3.Connection, target: CallTarget, dataset: str, here: _Standing, now: Instant
     ) -> None:
         """Makes a delivery of the changes that a target does not know, unless one of the dataset is open."""
         held = store.told(connection, target.resource.id, dataset)

@@ -20,7 +20,7 @@ from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.call import call, judge
 from odfd.webhooks.delivery import CallRecord, signed_headers, signing_key
-from odfd.workers.webhook_deliveries import FAILING, DueCall, Target, WebhookDeliveries, WebhookState
+from odfd.workers.webhook_deliveries import FAILING, CallTarget, DueCall, WebhookDeliveries, WebhookState
 from p2p.ip import IpNetwork
 
 START_SECONDS: Final = 5.0
@@ -38,10 +38,10 @@ class WebhookWorker:
         self._deliveries = WebhookDeliveries(home, new_id)
         self._clock, self._events = context.clock, context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
-        self._targets: Sequence[Target] | None = None
+        self._targets: Sequence[CallTarget] | None = None
         """As they are declared; ``None``: to be read again."""
         self._at_work: set[tuple[str, str]] = set()
-        """Target and dataset."""
+        """CallTarget and dataset."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, life: Life) -> None:
