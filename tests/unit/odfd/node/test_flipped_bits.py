@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import trio
 
@@ -193,8 +194,8 @@ def flip(lot: random.Random, folder: Path, home: Path, only: str) -> str:
     victim.chmod(0o644)
     raw, bit = victim.read_bytes(), lot.randrange(8)
     # Most of a small database is room for more.
-    used = [at for at, byte in enumerate(raw) if byte]
-    at = lot.choice(used) if lot.random() < 0.8 else lot.randrange(len(raw))
+    used = np.flatnonzero(np.frombuffer(raw, np.uint8))
+    at = int(used[lot.randrange(len(used))]) if lot.random() < 0.8 else lot.randrange(len(raw))
     with victim.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
