@@ -22,7 +22,7 @@ from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from p2p.address import parse_address
-from p2p.driver.lan import PORT as LAN_PORT
+from p2p.driver.settings import LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.ip import IpNetwork
 from p2p.machines.relay import RelayLimits

@@ -25,6 +25,7 @@ from p2p.budget.buckets import Budget, Rate
 from p2p.driver.containment import contained
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
+from p2p.driver.settings import LAN_PORT
 from p2p.errors import only
 from p2p.host.interfaces import index_of
 from p2p.ip import parse_ip
@@ -32,7 +33,6 @@ from p2p.ports import PeerId
 from p2p.wire import lan as wire
 from p2p.wire.lan import MAX_PACKET
 
-PORT: Final = 5353
 TOLD: Final = Backoff(first=1.0, most=60.0)
 """Between the times that we say who we are."""
 ANSWER_SECONDS: Final = 1.0
@@ -53,7 +53,9 @@ _ANCILLARY: Final = 64
 class Lan:
     """The discovery on local networks of one node. ``visit`` dials a peer unless it is blocked or backs off."""
 
-    def __init__(self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = PORT) -> None:
+    def __init__(
+        self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = LAN_PORT
+    ) -> None:
         self._host = host
         self._standing = standing
         self._network = network

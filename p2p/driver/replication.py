@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -35,7 +35,6 @@ from p2p.driver.fetch_jobs import (
 )
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
-from p2p.driver.lan import Lan
 from p2p.driver.mesh import Mesh
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
@@ -71,6 +70,9 @@ from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
 from p2p.wire.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from p2p.driver.lan import Lan
 
 
 class Started(Protocol):
@@ -113,6 +115,8 @@ class ReplicationDriver:
             self._relay_server = RelayServer(host, relay, key, is_member, settings.line.carried, wall)
         self._lan: Lan | None = None
         if settings.lan is not None:
+            from p2p.driver.lan import Lan  # with zeroconf, which a node without multicast never needs
+
             visit = partial(self._mesh.visit, allows=anywhere)  # where it was heard from
             self._lan = Lan(host, self._standing, settings.network, visit, settings.lan)
         self._chains = Exchanges(host, self._standing, reach, chains.PROTOCOL, chains.decode_chain_reply)

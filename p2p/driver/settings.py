@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
+
+LAN_PORT: Final = 5353
+"""UDP port of multicast DNS (RFC 6762)."""
 
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,10 +6,9 @@ only the second, over a canonical CBOR map, is believed, and the fields beside i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from multiformats import CID, multibase, multihash
 
 from chain import instant
 from chain.errors import Invalid
@@ -17,6 +16,10 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.keys import SigningKey, verify
 from p2p.wire.protobuf import Field, field, read_fields
+
+if TYPE_CHECKING:
+    # Imported where a CID is made or read: its tables of codecs take as long as much of a node's start.
+    from multiformats import CID
 
 MAX_RECORD: Final = 10 << 10
 """Bytes, the limit of the specification."""
@@ -38,6 +41,8 @@ def name_of(dataset: DatasetId) -> str:
 
 def dataset_of(name: str) -> DatasetId:
     """Raises Invalid for a name that is not of an Ed25519 key in base36."""
+    from multiformats import CID
+
     text = name.removeprefix("ipns://").removeprefix("/ipns/")
     try:
         key = CID.decode(text[: MAX_NAME + 1]).raw_digest
@@ -52,6 +57,8 @@ def dataset_of(name: str) -> DatasetId:
 
 def check_cid(text: str) -> None:
     """Raises Invalid for a text that is no CID, of either version and in any base."""
+    from multiformats import CID
+
     try:
         CID.decode(text[: MAX_CID + 1])
     except (ValueError, LookupError) as error:
@@ -60,6 +67,8 @@ def check_cid(text: str) -> None:
 
 def check_key_name(text: str) -> None:
     """Raises Invalid for a text that names no key: neither a CID of one, nor a peer id as it was written before."""
+    from multiformats import CID, multibase, multihash
+
     raw = f"z{text}" if text.startswith(("12D3", "Qm")) else None
     try:
         if raw is not None:
@@ -71,6 +80,8 @@ def check_key_name(text: str) -> None:
 
 
 def _cid(dataset: DatasetId) -> CID:
+    from multiformats import CID
+
     return CID(_BASE, 1, _CODEC, (_HASH, _KEY + dataset.public_key))
 
 

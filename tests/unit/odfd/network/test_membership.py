@@ -150,7 +150,7 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
 
 def test_a_daemon_without_a_host_does_not_import_libp2p() -> None:
     """Nor what libp2p alone needs: that was half of all that a start imports. gRPC comes with the first engine."""
-    late = {"libp2p", "aioquic", "multiaddr", "dns", "grpc"}
+    late = {"libp2p", "aioquic", "multiaddr", "dns", "grpc", "multiformats", "zeroconf"}
     script = f"import sys, odfd.node.assembly; print(*sorted({late} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
