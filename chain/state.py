@@ -261,7 +261,7 @@ def load_state(reader: StateReader, size: int | None = None) -> ChainState:
     if end == 0:
         return ChainState.EMPTY
     wanted = {0: reader.block_at(0)}
-    for block in _telling(reader, end):
+    for block in _blocks_naming_source(reader, end):
         wanted[block.sequence_number] = block
     wanted[end - 1] = reader.block_at(end - 1)
     state = ChainState.EMPTY
@@ -270,7 +270,7 @@ def load_state(reader: StateReader, size: int | None = None) -> ChainState:
     return state
 
 
-def _telling(reader: StateReader, end: int) -> Iterator[Block]:
+def _blocks_naming_source(reader: StateReader, end: int) -> Iterator[Block]:
     for kinds in _NEWEST:
         newest = reader.last_of(kinds, end)
         if newest is not None:

@@ -31,7 +31,7 @@ def says_by_time(schema: DataSchema | None) -> bool:
     return schema is not None and (schema.extra or {}).get(VERSIONS) == BY_EVENT_TIME
 
 
-def saying_changelog(schema: DataSchema, changelog: bool | None, *, by_time: bool = False) -> DataSchema:
+def with_changelog(schema: DataSchema, changelog: bool | None, *, by_time: bool = False) -> DataSchema:
     """The schema with the attributes, others as they were; ``None`` takes them away."""
     extra: dict[str, Any] = {
         name: value for name, value in (schema.extra or {}).items() if name not in (CHANGELOG, VERSIONS)
@@ -45,4 +45,4 @@ def saying_changelog(schema: DataSchema, changelog: bool | None, *, by_time: boo
 
 def differ_in_this_alone(one: DataSchema, other: DataSchema) -> bool:
     """Whether two schemas differ only in whether rows can be retracted."""
-    return one != other and saying_changelog(one, None) == saying_changelog(other, None)
+    return one != other and with_changelog(one, None) == with_changelog(other, None)

@@ -30,7 +30,7 @@ def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
     return [int.from_bytes(row[0][-8:], "big") for row in rows]
 
 
-def set_apart(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apart: FormerEpochs) -> None:
+def keep_epoch(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apart: FormerEpochs) -> None:
     """Moves the blocks from ``keep`` on out of the chain, whose head the caller still has to change."""
     if apart.most is not None:
         drop(connection, dataset, most=max(0, apart.most - 1))

@@ -172,7 +172,7 @@ class SqliteChains:
             rules.check_expected(rewrite, _head(connection, rewrite.dataset))
             flush(connection)
             if rewrite.apart is not None:
-                former_epochs.set_apart(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
+                former_epochs.keep_epoch(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
             head = _cut(connection, rewrite.dataset, rewrite.keep)
             _begin_history(connection, rewrite.dataset)
             self._step("rewrite-cut")

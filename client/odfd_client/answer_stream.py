@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from odfd_client.errors import Bug, OdfdError, from_problem
 from odfd_client.transport import Exchange, parsed
-from odfd_client.values import Told
+from odfd_client.values import NodeMetadata
 
 _HEAD, _SCHEMA, _ROWS, _END, FAULT = b"H", b"S", b"A", b"E", b"P"
 HEADER = struct.Struct(">cI")
@@ -83,7 +83,7 @@ class Answer:
             kind, content = frames.next()
             if kind != _HEAD:
                 raise Bug("an answer begins with what it was made of", rule="query-frame")
-            self.told = Told.of(parsed(content))
+            self.told = NodeMetadata.of(parsed(content))
             self._rows = _Rows(frames)
             self._buffered = io.BufferedReader(self._rows, 1 << 18)
             self._stream = pa.ipc.open_stream(self._buffered)

@@ -21,7 +21,7 @@ from odfd_client.proofs import Proof
 from odfd_client.slice_files import SliceFiles, slice_files
 from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport, part
-from odfd_client.values import Pin, Position, ReadStanding, Told
+from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
 Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
 
@@ -42,7 +42,7 @@ class Query:
     ) -> None:
         self._transport, self._statement, self._demand = transport, statement, demand or Demand()
         self._pins = tuple(pins)
-        self._told: Told | None = None
+        self._told: NodeMetadata | None = None
 
     def answer(self) -> Answer:
         """Runs the query. Raises its fault before any row."""
@@ -124,7 +124,7 @@ class Query:
         """Where this is a log as it lies in its slices, and the node is on this machine."""
         return None
 
-    def _known(self) -> Told:
+    def _known(self) -> NodeMetadata:
         if self._told is None:
             self._ask(explain=True).close()
         assert self._told is not None

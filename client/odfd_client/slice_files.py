@@ -15,7 +15,7 @@ import pyarrow as pa
 from odfd_client.answer_stream import Frames
 from odfd_client.errors import Bug
 from odfd_client.transport import Transport, parsed
-from odfd_client.values import Told
+from odfd_client.values import NodeMetadata
 
 _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
 """Types that queries give as they lie in slices, besides integers and decimals."""
@@ -24,7 +24,7 @@ _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.flo
 class SliceFiles:
     """The files of one cut."""
 
-    def __init__(self, told: Told, schema: pa.Schema, files: Sequence[mmap.mmap], rows: int) -> None:
+    def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[mmap.mmap], rows: int) -> None:
         self.told, self.schema, self._files, self._rows = told, schema, files, rows
 
     def table(self, columns: Sequence[str]) -> pa.Table:
@@ -50,7 +50,7 @@ def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles 
     exchange = transport.ask("POST", "/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
-        told = Told.of(parsed(frames.one(b"H")))
+        told = NodeMetadata.of(parsed(frames.one(b"H")))
         schema = _given(pa.ipc.read_schema(pa.py_buffer(frames.one(b"S"))))
         count = 0
         kind, content = frames.next()

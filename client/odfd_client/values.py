@@ -53,7 +53,7 @@ class ReadStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeMetadata:
     """The metadata before the rows of an answer."""
 
     pins: tuple[Pin, ...]
@@ -62,7 +62,7 @@ class Told:
     remarks: tuple[str, ...]
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Told:
+    def of(cls, fields: Mapping[str, Any]) -> NodeMetadata:
         """Decodes the metadata. Raises Bug for an invalid one."""
         try:
             return cls(

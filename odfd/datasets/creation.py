@@ -17,7 +17,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock, UnknownEvent
-from chain.model.changelog import saying_changelog, says_by_time, says_changelog
+from chain.model.changelog import says_by_time, says_changelog, with_changelog
 from chain.model.events import (
     AddPushSource,
     DatasetSnapshot,
@@ -203,7 +203,7 @@ def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> Metadat
     if wanted.schema is None or says_changelog(held.schema) is None or says_changelog(wanted.schema) is not None:
         return wanted
     by_time = says_by_time(held.schema)
-    return SetDataSchema(schema=saying_changelog(wanted.schema, says_changelog(held.schema), by_time=by_time))
+    return SetDataSchema(schema=with_changelog(wanted.schema, says_changelog(held.schema), by_time=by_time))
 
 
 def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: MetadataEvent | None) -> bool:

@@ -60,7 +60,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_delay: Annotated[str, described("The longest pause; 1h."), LENGTH] | None = None
 
 
-class FlowPolicySaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How the runs of a flow behave."""
 
     suspend: Annotated[bool, described("The flow rests.")] = False
@@ -164,7 +164,7 @@ class _Reading:
         self._draft = draft
         self._note, self._try = draft.note, draft.attempt
         self._spec: FlowSpec = draft.spec
-        self._policy: FlowPolicySaid = draft.typed.get(POLICY) or FlowPolicySaid()
+        self._policy: FlowPolicySpec = draft.typed.get(POLICY) or FlowPolicySpec()
 
     def flow(self) -> DesiredFlow:
         spec = self._spec

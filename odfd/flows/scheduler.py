@@ -208,7 +208,7 @@ class Scheduler:
         record, schedule, policy = entry.record, entry.plan.schedule, entry.plan.policy
         if schedule is None:
             return record
-        base = _owed_from(record, now)
+        base = _due_since(record, now)
         first = next_time(schedule, record.covered, base)
         if first is None or first > now:
             return record
@@ -290,12 +290,12 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
     times = [_cooled(entry, now)] if entry.touched is not None else []
-    if schedule is not None and (next_one := next_time(schedule, record.covered, _owed_from(record, now))) is not None:
+    if schedule is not None and (next_one := next_time(schedule, record.covered, _due_since(record, now))) is not None:
         times.append(next_one)
     return min(times, default=None)
 
 
-def _owed_from(record: Record, now: Instant) -> Instant:
+def _due_since(record: Record, now: Instant) -> Instant:
     """Nominal times after this, and not after ``now``, are owed."""
     newest = record.covered.newest(now)
     return record.since if newest is None else max(record.since, newest)

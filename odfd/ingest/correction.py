@@ -27,7 +27,7 @@ from chain.data.parquet import open_slice, to_instant, write_slice
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
-from chain.model.changelog import saying_changelog, says_changelog
+from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource
 from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
@@ -313,7 +313,7 @@ def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent],
         path.unlink(missing_ok=True)
     events: list[MetadataEvent] = []
     if says_changelog(declared) is not True:
-        events.append(SetDataSchema(schema=saying_changelog(declared, True, by_time=True)))
+        events.append(SetDataSchema(schema=with_changelog(declared, True, by_time=True)))
     events.append(
         AddData(
             prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,

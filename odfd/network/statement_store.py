@@ -245,7 +245,7 @@ class LedgerStatementStore:
         is_ours = isinstance(predicate, PolicyStatement) or self._room.is_mine(signed.signers)
         is_kept_here = is_ours or self._is_wanted(predicate.dataset)
         heard = self._hear(predicate, signed, sender) if is_kept_here else self._hear_unheld(predicate, signed, sender)
-        if not is_kept_here and self._became_wanted(predicate.dataset):
+        if not is_kept_here and self._became_needed(predicate.dataset):
             is_kept_here, heard = True, self._hear(predicate, signed, sender)
         if heard is None:
             return Judgement.IGNORE, False
@@ -268,7 +268,7 @@ class LedgerStatementStore:
         with self._database.read() as connection:
             return self._room.concerns(connection, dataset)
 
-    def _became_wanted(self, dataset: DatasetId) -> bool:
+    def _became_needed(self, dataset: DatasetId) -> bool:
         """Whether a dataset became a mirror while something said of it went to memory; that is kept now."""
         if not self._is_wanted(dataset):
             return False
@@ -371,7 +371,7 @@ class LedgerStatementStore:
             return Judgement.IGNORE, False
         if not self._room.is_mine((made.witness,)) and not self._is_wanted(dataset):
             kept = self._keep_unheld_cosignature(made, listed=is_listed)
-            if not self._became_wanted(dataset):
+            if not self._became_needed(dataset):
                 return kept
         self.adopt(dataset)
         with self._database.read() as connection:
@@ -420,7 +420,7 @@ class LedgerStatementStore:
             return (Judgement.ACCEPT, True) if self._room.takes_unlisted(now) else (Judgement.IGNORE, False)
         if not is_wanted and not is_known:
             unheld = self._keep_unheld_proof(proof, sender, now)
-            if not self._became_wanted(proof.dataset):
+            if not self._became_needed(proof.dataset):
                 return unheld
         self.adopt(proof.dataset)
         with self._database.read() as connection:

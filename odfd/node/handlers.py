@@ -74,7 +74,7 @@ def services_of(parts: NodeParts) -> Services:
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
     )
-    remote_state = RemoteState(holders, parts.shown_otherwise, parts.cards.shown_otherwise)
+    remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
@@ -88,7 +88,7 @@ def services_of(parts: NodeParts) -> Services:
         backups=BackupService(home, parts.collection, context),
         mirrors=mirrors,
         visibility=VisibilityService(
-            home, parts.visibility, context, parts.shown_otherwise, parts.signed, parts.membership.peers
+            home, parts.visibility, context, parts.visibility_changed, parts.signed, parts.membership.peers
         ),
         publications=parts.publications,
         networks=networks,

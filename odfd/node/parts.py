@@ -65,7 +65,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.supervision import Life
 from odfd.state.component_settings import (
-    cap_anew,
+    apply_limits,
     engine_environ,
     host_options,
     ingest_settings,
@@ -339,7 +339,7 @@ class NodeParts:
             self.effective_policy.policy(connection, settings)
         self.webhooks.inside = webhook_networks(settings)
         self.settings = settings
-        cap_anew(settings, self.bandwidth, self.object_fetcher, self.remotes)
+        apply_limits(settings, self.bandwidth, self.object_fetcher, self.remotes)
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
         self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
         self.policy_changed()
@@ -435,11 +435,11 @@ class NodeParts:
         self.moved(dataset)
         self.heads.loop.touch(dataset)
 
-    def shown_otherwise(self, dataset: DatasetId) -> None:
+    def visibility_changed(self, dataset: DatasetId) -> None:
         """Updates announcements at once after a dataset was published, made private, added or removed."""
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
-        self.in_loop(self.cards.shown_otherwise, dataset)
+        self.in_loop(self.cards.visibility_changed, dataset)
         for part in (self.publications, self.submissions, self.flows, self.webhooks):
             self.in_loop(part.loop.touch, dataset)
 

@@ -115,7 +115,7 @@ def failed(
     )  # fmt: skip
 
 
-def is_told(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> bool:
+def is_unchanged(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> bool:
     """Whether the conditions are the same already."""
     held = status.conditions
     return held.keys() == seen.keys() and all(_says(held[key], value) for key, value in seen.items())

@@ -177,7 +177,7 @@ def object_limits(settings: Settings) -> ObjectLimits:
     )
 
 
-def cap_anew(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
+def apply_limits(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
     """Applies changed limits of bandwidth and disk to a running node, also to work in progress."""
     bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
     limits = object_fetcher.limits = object_limits(settings)

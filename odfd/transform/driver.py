@@ -47,7 +47,7 @@ from odfd.transform.plan import (
     plan_transform,
 )
 from odfd.transform.requests import Files
-from odfd.transform.succession import handover_at, is_declared_anew
+from odfd.transform.succession import handover_at, is_redeclared
 
 ATTEMPTS: Final = 5
 """Plans made in one call when the head keeps moving under it."""
@@ -155,7 +155,7 @@ def plan_at(
         position = positions.get(each, _START)
         alias, reopen = named.alias or named.dataset_ref, past.reopen.get(each, ())
         views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen, declared))
-    handover = handover_at(chains, reader, state, views) if is_declared_anew(reader, state) else None
+    handover = handover_at(chains, reader, state, views) if is_redeclared(reader, state) else None
     if isinstance(handover, Blocked):
         return handover
     name = declaring.hash if declaring is not None else Multihash()

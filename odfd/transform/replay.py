@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.changelog import differ_in_this_alone, saying_changelog, says_changelog
+from chain.model.changelog import differ_in_this_alone, says_changelog, with_changelog
 from chain.model.events import DataSlice, ExecuteTransform, OffsetInterval, SetDataSchema
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
@@ -34,7 +34,7 @@ from odfd.transform.inputs import ChainPrefix
 from odfd.transform.pacing import up_to
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.requests import Files
-from odfd.transform.succession import is_declared_anew
+from odfd.transform.succession import is_redeclared
 
 
 class ReplayDependencies(Protocol):
@@ -175,7 +175,7 @@ def plan_recorded(
     before = ChainPrefix(reader, number)
     state = load_state(before)
     former = without_its_schema(state, block, reader)
-    if state.last_transform is None or is_declared_anew(before, state) or _became_changelog(former, state):
+    if state.last_transform is None or is_redeclared(before, state) or _became_changelog(former, state):
         state = former
     if state.last_transform is not None and checkpoint is None and state.checkpoint is not None:
         raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
@@ -244,7 +244,7 @@ def _compare(
 
 def _as_said(schema: DataSchema, declared: DataSchema | None) -> DataSchema:
     """What a schema does not say of changes is no difference: consumers take it as not known, whatever we know."""
-    return saying_changelog(schema, None) if says_changelog(declared) is None else schema
+    return with_changelog(schema, None) if says_changelog(declared) is None else schema
 
 
 def _text(value: object) -> str:

@@ -28,7 +28,7 @@ from odfd.transform.requests import bare_input, named_inputs
 _START = InputPosition(None, None)
 
 
-def is_declared_anew(reader: StateReader, state: ChainState) -> bool:
+def is_redeclared(reader: StateReader, state: ChainState) -> bool:
     """Whether the transform in force is not that of the last transaction."""
     last = reader.last_of(("ExecuteTransform", "SetTransform"), state.size)
     return state.last_transform is not None and last is not None and isinstance(last.event, SetTransform)

@@ -32,7 +32,7 @@ LEAST_ATTEMPTS: Final = 8
 """Before one is given up, however old it is: the node may have been off for a day."""
 
 
-class ToldHead(msgspec.Struct, frozen=True, rename="camel"):
+class NotifiedHead(msgspec.Struct, frozen=True, rename="camel"):
     hash: str
     sequence_number: int
 
@@ -42,18 +42,18 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     body: str
-    head: ToldHead | None
+    head: NotifiedHead | None
     """What is told with it."""
     name: str
     made: Instant
     attempts: int = 0
 
 
-class ToldDataset(msgspec.Struct, frozen=True, kw_only=True):
+class NotifiedDataset(msgspec.Struct, frozen=True, kw_only=True):
     """One target's knowledge of one dataset."""
 
     name: str
-    head: ToldHead | None
+    head: NotifiedHead | None
     delivery: Delivery | None = None
 
 
@@ -71,11 +71,11 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last call."""
 
 
-def told_head(head: Head | None) -> ToldHead | None:
-    return None if head is None else ToldHead(str(head.hash), head.sequence_number)
+def notified_head(head: Head | None) -> NotifiedHead | None:
+    return None if head is None else NotifiedHead(str(head.hash), head.sequence_number)
 
 
-def event_of(before: ToldHead | None, head: ToldHead | None) -> str | None:
+def event_of(before: NotifiedHead | None, head: NotifiedHead | None) -> str | None:
     """Returns the event between two heads; ``None``: there is none."""
     if before == head:
         return None
@@ -83,7 +83,7 @@ def event_of(before: ToldHead | None, head: ToldHead | None) -> str | None:
 
 
 def new_delivery(
-    event: str, dataset: str, name: str, way: tuple[ToldHead | None, ToldHead | None], new_id: str, now: Instant
+    event: str, dataset: str, name: str, way: tuple[NotifiedHead | None, NotifiedHead | None], new_id: str, now: Instant
 ) -> Delivery:
     """Makes a delivery; ``way``: the heads before and after."""
     before, head = way

@@ -10,7 +10,7 @@ import msgspec
 
 from chain.instant import Instant
 from chain.store.seals import Sealed
-from odfd.webhooks.delivery import CallRecord, ToldDataset
+from odfd.webhooks.delivery import CallRecord, NotifiedDataset
 
 ROOM: Final = "webhooks"
 STEPS: Final = (
@@ -36,11 +36,11 @@ TABLES: Final = ("webhook_told", "webhook_calls")
 _HINT: Final = "delete the WebhookTarget and apply it again"
 TOLD: Final = Sealed("webhook_told", ("target", "dataset", "due", "record"), _HINT)
 CALLS: Final = Sealed("webhook_calls", ("target", "record"), _HINT)
-_TOLD: Final = msgspec.json.Decoder(ToldDataset)
+_TOLD: Final = msgspec.json.Decoder(NotifiedDataset)
 _CALLS: Final = msgspec.json.Decoder(CallRecord)
 
 
-def told(connection: sqlite3.Connection, target: str, dataset: str) -> ToldDataset | None:
+def told(connection: sqlite3.Connection, target: str, dataset: str) -> NotifiedDataset | None:
     row = TOLD.one(connection, "target = ? AND dataset = ?", (target, dataset))
     return None if row is None else _TOLD.decode(row[3])
 
@@ -51,7 +51,7 @@ def datasets(connection: sqlite3.Connection, target: str) -> Iterator[str]:
         yield dataset
 
 
-def due(connection: sqlite3.Connection, target: str, now: Instant, limit: int) -> list[tuple[str, ToldDataset]]:
+def due(connection: sqlite3.Connection, target: str, now: Instant, limit: int) -> list[tuple[str, NotifiedDataset]]:
     """Lists by dataset the deliveries that are due, the longest due first."""
     rows = TOLD.rows(connection, "target = ? AND due <= ? ORDER BY due LIMIT ?", (target, now, limit))
     return [(row[1], _TOLD.decode(row[3])) for row in rows]
@@ -69,7 +69,9 @@ def waiting(connection: sqlite3.Connection, target: str) -> int:
     return int(connection.execute(question, (target,)).fetchone()[0])
 
 
-def keep(connection: sqlite3.Connection, target: str, dataset: str, record: ToldDataset, due: Instant | None) -> None:
+def keep(
+    connection: sqlite3.Connection, target: str, dataset: str, record: NotifiedDataset, due: Instant | None
+) -> None:
     TOLD.put(connection, target, dataset, due, msgspec.json.encode(record))
 
 

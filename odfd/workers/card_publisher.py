@@ -82,7 +82,7 @@ class CardPublisher:
         """When it is looked at next; the heap may have older entries of it."""
         self._due: list[tuple[Instant, DatasetId]] = []
 
-    def shown_otherwise(self, dataset: DatasetId) -> None:
+    def visibility_changed(self, dataset: DatasetId) -> None:
         """Signs the card again after a change of visibility. From the event loop."""
         self._looked.pop(dataset, None)
         self.loop.touch(dataset)

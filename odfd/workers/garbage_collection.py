@@ -27,7 +27,7 @@ from odfd.queries.folds import FoldStore
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import Report, Task
 from odfd.state.directory import FOLDS, StateDirectory
-from odfd.trust.ledger.retention import forget_unwanted, prune
+from odfd.trust.ledger.retention import drop_unneeded, prune
 
 MAX_LISTED: Final = 1000
 """Objects that a dry run lists."""
@@ -134,7 +134,7 @@ class GarbageCollection:
 
     def _prune(self, dry_run: bool) -> int:
         if not dry_run:
-            forget_unwanted(self._home.database, self._is_wanted)
+            drop_unneeded(self._home.database, self._is_wanted)
         return prune(self._home.database, self._clock.now(), dry_run=dry_run, step=_cancellable)
 
 

@@ -23,7 +23,7 @@ from odfd.control import wire
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.policy import Policy
-from odfd.trust.signing.lost_journals import ENOUGH, GroupsHeard, may_go_on, recall, told_by
+from odfd.trust.signing.lost_journals import ENOUGH, RecoveryGroups, may_go_on, recall, told_by
 from odfd.trust.signing.signer_context import SignerContext
 from p2p.identity import did_of_peer
 from p2p.ports import PeerId, PeerView
@@ -86,7 +86,7 @@ class JournalRecovery:
                     hint="odfctl peer list, odfctl trust validator list; when none that you list can have heard of it,"
                     " or they are gone for good: odfctl trust sign --alone",
                 )
-            return await self._begin_anew()
+            return await self._start_new_journals()
 
     async def _round(self) -> float:
         async with self._alone:
@@ -99,7 +99,7 @@ class JournalRecovery:
             if not may_go_on(self._policy(), self._listed(), trio.current_time() - self._since):
                 return RETRY_SECONDS
             try:
-                await self._begin_anew()
+                await self._start_new_journals()
             except Fault as fault:
                 self._signer.logger.error("signing journals not begun", fault=str(fault), rule=fault.rule)
                 return RETRY_SECONDS
@@ -141,12 +141,12 @@ class JournalRecovery:
         return choose((view for view in views if view.peer not in listed), asked, STRANGERS - len(asked - listed))
 
     def _is_listed(self, peer: PeerId) -> bool:
-        return len(self._told_by([peer])) > 0
+        return len(self._groups_of([peer])) > 0
 
-    def _listed(self) -> GroupsHeard:
-        return self._told_by(self._told)
+    def _listed(self) -> RecoveryGroups:
+        return self._groups_of(self._told)
 
-    def _told_by(self, peers: Iterable[PeerId]) -> GroupsHeard:
+    def _groups_of(self, peers: Iterable[PeerId]) -> RecoveryGroups:
         own = (self._signer.keys.node_key().did, self._signer.verdict_key.did)
         return told_by(self._policy(), [did_of_peer(peer) for peer in peers], *own)
 
@@ -159,7 +159,7 @@ class JournalRecovery:
                 return
             self._told.add(peer)
 
-    async def _begin_anew(self) -> wire.SigningView:
+    async def _start_new_journals(self) -> wire.SigningView:
         peers = len(self._listed())
         how = PEERS if peers else ALONE
         signers = await trio.to_thread.run_sync(self._begin, how)

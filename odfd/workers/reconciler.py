@@ -28,7 +28,7 @@ from odfd.resources.status import (
     ResourceStatus,
     drifted,
     failed,
-    is_told,
+    is_unchanged,
     moved,
     pending,
     ready,
@@ -356,7 +356,7 @@ def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> S
 def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
     """Whether nothing is to be done, and nothing new to be told."""
     status = resource.status
-    if status.observed_generation != resource.generation or seen.steps or not is_told(status, seen.told):
+    if status.observed_generation != resource.generation or seen.steps or not is_unchanged(status, seen.told):
         return False
     if seen.fault is None:
         return status.phase == "Ready"

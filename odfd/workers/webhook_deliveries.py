@@ -27,14 +27,14 @@ from odfd.webhooks import store
 from odfd.webhooks.delivery import (
     CallRecord,
     Delivery,
-    ToldDataset,
-    ToldHead,
+    NotifiedDataset,
+    NotifiedHead,
     event_of,
     is_dead,
     new_delivery,
+    notified_head,
     pause_after,
     signing_key,
-    told_head,
 )
 from odfd.webhooks.target import WebhookPolicy, policy_of, secret_key
 
@@ -73,7 +73,7 @@ class _Standing(NamedTuple):
 
     name: str | None
     """``None``: it is gone."""
-    head: ToldHead | None
+    head: NotifiedHead | None
 
 
 class WebhookDeliveries:
@@ -142,7 +142,7 @@ class WebhookDeliveries:
             tried = msgspec.structs.replace(held.delivery, attempts=held.delivery.attempts + 1)
             is_over = failure is None or is_dead(tried, now)
             if is_over:
-                self._told(connection, target, each.dataset, ToldDataset(name=tried.name, head=tried.head))
+                self._record(connection, target, each.dataset, NotifiedDataset(name=tried.name, head=tried.head))
             else:
                 due = Instant(now + pause_after(tried.attempts, self._random.randrange))
                 store.keep(connection, target, each.dataset, msgspec.structs.replace(held, delivery=tried), due)
@@ -162,9 +162,9 @@ class WebhookDeliveries:
         """Starts notifications with changes after the target's declaration."""
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
         for each in Catalog(Resources(connection)).entries():
-            head = told_head(self._home.chains.chain(each.id).head())
+            head = notified_head(self._home.chains.chain(each.id).head())
             if head is not None and policy.names(each.name) and str(each.id) not in known:
-                store.keep(connection, target.id, str(each.id), ToldDataset(name=each.name, head=head), None)
+                store.keep(connection, target.id, str(each.id), NotifiedDataset(name=each.name, head=head), None)
         begun = msgspec.structs.replace(calls or CallRecord(generation=0), generation=target.generation, failures=0)
         store.keep_calls(connection, target.id, begun)
         return begun
@@ -197,8 +197,8 @@ class WebhookDeliveries:
             for dataset, entry in entries.items()
         }
 
-    def _head(self, dataset: DatasetId) -> ToldHead | None:
-        return told_head(self._home.chains.chain(dataset).head())
+    def _head(self, dataset: DatasetId) -> NotifiedHead | None:
+        return notified_head(self._home.chains.chain(dataset).head())
 
     def _note(
         self, connection: sqlite3.Connection, target: CallTarget, dataset: str, here: _Standing, now: Instant
@@ -213,14 +213,14 @@ class WebhookDeliveries:
         if held is None and not target.policy.names(name):
             return
         if not target.policy.wants(event):
-            self._told(connection, target.resource.id, dataset, ToldDataset(name=name, head=here.head))
+            self._record(connection, target.resource.id, dataset, NotifiedDataset(name=name, head=here.head))
             return
         delivery = new_delivery(event, dataset, name, (before, here.head), self._new_id(), now)
         store.keep(
-            connection, target.resource.id, dataset, ToldDataset(name=name, head=before, delivery=delivery), now
+            connection, target.resource.id, dataset, NotifiedDataset(name=name, head=before, delivery=delivery), now
         )  # fmt: skip
 
-    def _told(self, connection: sqlite3.Connection, target: str, dataset: str, record: ToldDataset) -> None:
+    def _record(self, connection: sqlite3.Connection, target: str, dataset: str, record: NotifiedDataset) -> None:
         if record.head is None:
             store.forget(connection, target, dataset)
         else:

@@ -41,7 +41,7 @@ class WebhookWorker:
         self._targets: Sequence[CallTarget] | None = None
         """As they are declared; ``None``: to be read again."""
         self._at_work: set[tuple[str, str]] = set()
-        """CallTarget and dataset."""
+        """Target and dataset."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, life: Life) -> None:

@@ -203,7 +203,7 @@ def waiting_ticks_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def waiting_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
-    for name in ("accumulate", "evaluate_anew"):
+    for name in ("accumulate", "reevaluate"):
         kept = getattr(tables, name)
 
         def forgetful(*given: Any, kept: Callable[..., Any] = kept) -> Any:

@@ -24,4 +24,4 @@ def compared_apart() -> None:
 def compared_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "compared_apart" not in request.fixturenames:
         for module in (recheck, reexecution):
-            monkeypatch.setattr(module, "compare_apart", _compare)
+            monkeypatch.setattr(module, "compare_in_process", _compare)

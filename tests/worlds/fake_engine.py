@@ -27,7 +27,7 @@ from chain.data.parquet import open_slice, write_slice
 from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
-from chain.model.changelog import saying_changelog, says_changelog
+from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import OffsetInterval
 from chain.model.read_options import quarantine_of
 from chain.model.schema import DataSchema
@@ -168,10 +168,10 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     answer = _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
     said = says_changelog(answer.schema)
     if answer.schema is not None and given.changelog and (request.output_schema is None or said is False):
-        told = saying_changelog(answer.schema, True, by_time=bool(given.by_time))
+        told = with_changelog(answer.schema, True, by_time=bool(given.by_time))
         answer = msgspec.structs.replace(answer, schema=told)
     elif answer.schema is not None and given.changelog is False and request.output_schema is None:
-        answer = msgspec.structs.replace(answer, schema=saying_changelog(answer.schema, False))
+        answer = msgspec.structs.replace(answer, schema=with_changelog(answer.schema, False))
     return msgspec.structs.replace(answer, late=0, rows=RowCounts(late=0, untimed=0))
 
 

@@ -29,8 +29,8 @@ from engines.spark.execution.tables import (
     TableInput,
     accumulate,
     dated,
-    evaluate_anew,
     plain,
+    reevaluate,
 )
 from engines.spark.execution.transform import Transaction, check_tick, identity_of
 from engines.spark.planning.lateness import Ruling, rule
@@ -180,7 +180,7 @@ class Replay(Transaction):
         sources = self._sources(self.windows)
         if self._keeps_rows(table):
             first = table.first and not self._changes and not self.windows
-            return evaluate_anew(table, step, sources, former, self._evaluate, first).state
+            return reevaluate(table, step, sources, former, self._evaluate, first).state
         return accumulate(self._session, table, step, sources, former, self._evaluate, self._split).state
 
     def table_of(self, shape: TableShape, state: Tables, since: int) -> pa.Table | None:

@@ -273,7 +273,7 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
     return frame.selectExpr(*made).toArrow().cast(parts.schema)
 
 
-def evaluate_anew(
+def reevaluate(
     shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables, evaluate: Evaluate,
     first: bool = False,
 ) -> Outcome:  # fmt: skip

@@ -26,7 +26,7 @@ from chain.data.operations import APPEND
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
-from chain.model.changelog import saying_changelog, says_changelog
+from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import Transform
@@ -54,7 +54,7 @@ from engines.spark.execution.tables import (
     Scans,
     TableInput,
     accumulate,
-    evaluate_anew,
+    reevaluate,
 )
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
@@ -214,7 +214,7 @@ class Transaction:
         self._control.check()
         if changelog or table.merge is None:
             first = table.first and not changelog and not windows
-            done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate, first)
+            done = reevaluate(table, ticking, sources, state.tables, self._evaluate, first)
         else:
             done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
         self._control.check()
@@ -288,7 +288,7 @@ class Transaction:
         said = self._request.output_schema
         if said is not None and (says_changelog(said) is not False or changelog is False):
             return said
-        return saying_changelog(said or schema, changelog, by_time=by_time)
+        return with_changelog(said or schema, changelog, by_time=by_time)
 
     def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
         declared = self._query.declarations

@@ -130,7 +130,7 @@ def _answer(task: Task) -> dict[str, object]:
 
 def parse_to_part(task: Task) -> SetAside:
     """Writes rows, and records that were set aside. Raises Invalid for faults of the source, Environment."""
-    done = parse_apart(task)
+    done = parse_or_quarantine(task)
     if done.bad.num_rows:
         _write(done.bad, bad_part(task))
     _write(done.good.table, Path(task.part))
@@ -151,7 +151,7 @@ def _write(table: pa.Table, path: Path) -> None:
         raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
 
 
-def parse_apart(task: Task) -> SetAside:
+def parse_or_quarantine(task: Task) -> SetAside:
     """Rows of the task's range, and records that cannot be read, where they may be set aside. Raises Invalid."""
     try:
         return SetAside(parse(task), BAD.empty_table())

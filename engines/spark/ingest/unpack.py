@@ -108,7 +108,7 @@ def unpacked(
         target = folder / f"{source.path.name[-64:]}-{layer}"
         if kind == "zip":
             return _members(source, folder, growth, members)
-        with told(source.name, kind):
+        with UnpackFaults(source.name, kind):
             write(target, _stream(source.path, kind), growth)
         source = SourceFile(target, source.name)
     raise Invalid(
@@ -116,8 +116,8 @@ def unpacked(
     )
 
 
-class told:  # noqa: N801  it reads as a word
-    """Makes faults of the libraries that unpack into ours. ``kind``: the packing."""
+class UnpackFaults:
+    """Converts faults of the unpacking libraries to ours. ``kind``: the packing."""
 
     def __init__(self, name: str, kind: str) -> None:
         self._name = name
@@ -204,7 +204,7 @@ def member_names(archive: zipfile.ZipFile) -> list[str]:
 
 def _members(source: SourceFile, folder: Path, growth: Unpacking, pattern: str | None) -> list[SourceFile]:
     made = []
-    with told(source.name, "zip"), zipfile.ZipFile(source.path) as archive:
+    with UnpackFaults(source.name, "zip"), zipfile.ZipFile(source.path) as archive:
         names = member_names(archive)
         wanted = names if pattern is None else chosen(names, pattern)
         if not wanted or (pattern is None and len(wanted) > 1):

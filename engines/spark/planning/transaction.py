@@ -265,9 +265,9 @@ def _log_step(
     again: dict[str, tuple[Read, ...]] = {}
     for given in inputs:
         placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
-                  for block in given.blocks if _wanted(query, given, block)]  # fmt: skip
+                  for block in given.blocks if _is_needed(query, given, block)]  # fmt: skip
         reads[given.alias] = tuple(
-            Read((block.path,), high=_wanted_before(query, given, block), before=place)
+            Read((block.path,), high=_needed_before(query, given, block), before=place)
             for block, place in placed
             if block.path is not None
             and gate is not None
@@ -367,19 +367,19 @@ def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int |
 def _new_slices(query: Classification, given: InputFacts) -> tuple[Read, ...]:
     groups: dict[int, list[str]] = {}
     for block in given.blocks:
-        if block.path is not None and not block.reopened and _wanted(query, given, block):
-            groups.setdefault(_wanted_before(query, given, block), []).append(block.path)
+        if block.path is not None and not block.reopened and _is_needed(query, given, block):
+            groups.setdefault(_needed_before(query, given, block), []).append(block.path)
     return tuple(Read(tuple(paths), high=high) for high, paths in groups.items())
 
 
-def _wanted(query: Classification, given: InputFacts, block: BlockFacts) -> bool:
+def _is_needed(query: Classification, given: InputFacts, block: BlockFacts) -> bool:
     """Whether a block has rows for a query in log mode."""
     if block.path is None or not block.rows:
         return False
-    return not given.only_late or (block.first is not None and block.first < _wanted_before(query, given, block))
+    return not given.only_late or (block.first is not None and block.first < _needed_before(query, given, block))
 
 
-def _wanted_before(query: Classification, given: InputFacts, block: BlockFacts) -> int:
+def _needed_before(query: Classification, given: InputFacts, block: BlockFacts) -> int:
     """In log mode a query sees the rows of a block before this time: all of them, or those that are late."""
     if not given.only_late:
         return LATEST

@@ -53,7 +53,7 @@ spec:
     _ODF(
         name="Flow", context="flow", plural="flows",
         about="Says when a dataset is pulled by itself (docs/flows.md).",
-        spec=flows.FlowSpec, annotations={flows.POLICY: flows.FlowPolicySaid},
+        spec=flows.FlowSpec, annotations={flows.POLICY: flows.FlowPolicySpec},
         example="""\
 $schema: Flow
 headers:

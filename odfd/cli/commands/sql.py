@@ -16,7 +16,7 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.cli.sql.descriptions import asked_of, describe
+from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
@@ -77,7 +77,7 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
         raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
         return _shell(session, request, args.output)
-    if (name := asked_of(request.sql)) is not None:
+    if (name := described_dataset(request.sql)) is not None:
         describe(session.client, name, args.output)
         return ExitCode.OK
     request = explained(request)

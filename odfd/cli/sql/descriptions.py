@@ -26,7 +26,7 @@ _DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
 )
 
 
-def asked_of(statement: str) -> str | None:
+def described_dataset(statement: str) -> str | None:
     """Returns the dataset to describe; empty for all of them, ``None`` for another statement."""
     found = _ASKED.match(statement)
     return None if found is None else found[1] or (found[2] or "").rstrip(";").replace('"', "")

@@ -19,7 +19,7 @@ from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
 from odfd.cli.session import Session
-from odfd.cli.sql.descriptions import asked_of, describe
+from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.table import fields
 from odfd.control import wire
@@ -117,7 +117,7 @@ class Shell:
         if text.startswith("\\"):
             return self._command(text)
         if statement := text.rstrip("; \n"):
-            if (name := asked_of(statement)) is not None:
+            if (name := described_dataset(statement)) is not None:
                 describe(self._session.client, name, self.form)
             else:
                 self._ask(statement)

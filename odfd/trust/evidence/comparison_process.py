@@ -34,7 +34,7 @@ _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS":
 """One arena and no threads: each would take address space ahead of need."""
 
 
-async def compare_apart(published: Path, computed: Path) -> RowDifference:
+async def compare_in_process(published: Path, computed: Path) -> RowDifference:
     """The first differences. Never fails on what the files hold: what cannot be compared is told as such."""
     argv = [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(published), str(computed)]
     done: subprocess.CompletedProcess[bytes] | None = None

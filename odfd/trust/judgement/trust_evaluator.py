@@ -41,7 +41,7 @@ from odfd.trust.judgement.verdicts import (
     GroupVerdict,
     ReachAssessment,
     VerdictKind,
-    asked_of,
+    counts_required,
     decide,
     quorum_of,
     reach,
@@ -302,7 +302,7 @@ class TrustEvaluator:
         silent: Callable[[KeyDid], bool],
         suspended: frozenset[str],
     ) -> Mapping[int, int]:
-        asked = asked_of("observed", (self.use(dataset), self.serve(dataset)))
+        asked = counts_required("observed", (self.use(dataset), self.serve(dataset)))
         if not asked:
             return {}
         who = electorate(self.policy, self.me, silent, suspended)

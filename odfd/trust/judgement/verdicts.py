@@ -334,9 +334,9 @@ def _observed(extent: ChainExtent, sequence_number: int) -> int:
 
 def quorum_of(expressions: Iterable[Expression]) -> int:
     """The smallest K that any of the purposes asks of ``attested``; 0 when none does."""
-    return min(asked_of("attested", expressions), default=0)
+    return min(counts_required("attested", expressions), default=0)
 
 
-def asked_of(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
+def counts_required(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
     """Returns each K that any of the purposes demands of a counted fact."""
     return frozenset(fact.count for expression in expressions for fact in facts_of(expression) if fact.name == name)

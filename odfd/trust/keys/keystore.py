@@ -179,7 +179,7 @@ class KeyStore:
         with self._signing:
             return self._journal_of(dataset.public_key).is_new
 
-    def last_said(self, key: KeyDid, topic: str) -> JournalEntry | None:
+    def last_signed(self, key: KeyDid, topic: str) -> JournalEntry | None:
         """Returns a key's last entry in its journal here. Raises Refused (``trust.journal``) when that is lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)

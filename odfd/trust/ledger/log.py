@@ -325,7 +325,7 @@ class Ledger:
         """Datasets that are spoken of and of which no block is here."""
         return [DatasetId(row[0]) for row in self._db.execute(_NOT_HELD)]
 
-    def forget_said(self, dataset: DatasetId) -> None:
+    def drop_statements(self, dataset: DatasetId) -> None:
         """Deletes the live statements on a dataset that is neither held nor wanted; the log keeps its entries."""
         for table in SAID:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

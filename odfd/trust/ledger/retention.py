@@ -51,7 +51,7 @@ _KNOWN: Final = (
 )
 
 
-def forget_unwanted(database: Database, is_wanted: Callable[[sqlite3.Connection, DatasetId], bool]) -> int:
+def drop_unneeded(database: Database, is_wanted: Callable[[sqlite3.Connection, DatasetId], bool]) -> int:
     """Drop statements about datasets that are neither held nor wanted any more; the number of datasets.
 
     What is said of them from now on stays in memory (``odfd.network.unheld_statements``).
@@ -62,7 +62,7 @@ def forget_unwanted(database: Database, is_wanted: Callable[[sqlite3.Connection,
         with database.write() as connection:
             for dataset in found[start : start + PAGE]:
                 if not is_wanted(connection, dataset):
-                    Ledger(connection).forget_said(dataset)
+                    Ledger(connection).drop_statements(dataset)
     return len(found)
 
 

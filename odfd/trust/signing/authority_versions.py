@@ -78,7 +78,7 @@ def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: Dataset
         return
     newest, signed = versions[-1]
     for key in signed.signers:
-        last = keys.last_said(key, journal_topics.authority(key, dataset))
+        last = keys.last_signed(key, journal_topics.authority(key, dataset))
         if last is None or last.order < (newest.version,):
             keys.note(key, journal_topics.authority(key, dataset), (newest.version,), str(signed.sid))
 

@@ -31,7 +31,7 @@ PATIENCE: Final = 60.0
 """Seconds after which fewer will do, as long as one of them is honest."""
 
 
-class GroupsHeard(msgspec.Struct, frozen=True):
+class RecoveryGroups(msgspec.Struct, frozen=True):
     """The groups whose nodes sent all they know of our keys."""
 
     validators: frozenset[str] = frozenset()
@@ -41,17 +41,17 @@ class GroupsHeard(msgspec.Struct, frozen=True):
         return len(self.validators | self.witnesses)
 
 
-def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> GroupsHeard:
+def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> RecoveryGroups:
     """Returns the listed groups among the answers, except groups with a key of this node."""
     own = {group for key in me for group in (policy.group_of(key), policy.witnesses.groups.get(key))} - {None}
     validators = {policy.group_of(key) for key in keys}
     witnesses = {policy.witnesses.groups.get(key) for key in keys}
-    return GroupsHeard(
+    return RecoveryGroups(
         *(frozenset(name for name in names if name and name not in own) for names in (validators, witnesses))
     )
 
 
-def may_go_on(policy: Policy, groups: GroupsHeard, waited: float) -> bool:
+def may_go_on(policy: Policy, groups: RecoveryGroups, waited: float) -> bool:
     """Whether these groups are enough ``waited`` seconds after the first was asked: more than may be faulty."""
     is_one_honest = len(groups.validators) > policy.tolerated or len(groups.witnesses) > policy.witnesses.faulty
     return is_one_honest and (len(groups) >= ENOUGH or waited >= PATIENCE)

@@ -341,7 +341,7 @@ class OwnerCommitter:
         if self._keys.is_new(dataset):
             return
         keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
-        signed = [self._keys.last_said(key, journal_topics.head(key, dataset)) for key in keys]
+        signed = [self._keys.last_signed(key, journal_topics.head(key, dataset)) for key in keys]
         last = max((each for each in signed if each is not None), key=lambda each: each.order, default=None)
         if last is None or last.order[0] < epoch:
             return

@@ -232,7 +232,7 @@ class AttestationPublisher:
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = journal_topics.attestation(dataset, head.epoch)
-        journalled = self._signer.keys.last_said(key.did, topic)
+        journalled = self._signer.keys.last_signed(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
         tried = Reexecuted(runs, self._until(dataset, place, head.size), why, budget)

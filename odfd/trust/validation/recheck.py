@@ -28,7 +28,7 @@ from odfd.transform.inputs import ChainPrefix
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unpacked
-from odfd.trust.evidence.comparison_process import compare_apart
+from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.transform_steps import STEP
 from odfd.trust.validation.attestation_publisher import actual_of
@@ -171,7 +171,7 @@ class _Recheck:
         published = self._case.published
         if published is None or outcome.rows is None:
             return None
-        return await compare_apart(self._case.objects.path(published.physical_hash), outcome.rows)
+        return await compare_in_process(self._case.objects.path(published.physical_hash), outcome.rows)
 
     async def _determinism(self, checkpoint: bytes | None) -> str:
         """This engine's own analysis of the query over these inputs."""

@@ -31,7 +31,7 @@ from odfd.transform.plan import Blocked
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
-from odfd.trust.evidence.comparison_process import compare_apart
+from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
@@ -253,7 +253,7 @@ class Reexecution:
         if published is None or outcome.rows is None:
             return RowDifference(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
                                              for each in outcome.mismatches))  # fmt: skip
-        return await compare_apart(self._objects.path(published.physical_hash), outcome.rows)
+        return await compare_in_process(self._objects.path(published.physical_hash), outcome.rows)
 
     async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
         chain = self._chains.chain(dataset)

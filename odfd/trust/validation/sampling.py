@@ -79,13 +79,13 @@ class CostBudget:
         due = [(self.used(publisher, now), dataset) for dataset, publisher in waiting if not self.wait(dataset, now)]
         return min(due)[1] if due else None
 
-    def set_apart(self, dataset: DatasetId, publisher: KeyDid) -> None:
+    def isolate(self, dataset: DatasetId, publisher: KeyDid) -> None:
         """A step exceeded the budget in the engine that everybody uses."""
         self._apart[dataset] = publisher
 
     def exceeded(self, dataset: DatasetId, publisher: KeyDid, step: int, now: Instant) -> Pause:
         """A step was too costly."""
-        self.set_apart(dataset, publisher)
+        self.isolate(dataset, publisher)
         before = self._pauses.get(dataset)
         again = before is not None and before.step == step
         length = min(2 * before.length, MAX_PAUSE) if before is not None and again else FIRST_PAUSE
@@ -108,7 +108,7 @@ class CostBudget:
         pause = self._pauses.get(dataset)
         return max(0.0, (pause.until - now) / instant.SECOND) if pause else 0.0
 
-    def is_apart(self, publisher: KeyDid) -> bool:
+    def is_isolated(self, publisher: KeyDid) -> bool:
         """Whether a publisher's steps run in an engine process of their own."""
         return publisher in self._apart.values()
 

@@ -115,8 +115,8 @@ class Validator:
             kept = Authorities(connection)
             return [min(kept.rights(dataset).writers) for dataset in datasets]
 
-    def _is_apart(self, dataset: DatasetId) -> bool:
-        return self._costs.is_apart(self._publisher(dataset))
+    def _is_isolated(self, dataset: DatasetId) -> bool:
+        return self._costs.is_isolated(self._publisher(dataset))
 
     def _charge(self, dataset: DatasetId, seconds: float) -> None:
         self._costs.charge(self._publisher(dataset), seconds, self._signer.clock.now())
@@ -141,8 +141,8 @@ class Validator:
         except Fault as fault:
             name = self._signer.name_of(dataset)
             self._signer.logger.error("validation put off", dataset=name, fault=str(fault))
-            if isinstance(fault, TooCostly) and not self._is_apart(dataset):
-                self._costs.set_apart(dataset, self._publisher(dataset))
+            if isinstance(fault, TooCostly) and not self._is_isolated(dataset):
+                self._costs.isolate(dataset, self._publisher(dataset))
                 return TurnOutcome.GOES_ON
             if isinstance(fault, LimitExceeded):
                 await self._pause(dataset)
@@ -195,7 +195,7 @@ class Validator:
         step, complete = await trio.to_thread.run_sync(self._next_step, dataset), True
         if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
-            run = await self._trials.run(dataset, step, apart=self._is_apart(dataset))
+            run = await self._trials.run(dataset, step, apart=self._is_isolated(dataset))
             complete = run is not None
             if run is not None:
                 self._costs.met(dataset)

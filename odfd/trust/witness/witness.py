@@ -231,7 +231,7 @@ class Witness:
         """Trees of this origin that this node cosigned, also by its journal and by others, after a restored backup."""
         me = self._keys.node_key().did
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
-        journalled = self._keys.last_said(me, journal_topics.cosignature(tree))
+        journalled = self._keys.last_signed(me, journal_topics.cosignature(tree))
         heard = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
         known = {KnownTree(row[1], bytes(row[2]))} if row else set()
         if journalled is not None:

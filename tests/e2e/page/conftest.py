@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 def lie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (recheck, reexecution):
-            patch.setattr(module, "compare_apart", comparing._compare)
+            patch.setattr(module, "compare_in_process", comparing._compare)
         with page_world.met_a_lie(tmp_path_factory.mktemp("lie")) as shown:
             yield shown
 

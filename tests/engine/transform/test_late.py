@@ -106,7 +106,7 @@ def test_a_declared_watermark_never_goes_back_and_waits_for_the_first_row(lab):
 
 
 def all_rows(monkeypatch):
-    monkeypatch.setattr(incremental, "_wanted_before", lambda query, given, block: incremental.LATEST)
+    monkeypatch.setattr(incremental, "_needed_before", lambda query, given, block: incremental.LATEST)
 
 
 def late_by_the_input_s_own_time(monkeypatch):

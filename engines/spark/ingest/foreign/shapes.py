@@ -19,7 +19,7 @@ import shapefile
 from chain.errors import Invalid
 from engines.spark.ingest.encodings import codec_of
 from engines.spark.ingest.foreign.job import RULE, Conversion, one_of
-from engines.spark.ingest.unpack import UnpackBounds, Unpacking, blocks, chosen, member_names, told, write
+from engines.spark.ingest.unpack import UnpackBounds, UnpackFaults, Unpacking, blocks, chosen, member_names, write
 
 _PARTS: Final = ("shp", "shx", "dbf", "prj", "cpg")
 _WGS84: Final = frozenset({"gcswgs1984", "wgs84", "wgs1984"})
@@ -72,7 +72,7 @@ def _unpacked(job: Conversion) -> dict[str, Path]:
             place=job.name,
         )
     growth = Unpacking(job.name, job.source.stat().st_size, UnpackBounds(job.limit, job.ratio))
-    with told(job.name, "zip"), zipfile.ZipFile(job.path) as archive:
+    with UnpackFaults(job.name, "zip"), zipfile.ZipFile(job.path) as archive:
         names = member_names(archive)
         shapes = [name for name in names if name.lower().endswith(".shp")]
         wanted = job.sub_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.model.changelog import CHANGELOG, saying_changelog, says_changelog
+from chain.model.changelog import CHANGELOG, says_changelog, with_changelog
 from chain.model.schema import DataField, DataSchema, Int64
 
 SCHEMA = DataSchema(fields=(DataField(name="v", type=Int64()),), extra={"example.org/note": "kept"})
@@ -13,10 +13,10 @@ SCHEMA = DataSchema(fields=(DataField(name="v", type=Int64()),), extra={"example
 
 @pytest.mark.parametrize("changelog", [True, False, None])
 def test_what_is_said_is_read_and_the_rest_is_kept(changelog):
-    said = saying_changelog(SCHEMA, changelog)
+    said = with_changelog(SCHEMA, changelog)
     assert says_changelog(said) is changelog
     assert says_changelog(from_arrow(to_arrow(said))) is changelog
-    assert saying_changelog(said, None) == SCHEMA
+    assert with_changelog(said, None) == SCHEMA
 
 
 @pytest.mark.parametrize("value", ["true", 1, None, {"kind": "yes"}])
@@ -27,4 +27,4 @@ def test_nonsense_says_nothing(value):
 def test_no_schema_and_no_attributes():
     assert says_changelog(None) is None
     bare = DataSchema(fields=SCHEMA.fields)
-    assert saying_changelog(bare, None) == bare
+    assert with_changelog(bare, None) == bare

@@ -12,7 +12,7 @@ from chain.codec.blocks import content_of, encode_block
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.block import Block, MetadataBlock, UnknownEvent
-from chain.model.changelog import saying_changelog
+from chain.model.changelog import with_changelog
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -126,7 +126,7 @@ def changing(changelog: bool, *fields: DataField) -> SetDataSchema:
     """Says whether rows can be taken back."""
     schema = typed(CITY, *fields).schema
     assert schema is not None
-    return SetDataSchema(schema=saying_changelog(schema, changelog))
+    return SetDataSchema(schema=with_changelog(schema, changelog))
 
 
 class Case(NamedTuple):

@@ -39,7 +39,7 @@ from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.retention import HEADS, forget_unwanted, prune
+from odfd.trust.ledger.retention import HEADS, drop_unneeded, prune
 from p2p.ports import Judgement, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
 
@@ -145,9 +145,9 @@ def test_what_was_said_before_is_kept_once_it_is_wanted(database: Database, tmp_
 def test_what_is_wanted_no_more_is_forgotten(database: Database, tmp_path: Path) -> None:
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
     node.hear(head(OWNER, 5))
-    assert forget_unwanted(database, node.quota.concerns) == 0
+    assert drop_unneeded(database, node.quota.concerns) == 0
     node.mirrored.clear()
-    assert forget_unwanted(database, node.quota.concerns) == 1
+    assert drop_unneeded(database, node.quota.concerns) == 1
     assert node.newest(dataset) is None
     assert node.hear(head(OWNER, 6)) is Judgement.ACCEPT
     assert node.newest(dataset) is None

@@ -527,7 +527,7 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
         assert alice.size("cities") < before
         await settled(alice, "cities", 1)
         root = alice.home.keys.dataset_key(cities).did
-        noted = alice.home.keys.last_said(root, "authority")
+        noted = alice.home.keys.last_signed(root, "authority")
         assert noted is not None
         assert noted.order == (1,)
         await rewrite(alice, "cities", "reset", to="#0")

@@ -86,7 +86,7 @@ async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
     assert visibility.share(cities, [LISTED, REVOKED], now)
     assert WAYS["size"](node, REVOKED, Subject(cities)) != WAYS["size"](node, REVOKED, Subject())
     assert visibility.revoke(cities, [REVOKED])
-    node.parts.shown_otherwise(cities)
+    node.parts.visibility_changed(cities)
     return Subject(cities, *named_in(node, cities, LISTED))
 
 

@@ -199,7 +199,7 @@ async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) 
         async with world.running("bob", lists(alice, attest=True)) as bob:
             done = await bob.sign_again()
             assert [each.said for each in done.begun] == [1]
-            assert bob.home.keys.last_said(key, f"attestation:{towns}:0").order == (1,)
+            assert bob.home.keys.last_signed(key, f"attestation:{towns}:0").order == (1,)
 
 
 @pytest.mark.slow

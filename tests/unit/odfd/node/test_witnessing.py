@@ -128,7 +128,7 @@ async def test_a_witness_never_signs_another_history(world: Any, worlds: Any) ->
         connection.execute("DELETE FROM trust_witnessed")
         connection.execute("DELETE FROM trust_cosignatures")
     origin = f"cosign/{cities}/0"
-    last = bob.home.keys.last_said(bob.home.keys.node_key().did, origin)
+    last = bob.home.keys.last_signed(bob.home.keys.node_key().did, origin)
     bob.home.keys.note(bob.home.keys.node_key().did, origin, (last.order[0] + 1,), "00")
     with pytest.raises(Refused) as caught:
         witness_of(bob, now).consider(cities)

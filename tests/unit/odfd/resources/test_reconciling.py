@@ -16,7 +16,17 @@ from chain.instant import SECOND, Instant
 from odfd.errors import Bug
 from odfd.resources import store as resource_store
 from odfd.resources.declared import DeclaredResource, DeclaredStore
-from odfd.resources.status import EDGES, ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready, shown
+from odfd.resources.status import (
+    EDGES,
+    ConditionValue,
+    ResourceStatus,
+    failed,
+    is_unchanged,
+    moved,
+    pending,
+    ready,
+    shown,
+)
 from odfd.resources.workqueue import HOURLY, LEAST, MOST, WorkQueue
 
 NOW = Instant(1_000 * SECOND)
@@ -91,8 +101,8 @@ def test_r41_conditions_have_uris_and_keep_their_times_until_they_change() -> No
     )
     assert later.conditions["Synced"].updated_at == NOW
     assert later.conditions["Synced"].observed_generation == 2
-    assert is_told(later, {"Synced": ConditionValue(value=True)})
-    assert not is_told(later, {})
+    assert is_unchanged(later, {"Synced": ConditionValue(value=True)})
+    assert not is_unchanged(later, {})
     said = shown(later, {"Synced": "https://example.org/Synced"})
     assert said["conditions"]["https://example.org/Synced"]["value"] is True
     assert (said["phase"], said["observedGeneration"]) == ("Ready", 2)

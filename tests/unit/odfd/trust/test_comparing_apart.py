@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfd.trust.evidence import comparison_process
-from odfd.trust.evidence.comparison_process import MEMORY, OUT_OF_MEMORY, compare_apart, why_ended
+from odfd.trust.evidence.comparison_process import MEMORY, OUT_OF_MEMORY, compare_in_process, why_ended
 from odfd.trust.evidence.row_diff import compare
 
 ROWS = 4096
@@ -36,10 +36,10 @@ def bomb(path: Path, last: str) -> Path:
 MEASURED = """
 import resource, sys, trio
 from pathlib import Path
-from odfd.trust.evidence.comparison_process import compare_apart
+from odfd.trust.evidence.comparison_process import compare_in_process
 peak = lambda of: resource.getrusage(of).ru_maxrss
 before = peak(resource.RUSAGE_SELF)
-found = trio.run(compare_apart, *map(Path, sys.argv[1:]))
+found = trio.run(compare_in_process, *map(Path, sys.argv[1:]))
 print(peak(resource.RUSAGE_SELF) - before, peak(resource.RUSAGE_CHILDREN), found.message)
 """
 """In a process of its own: the peaks of one that ran other tests are theirs."""
@@ -94,14 +94,14 @@ def test_how_it_ended_is_told_apart(code: int, said: bytes, told: str) -> None:
 async def test_memory_is_not_blamed_for_what_fails_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "msgspec.py").write_text("raise RuntimeError")
     monkeypatch.setattr(comparison_process, "_path", lambda: str(tmp_path))
-    found = await compare_apart(tmp_path, tmp_path)
+    found = await compare_in_process(tmp_path, tmp_path)
     assert found.message == "the slices differ; the process that compared them failed with exit code 1"
 
 
 async def test_rows_are_told_from_there(tmp_path: Path) -> None:
     for name, value in (("published", "1"), ("computed", "2")):
         pq.write_table(pa.table({"offset": [0, 1], "x": ["0", value]}), tmp_path / name)
-    found = await compare_apart(tmp_path / "published", tmp_path / "computed")
+    found = await compare_in_process(tmp_path / "published", tmp_path / "computed")
     assert found == compare(tmp_path / "published", tmp_path / "computed")
     assert [(cell.row, cell.column, cell.published, cell.computed) for cell in found.cells] == [(1, "x", "1", "2")]
 
@@ -110,7 +110,7 @@ async def test_rows_are_told_from_there(tmp_path: Path) -> None:
 async def test_what_is_no_slice_is_told_as_such(tmp_path: Path, made: bytes) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "computed")
     (tmp_path / "published").write_bytes(made)
-    found = await compare_apart(tmp_path / "published", tmp_path / "computed")
+    found = await compare_in_process(tmp_path / "published", tmp_path / "computed")
     assert found.message
     assert not found.cells
 

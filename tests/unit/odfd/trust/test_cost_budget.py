@@ -45,13 +45,13 @@ def test_pauses_double_up_to_a_week() -> None:
 
 def test_steps_of_who_exceeded_run_apart_until_one_was_run() -> None:
     costs = CostBudget()
-    costs.set_apart(dataset(1), publisher(1))
-    assert costs.is_apart(publisher(1))
-    assert not costs.is_apart(publisher(2))
+    costs.isolate(dataset(1), publisher(1))
+    assert costs.is_isolated(publisher(1))
+    assert not costs.is_isolated(publisher(2))
     costs.met(dataset(2))
-    assert costs.is_apart(publisher(1))
+    assert costs.is_isolated(publisher(1))
     costs.met(dataset(1))
-    assert not costs.is_apart(publisher(1))
+    assert not costs.is_isolated(publisher(1))
 
 
 def test_what_was_used_is_forgotten_by_halves() -> None:

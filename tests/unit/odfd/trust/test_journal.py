@@ -92,7 +92,7 @@ def test_a_lost_journal_signs_nothing(tmp_path: Path, damage: Callable[[Path], N
             lambda key=key: keys.sign(key, "head", (0, 1), "aa", b"{}"),
             lambda key=key: keys.note(key.did, "head", (0, 1), "aa"),
             lambda key=key: keys.may_note(key.did, "head", (0, 1), "aa"),
-            lambda key=key: keys.last_said(key.did, "head"),
+            lambda key=key: keys.last_signed(key.did, "head"),
         ):
             with pytest.raises(Refused, match="is gone") as caught:
                 ask()
@@ -169,7 +169,7 @@ def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monke
     assert keys.lost() != [], "what was not said to be durable does not count"
     again = keys_in(tmp_path)
     again.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
-    assert again.last_said(dataset.did, "head") == JournalEntry((0, 8), "aa")
+    assert again.last_signed(dataset.did, "head") == JournalEntry((0, 8), "aa")
 
 
 def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path)
     keys.sign(dataset, "head", (0, 9), "bb", b"{}")
     again = keys_in(tmp_path)
     assert again.lost() == [keys.node_key().did], "which said nothing meanwhile"
-    assert again.last_said(dataset.did, "authority") == JournalEntry((1,), "cc")
-    assert again.last_said(dataset.did, "head") == JournalEntry((0, 9), "bb")
+    assert again.last_signed(dataset.did, "authority") == JournalEntry((1,), "cc")
+    assert again.last_signed(dataset.did, "head") == JournalEntry((0, 9), "bb")
 
 
 # What is known of a key's words

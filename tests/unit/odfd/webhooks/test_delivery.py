@@ -14,7 +14,7 @@ from odfd.webhooks.delivery import (
     LEAST_ATTEMPTS,
     LONGEST_PAUSE,
     Delivery,
-    ToldHead,
+    NotifiedHead,
     event_of,
     is_dead,
     new_delivery,
@@ -26,7 +26,7 @@ from odfd.webhooks.target import WebhookPolicy
 from p2p.ip import parse_ip
 from p2p.peers.directory import networks
 
-ONE, TWO = ToldHead("f1", 1), ToldHead("f2", 2)
+ONE, TWO = NotifiedHead("f1", 1), NotifiedHead("f2", 2)
 MADE = Instant(1_614_265_330 * SECOND)
 
 
