@@ -22,7 +22,8 @@ from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow
-from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
+from odfd.mirrors.mirror_state import SchedulerState
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.references import dids_of
 from odfd.resources.sets import SecretSealer, binding

@@ -6,7 +6,6 @@ one that fails because the chain itself breaks a rule waits for news, since aski
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -24,11 +23,10 @@ from chain.wording import plural
 from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
-from odfd.datasets.visibility import Mark
 from odfd.errors import sole_faults
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.mirror_state import FOUND, Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
@@ -43,91 +41,6 @@ AGAIN: Final = Backoff(first=1.0, most=ROUND_SECONDS)
 """Before a failed pass is tried again."""
 NEWCOMERS_SECONDS: Final = 2.0
 """Newcomers are asked for what is lacking this often at most: strangers come and go as often as they like."""
-
-
-class SchedulerState(enum.Enum):
-    SYNCING = "syncing"
-    CURRENT = "current"
-    WAITING = "waiting"
-    STALLED = "stalled"
-    """Peers failed; it is tried again."""
-    REFUSED = "refused"
-    """What the network offers breaks a rule."""
-    FAILED = "failed"
-    """Our own disk or engine."""
-    PAUSED = "paused"
-    """Until a person resumes it."""
-
-
-_SETTLED: Final = frozenset({SchedulerState.CURRENT, SchedulerState.REFUSED, SchedulerState.FAILED})
-
-
-class Mirror(msgspec.Struct):
-    """One mirror at work; its fields are for people to look at."""
-
-    spec: MirrorSpec
-    state: SchedulerState = SchedulerState.WAITING
-    message: str = ""
-    fault: Fault | None = None
-    """Why it is REFUSED or FAILED."""
-    tally: MirrorProgress = msgspec.field(default_factory=MirrorProgress)
-    asked: int = 0
-    """Peers that served it when it was found to be current."""
-    passes: int = 0
-    """That have ended."""
-    passing: bool = False
-    """Whether one is under way; most find nothing to do and change no state."""
-    wanting: bool = False
-    """Whether blocks were lacking after the last pass."""
-    withheld: bool = False
-    """Whether nobody gave them for a day."""
-    fresh: int = 1
-    """The pass that looked at the spec as it is now."""
-    is_for_newcomers: bool = False
-    """Whether it was poked for nothing else."""
-    poked: trio.Event = msgspec.field(default_factory=trio.Event)
-    turned: trio.Event = msgspec.field(default_factory=trio.Event)
-    """Set when the pass under way, or the next one, has ended; then there is another."""
-    ended: trio.Event = msgspec.field(default_factory=trio.Event)
-    """Set when nobody works on it any more."""
-    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
-
-    @property
-    def is_unasked(self) -> bool:
-        """Whether all that is known is here, but no peer was connected that could know more."""
-        return self.state is SchedulerState.CURRENT and not self.asked
-
-    @property
-    def lacks_peers(self) -> bool:
-        """Whether a newly connected peer may have what no peer gave so far."""
-        return self.is_unasked or self.state not in _SETTLED
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether waiting longer would bring nothing but news of others."""
-        return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
-
-
-class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a mirror is passed on."""
-
-    private: bool | None = None
-    """As a person said; ``None``: nobody did."""
-    held: bool = False
-    """Whether the dataset was here before."""
-
-    def mark(self, spec: MirrorSpec) -> Mark:
-        """Returns a new mirror's visibility: what a network offers is public there.
-
-        A web server may be within reach of few, and what is here already came from a folder or was made here.
-        """
-        private = (self.held or spec.is_from_web) if self.private is None else self.private
-        private = private or bool(spec.peers)
-        return Mark.PRIVATE if private else Mark.MIRRORED
-
-
-FOUND: Final = MirrorVisibility()
-"""What nobody said anything of, and what was not here."""
 
 
 class MirrorScheduler:

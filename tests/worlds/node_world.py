@@ -31,7 +31,7 @@ from chain.statements.tree import is_consistent
 from config import model
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
-from odfd.mirrors.scheduler import Mirror
+from odfd.mirrors.mirror_state import Mirror
 from odfd.network.membership import KIND as NETWORK
 from odfd.network.membership import Network
 from odfd.node.assembly import assembly_of

@@ -39,7 +39,8 @@ from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
-from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
+from odfd.mirrors.mirror_state import SchedulerState
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting

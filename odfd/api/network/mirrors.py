@@ -22,9 +22,10 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
-from odfd.mirrors.scheduler import Mirror, MirrorScheduler, MirrorVisibility, SchedulerState
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.membership import Membership
 from odfd.network.peer_names import find_peer, peer_named
 from odfd.runtime.tasks import Report, TaskBoard, outside

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain.errors import NotFound, Refused
-from odfd.mirrors.scheduler import SchedulerState
+from odfd.mirrors.mirror_state import SchedulerState
 
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 

@@ -15,8 +15,8 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
 from odfd.control import wire
+from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.mirrors.scheduler import SchedulerState
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

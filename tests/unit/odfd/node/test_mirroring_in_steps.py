@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import NotFound, Refused
 from odfd.mirrors import sinks, steps
-from odfd.mirrors.scheduler import SchedulerState
+from odfd.mirrors.mirror_state import SchedulerState
 from worlds.eventually import PATIENCE
 
 DAYS = 9

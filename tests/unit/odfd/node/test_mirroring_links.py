@@ -16,8 +16,8 @@ from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.references import references_to
 from odfd.mirrors import object_fetcher, steps
+from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.mirrors.scheduler import SchedulerState
 from odfd.trust.ledger.log import Ledger
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, schema, slice_at

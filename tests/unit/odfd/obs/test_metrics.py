@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engines.contract import RowCounts
 from odfd.control import wire
-from odfd.mirrors.scheduler import SchedulerState
+from odfd.mirrors.mirror_state import SchedulerState
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import EVENT_KINDS, Event, EventLog
 from odfd.obs.exposition import MAX_SERIES, exposition
