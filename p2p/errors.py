@@ -9,7 +9,7 @@ from chain.errors import Environment, Invalid, Refused, Remote
 
 
 class PeerFault(Remote):
-    """A fault laid at one peer's door. ``peer`` is its id in base58, or empty while nobody is known yet."""
+    """A fault attributed to a peer. ``peer`` is its id in base58, or empty before it is known."""
 
     def __init__(self, peer: str, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
         super().__init__(f"peer {peer}: {message}" if peer else message, rule=rule, hint=hint, place=place)

@@ -14,7 +14,7 @@ BURST: Final = 1.0
 
 
 class Pace:
-    """``rate`` in bytes a second; 0: no cap. It may be set anew at any time: what has gone is paid for as it was."""
+    """Caps ``rate`` in bytes a second; 0: no cap. A change at any time leaves earlier charges unchanged."""
 
     def __init__(self, rate: int = 0) -> None:
         self.rate = rate

@@ -30,7 +30,7 @@ class MetadataBlock(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """A block with its identity. ``raw`` is stored, hashed, signed and forwarded as received, never made anew."""
+    """A block with its identity. ``raw`` is stored, hashed, signed and forwarded as received, never encoded again."""
 
     raw: bytes
     hash: Multihash

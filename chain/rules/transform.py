@@ -275,7 +275,7 @@ class _InputContinues(_InputRule):
 
 
 class InputBlocksContinue(_InputContinues):
-    """An input goes on from where the transaction before left it, and from nothing at first."""
+    """An input continues from the position of the transaction before, the first from the beginning."""
 
     name = "input-prev-block"
     clause = "ExecuteTransformInput.prevBlockHash"

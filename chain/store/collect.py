@@ -58,7 +58,7 @@ def collect(
     dry_run: bool = False,
     freed: Callable[[Multihash, int], None] = lambda _name, _size: None,
 ) -> Collected:
-    """Frees what nothing needs. ``freed`` is told of each object, and in a dry run of each that would be freed.
+    """Frees what nothing needs. ``freed`` is called for each object, in a dry run for each that would be freed.
 
     Raises Environment when a block is damaged: what it names cannot be told, so nothing is freed until it is mended.
     """

@@ -1,4 +1,4 @@
-"""Decides what becomes of a transaction that is proposed for a shard, whoever else proposes one: compare-and-append.
+"""Decides the outcome of a transaction proposed for a shard under concurrency: compare-and-append.
 
 A shard is a chain and its ``upper``, a time in whole milliseconds: no transaction of an earlier time will ever follow.
 Many writers may propose the transaction of one time. The first is taken; the others are compared with it, so that a

@@ -77,7 +77,7 @@ def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
 
 
 def check_open(step: FetchStep) -> None:
-    """Raises Refused for a source that not everybody can fetch alike."""
+    """Raises Refused for a source that is not equally open to all validators."""
     if not isinstance(step, FetchUrl) or not step.url.startswith(("http://", "https://")):
         raise Refused("its source is no web page", rule="source-not-open", hint="nobody else can fetch it")
     if any(header.name.casefold() in CREDENTIALS for header in step.headers or ()):

@@ -66,7 +66,7 @@ class DataRetention:
                 Holdings(connection).count_blocks(dataset)
 
     def give_way(self, spec: MirrorSpec, needed: int) -> bool:
-        """Let go of data of mirrors of a lower priority than this spec's, if that frees so many bytes; else of none."""
+        """Deletes data of mirrors of a lower priority than this spec's, if that frees so many bytes; else nothing."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
             lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]

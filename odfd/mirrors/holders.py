@@ -172,7 +172,7 @@ class Holders:
         return None
 
     async def news(self, dataset: DatasetId) -> None:
-        """Ask all for statements on a dataset, which are then heard of like any others: gossip may have been lost.
+        """Requests statements on a dataset from all peers, since gossip may have been lost.
 
         Once all have answered that gave what proved true before, the others have a moment more.
         """

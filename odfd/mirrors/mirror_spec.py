@@ -61,7 +61,7 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_from_web(self) -> bool:
-        """Whether a web server gives it, which not everybody may reach."""
+        """Whether a web server serves the dataset, which may be out of reach for other nodes."""
         return self.via is not None and self.via.startswith(("http://", "https://"))
 
     def check(self) -> None:

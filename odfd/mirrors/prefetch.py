@@ -31,7 +31,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Prefetch:
-    """One way of ``size`` blocks. ``run`` fetches, in a task of its own; whoever keeps takes ``next``, and tells."""
+    """Fetches ``size`` blocks ahead. ``run`` fetches, in a task of its own; the consumer calls ``next``."""
 
     def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:
         self._fetch = fetch

@@ -179,7 +179,7 @@ class PartialObject:
         self._hash = hashlib.sha3_256()
 
     def close(self) -> None:
-        """Let go of the file; what came stays for the next try."""
+        """Closes the file; received bytes stay for the next attempt."""
         self._file.close()
 
 

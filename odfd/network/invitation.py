@@ -1,4 +1,4 @@
-"""Makes and reads invitations: a line of text by which a stranger joins a network.
+"""Encodes and decodes invitations: a line of text by which a new node joins a network.
 
 A line is ``odf:`` and, in base64url without padding, a version byte, the inviter's Ed25519 signature, and a payload in
 canonical JSON. It names the network, peers to meet first, and the key whose policies hold there. It gives no rights:

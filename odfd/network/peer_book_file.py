@@ -21,7 +21,7 @@ MAX_FILE: Final = 16 << 20
 
 
 def recall(book: PeerBook, path: Path, now: float, logger: Logger) -> None:
-    """Add to ``book`` what ``path`` holds. Whatever is wrong with the file is logged, and nothing is added."""
+    """Adds the entries of ``path`` to ``book``. Logs any fault of the file, and then adds nothing."""
     try:
         if not path.exists():
             return

@@ -1,4 +1,4 @@
-"""Says whose statements are of interest here, and limits how many are taken: of each signer, and of all strangers.
+"""Decides which signers' statements are of interest, and limits them: for each signer, and for all unknown ones.
 
 What is of interest is kept by the ledger: datasets that are held or to be mirrored, and words of this node's own keys.
 Everything else stays in memory (``odfd.network.unheld_statements``). A signer who may speak of a dataset, as its writer

@@ -180,7 +180,7 @@ MAX_OF_ONE: Final = 64
 
 
 class EarlyStatements:
-    """A bounded store of waiting statements. The oldest of whoever sent most make room."""
+    """A bounded store of waiting statements. Evicts the oldest of the sender with the most."""
 
     def __init__(self) -> None:
         self._by_envelope: OrderedDict[bytes, tuple[DatasetId, PeerId]] = OrderedDict()

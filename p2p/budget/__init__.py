@@ -1,1 +1,1 @@
-"""Limits what strangers cost this node: keys are free, so addresses are charged too. Pure: time is an argument."""
+"""Limits the costs that unknown peers cause: keys are free, so addresses are charged too. Pure: time is an argument."""

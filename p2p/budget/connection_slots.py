@@ -39,7 +39,7 @@ class ConnectionSlot(NamedTuple):
 
 
 class ConnectionSlots:
-    """The places of one host. ``chosen`` and ``publishers`` are set by whoever knows which peers a person chose."""
+    """The connection slots of one host. ``chosen`` and ``publishers`` are set from outside, by a person's choice."""
 
     def __init__(self, most: int) -> None:
         reserved = most // RESERVED
@@ -68,7 +68,7 @@ class ConnectionSlots:
             del self._given[place.party.peer]
 
     def take(self, party: Party, *, dialled: bool) -> Party | None:
-        """Give a new connection a place. Who must leave for it; itself where it has a place over nobody."""
+        """Gives a new connection a slot. Returns the connection to close for it, itself if none may be displaced."""
         place = ConnectionSlot(party, dialled)
         leaving = self._leaving(place)
         if leaving is not party:

@@ -30,7 +30,7 @@ class Unfinished(Generic[K]):
         return self._sum
 
     def note(self, holder: K, block: str, amount: int) -> K | None:
-        """``holder`` has so many bytes unfinished now. Who must let go, which may be itself; usually nobody."""
+        """Records the unfinished bytes of ``holder``. Returns the holder to evict, possibly itself; usually none."""
         self._sum += amount - self._held.get(holder, ("", 0))[1]
         if amount:
             self._held[holder] = (block, amount)

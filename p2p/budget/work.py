@@ -1,4 +1,4 @@
-"""Divides the time of a core among peers, at four levels: connection, key, address prefix, and all strangers together.
+"""Divides the time of a core among peers, at four levels: connection, key, address prefix, and all unknown peers.
 
 A key costs nothing, an address something, a block of addresses more: so a stranger is charged at all levels, and what
 one block of addresses takes is bounded whatever number of keys it shows. Peers that a person chose (its own, listed

@@ -70,7 +70,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Discovery:
-    """The discovery of one node. Without a ``key`` it listens and asks, and nobody hears of us."""
+    """The discovery of one node. Without a ``key`` it listens and queries, and announces nothing."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Discovery:
         return self.directory.of(peer, self._now()) is not None
 
     async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
-        """How many presences were new. Raises PeerFault; one that does not speak the protocol knows of nobody.
+        """Queries a peer; returns the number of new presences, 0 without the protocol. Raises PeerFault.
 
         A peer that was asked as often as it allows is left alone.
         """
@@ -279,7 +279,7 @@ class Discovery:
         return self._rng.choice(strangers) if strangers else None
 
     def addresses(self, presence: Presence) -> list[str]:
-        """Returns the addresses in a stranger's presence that may be dialled."""
+        """Returns the addresses in an untrusted presence that may be dialled."""
         allows = self.allows()
         found = map(parse_address, presence.addresses)
         return [f"{one}/p2p/{presence.peer}" for one in found if one.ip is None or allows(one.ip)]

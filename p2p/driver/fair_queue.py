@@ -18,7 +18,7 @@ class _Waiter:
 
 
 class FairTurns:
-    """One turn at a time. Whoever waits does so in the lane of its sender, among those of its block of addresses."""
+    """Grants one turn at a time. Waiters queue in their sender's lane, among those of its block of addresses."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._lanes = Lanes[PeerId, _Waiter](most, most_bytes)

@@ -120,7 +120,7 @@ class FramedStream:
         await self._stream.aclose()
 
     async def reset(self) -> None:
-        """Let go at once, also while being cancelled."""
+        """Resets at once, also while being cancelled."""
         self._unfinished.coming.leave(self)
         with trio.CancelScope(shield=True), trio.move_on_after(1.0):
             await self._stream.reset()

@@ -86,7 +86,7 @@ class KnownAnswers:
 
 
 class RoundScope:
-    """Decides what rounds of anti-entropy cover: all that the peer keeps or, once that is costly, what is wanted.
+    """Decides the scope of anti-entropy rounds: all that the peer keeps or, once that is costly, only what is needed.
 
     Wide rounds, over all, tell of datasets that nobody wants here yet. What they cost grows with the network, so their
     bytes are so many, of all peers together. Once these are used up, rounds go over datasets of interest alone, until

@@ -89,7 +89,7 @@ class HostPort(Protocol):
         """Reserves room for peers that a person chose, their addresses, and publishers of mirrored datasets."""
 
     async def next_change(self) -> ConnectionChange:
-        """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""
+        """Waits for the next change. Changes are lost if not fetched in time; ``peers`` is authoritative."""
 
     async def join(self, topic: str, validator: Validator) -> None:
         """Take part in a gossip topic. ``validator`` judges what comes before it is passed on."""

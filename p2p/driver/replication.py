@@ -221,7 +221,7 @@ class ReplicationDriver:
         return self._discovery.addresses_of(peers)
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        """Returns the connected peers that claim to serve each of ``datasets``, unchecked. Nobody checked it."""
+        """Returns the connected peers that claim to serve each of ``datasets``, unchecked."""
         return self._discovery.serving(datasets)
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:

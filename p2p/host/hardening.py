@@ -95,7 +95,7 @@ def dial_without_delay() -> None:
 
 
 def quiet_library() -> None:
-    """Silences the library's log of errors that strangers can provoke; our own log has what matters."""
+    """Silences the library's log of errors that peers can provoke; our own log has what matters."""
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
 
 
@@ -126,7 +126,7 @@ class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
 
 
 class NoAutoConnector(AutoConnector):  # type: ignore[misc]
-    """Disables automatic dialling. The library's dials every peer it has ever heard of, and no watermark stops it."""
+    """Disables automatic dialling: the library dials every known peer, without a limit by watermarks."""
 
     async def maybe_connect(self) -> None:
         return

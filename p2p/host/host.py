@@ -136,7 +136,7 @@ class Host:
         self._swarm.slots.gave(peer, amount)
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        """These and no others are peers that a person chose: strangers take none of their room.
+        """Sets the peers that a person chose; other peers cannot take their slots.
 
         ``addresses``: where these and ``publishers`` of mirrored datasets are, as far as they are IP addresses.
         """
@@ -332,8 +332,7 @@ async def open_host(
     announce: Sequence[str] = (),
     traffic: Traffic | None = None,
 ) -> AsyncIterator[Host]:
-    """A running host. ``announce`` is told to others in place of where it listens: behind a NAT. ``traffic`` counts
-    its bytes.
+    """Runs a host. ``announce`` replaces the announced listen addresses, behind a NAT. ``traffic`` counts its bytes.
 
     Raises BadAddress and AddressInUse before its block is entered.
     """

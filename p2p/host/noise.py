@@ -185,7 +185,7 @@ def computes_aes(cpuinfo: str) -> bool:
 
 @cache
 def offered() -> Sequence[Suite]:
-    """The best first. A machine that does not say what it has offers what everybody has."""
+    """Lists the ciphers, best first; a machine of unknown capabilities offers the common one."""
     try:
         cpuinfo = _CPUINFO.read_text(errors="replace")
     except OSError:

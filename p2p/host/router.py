@@ -126,7 +126,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
             await self._emit_idontwant_for_message(name, topics)
 
     def tell(self, peers: Iterable[Any], message: Any) -> None:
-        """Send a message to these alone, as far as they gossip; their neighbours do not hear that we have it."""
+        """Sends a message only to these gossip peers; their neighbours are not notified that we have it."""
         rpc = rpc_pb2.RPC(publish=[message])
         for peer in peers:
             if peer in self.pubsub.peers:

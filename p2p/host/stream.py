@@ -87,7 +87,7 @@ class Stream(trio.abc.HalfCloseableStream):
             return data
 
     async def send_eof(self) -> None:
-        """No more bytes from us; receiving goes on."""
+        """Closes the sending side; receiving continues."""
         with self._sending:
             self._check_open()
             await trio.lowlevel.checkpoint()

@@ -73,7 +73,7 @@ class Circuit:
 
 
 class Relay:
-    """The reservations and circuits of one node. ``chosen`` is set by whoever knows which peers a person chose."""
+    """The reservations and circuits of one node. The caller sets ``chosen``, the peers that a person chose."""
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits

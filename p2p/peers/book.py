@@ -80,7 +80,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry in a snapshot: what outlives the process. Clocks that start anew with it do not."""
+    """An entry in a snapshot: what outlives the process, without its clocks."""
 
     peer: PeerId
     addresses: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class PeerBook:
         return len(self._entries)
 
     def get(self, peer: PeerId) -> Entry:
-        """The entry, or a stranger's."""
+        """Returns the entry, or that of an unknown peer."""
         return self._entries.get(peer) or Entry(peer=peer)
 
     def learn(self, peer: PeerId, addresses: Sequence[str], *, bootstrap: bool = False) -> None:

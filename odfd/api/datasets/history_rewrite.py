@@ -74,7 +74,7 @@ class HistoryRewriteService:
         self._changed = changed
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
-        """Result: RewriteResult. Refused for a dataset of somebody else."""
+        """Rewrites the history. Result: RewriteResult. Refused for a dataset of another owner."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)
         work = partial(self._work, entry, request)
         return task_ref(self._board.submit(_TASK[request.action], entry.name, work))

@@ -146,8 +146,7 @@ class DatasetService:
     async def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
-        """Newest first, below sequence number ``before``; of these events only, if any are named. ``epoch``: of what is
-        kept of a former one, in place of the chain."""
+        """Lists blocks, newest first, below ``before``, of these events only; ``epoch``: those of a former epoch."""
         return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:

@@ -1,4 +1,4 @@
-"""Finds datasets of others by words, and tells what their publishers say of them before anybody mirrors them.
+"""Finds datasets of other nodes by words, and shows their publishers' descriptions before a mirror is added.
 
 Ranked by what counts here and never by the publisher's word: how far a dataset may be relied on, how many peers serve
 it, then how well its card fits the words.

@@ -17,7 +17,7 @@ from odfd.state.directory import StateDirectory
 
 
 class HistoryService:
-    """The API service for the log of resources. It is asked by version, so that nothing is told twice or left out."""
+    """The API service for the log of resources. Reads are by version, so that each event is read exactly once."""
 
     def __init__(self, home: StateDirectory, context: Context, declarations: DeclarationService) -> None:
         self._home = home

@@ -34,7 +34,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class AuthorityService:
-    """The authorities of a node's datasets, as the API shows and changes them. ``announce`` is told of new versions."""
+    """The API service for the authorities of a node's datasets. ``announce`` is called with new versions."""
 
     def __init__(
         self,

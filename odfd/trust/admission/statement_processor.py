@@ -108,7 +108,7 @@ class _WordStore(Protocol):
 
 
 class StatementProcessor:
-    """The processing of one statement in one transaction: ``judge`` needs one that reads, ``hear`` one that writes."""
+    """The processing of one statement in one transaction: ``judge`` needs a read transaction, ``hear`` a write one."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
         self._db = connection

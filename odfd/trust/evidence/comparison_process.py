@@ -35,7 +35,7 @@ _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS":
 
 
 async def compare_in_process(published: Path, computed: Path) -> RowDifference:
-    """The first differences. Never fails on what the files hold: what cannot be compared is told as such."""
+    """Returns the first differences. Never fails on file contents: reports what cannot be compared."""
     argv = [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(published), str(computed)]
     done: subprocess.CompletedProcess[bytes] | None = None
     with trio.move_on_after(PATIENCE):

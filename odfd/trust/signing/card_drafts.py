@@ -1,4 +1,4 @@
-"""Decides when the card of a dataset is signed anew, and cuts it to the size that a card may have. Pure.
+"""Decides when the card of a dataset is signed again, and cuts it to the size limit of a card. Pure.
 
 What people read of a dataset changes seldom, and is told within a minute. How much there is changes with each commit,
 and is told once an hour: whoever follows the dataset has its heads. Spec: docs/spec/trust.md#cards.

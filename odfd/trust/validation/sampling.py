@@ -80,7 +80,7 @@ class CostBudget:
         return min(due)[1] if due else None
 
     def isolate(self, dataset: DatasetId, publisher: KeyDid) -> None:
-        """A step exceeded the budget in the engine that everybody uses."""
+        """Isolates a dataset's steps after one exceeded the budget in the shared engine."""
         self._apart[dataset] = publisher
 
     def exceeded(self, dataset: DatasetId, publisher: KeyDid, step: int, now: Instant) -> Pause:

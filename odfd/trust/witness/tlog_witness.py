@@ -32,7 +32,7 @@ _STATUS: Final = {ConsistencyResult.SMALLER: 400, ConsistencyResult.UNPROVEN: 42
 
 
 class TlogWitness:
-    """The public witness of one node. ``attended`` are the datasets in force; ``cosigned`` is told of what is new."""
+    """The public witness of one node. ``attended``: datasets in force; ``cosigned`` is called for cosignatures."""
 
     def __init__(
         self,
