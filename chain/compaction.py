@@ -127,12 +127,7 @@ def remade(state: ChainState, events: Iterable[MetadataEvent], system_time: Inst
             checkpoint = state.checkpoint.physical_hash if state.checkpoint else None
             event = msgspec.structs.replace(event, prev_checkpoint=checkpoint, prev_offset=state.last_offset)
         block = encode_block(
-            MetadataBlock(
-                system_time=system_time,
-                prev_block_hash=state.head,
-                sequence_number=state.size,
-                event=event,
-            )
+            MetadataBlock(system_time=system_time, prev_block_hash=state.head, sequence_number=state.size, event=event)
         )
         for broken in check_block(state, block, as_author=False):
             raise Invalid(

@@ -161,11 +161,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
         if self.unreadable and not isinstance(block.event, UnknownEvent):
             changes["unreadable"] = self.unreadable - {type(block.event).__name__}
         return msgspec.structs.replace(
-            self,
-            head=block.hash,
-            sequence_number=block.sequence_number,
-            system_time=block.system_time,
-            **changes,
+            self, head=block.hash, sequence_number=block.sequence_number, system_time=block.system_time, **changes
         )
 
     def _changes(self, block: Block) -> dict[str, object]:

@@ -128,8 +128,7 @@ class Http:
 @dataclass(frozen=True, slots=True)
 class Metrics:
     listen: tuple[str, ...] = setting(
-        (),
-        "where /metrics, /livez and /readyz are, on this machine alone, like 127.0.0.1:9464; an empty list: nowhere",
+        (), "where /metrics, /livez and /readyz are, on this machine alone, like 127.0.0.1:9464; an empty list: nowhere"
     )
 
 
@@ -142,9 +141,7 @@ class Engine:
     )
     idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
     isolation: str = setting(
-        "shared",
-        "whether datasets share one engine process or each has its own",
-        choices=("shared", "dataset"),
+        "shared", "whether datasets share one engine process or each has its own", choices=("shared", "dataset")
     )
     max_processes: int = setting(4, "at once, where each dataset has its own; each may take its heap", low=1, high=1024)
     start_seconds: float = setting(
@@ -182,14 +179,12 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Flight:
     listen: tuple[str, ...] = setting(
-        (),
-        "for Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine need TLS and tokens",
+        (), "for Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine need TLS and tokens"
     )
     certificate: str = setting("", "file of the certificates for TLS, PEM; empty: no TLS")
     key: str = setting("", "file of the certificate's private key, PEM")
     tokens: str = setting(
-        "",
-        "file of its owner alone, NAME TOKEN a line: they read what odfctl sql reads; others what is published",
+        "", "file of its owner alone, NAME TOKEN a line: they read what odfctl sql reads; others what is published"
     )
     connections: int = setting(64, "at once", low=1, high=4096)
 
@@ -215,10 +210,7 @@ class Ingest:
     )
     fetch_seconds: float = setting(14_400.0, "of one file, from the question to its last byte", unit="s", low=0.1)
     settle_seconds: float = setting(
-        1.0,
-        "that a file of a folder, or at file://, has to be left alone before it is taken",
-        unit="s",
-        low=0,
+        1.0, "that a file of a folder, or at file://, has to be left alone before it is taken", unit="s", low=0
     )
     settle_closed_seconds: float = setting(
         0.05, "the same of a file that no program has open for writing, where the system can tell", unit="s", low=0

@@ -246,9 +246,7 @@ def _fault(error: Any, address: str) -> Fault:
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             fault: Fault = LimitExceeded(
-                "the engine did not finish in time",
-                rule=DEADLINE,
-                hint="raise the engine's deadline, or do less",
+                "the engine did not finish in time", rule=DEADLINE, hint="raise the engine's deadline, or do less"
             )
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             fault = LimitExceeded(f"over a limit of the engine: {said}", rule="engine-limit")

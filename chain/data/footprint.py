@@ -276,9 +276,7 @@ def _longest(raw: BinaryIO, chunk: Chunk) -> int:
 
 def _malformed(chunk: Chunk, what: str) -> Invalid:
     return Invalid(
-        f"not a readable Parquet file: column {chunk.path!r} {what}",
-        rule="slice-parquet",
-        hint="fetch it again",
+        f"not a readable Parquet file: column {chunk.path!r} {what}", rule="slice-parquet", hint="fetch it again"
     )
 
 

@@ -65,13 +65,7 @@ def implicit(dataset: DatasetId) -> Rights:
     """Version 0: only the key that is the dataset's id may write."""
     key = dataset_key(dataset)
     return Rights(
-        dataset=dataset,
-        version=0,
-        sid=None,
-        seed=None,
-        threshold=1,
-        roots=frozenset({key}),
-        writers={key: None},
+        dataset=dataset, version=0, sid=None, seed=None, threshold=1, roots=frozenset({key}), writers={key: None}
     )
 
 

@@ -169,10 +169,7 @@ class Tree:
         split = _split(count)
         if old <= split:
             return [*self._subproof(old, start, start + split, whole=whole), self._range(start + split, stop)]
-        return [
-            *self._subproof(old - split, start + split, stop, whole=False),
-            self._range(start, start + split),
-        ]
+        return [*self._subproof(old - split, start + split, stop, whole=False), self._range(start, start + split)]
 
 
 def _split(count: int) -> int:

@@ -61,10 +61,7 @@ class QueryProcess:
         self._inputs, self._temporary = home / "in", home / "tmp"
         for folder in (self._inputs, self._temporary):
             folder.mkdir(mode=0o700, parents=True)
-        mounts = (
-            Mount(self._inputs, _INSIDE / "in"),
-            Mount(self._temporary, _INSIDE / "tmp", writable=True),
-        )
+        mounts = (Mount(self._inputs, _INSIDE / "in"), Mount(self._temporary, _INSIDE / "tmp", writable=True))
         self._seen, temporary = (choice.sandbox.seen(mount) for mount in mounts)
         self._seen_temporary = temporary
         self._process: ConfinedProcess = start(

@@ -81,11 +81,7 @@ def engine_filter(machine: str) -> list[Instruction]:
         raise Environment(
             f"no system call filter for {machine}", rule="seccomp-machine", hint=f"known: {', '.join(ARCHITECTURES)}"
         )
-    program = [
-        _load(ARCH_AT),
-        *_when(ARCHITECTURES[machine], [], otherwise=[_return(KILL)]),
-        _load(NUMBER_AT),
-    ]
+    program = [_load(ARCH_AT), *_when(ARCHITECTURES[machine], [], otherwise=[_return(KILL)]), _load(NUMBER_AT)]
     if machine == "x86_64":
         program += [Instruction(JUMP_AT_LEAST, 0, 1, X32_BIT), _deny(errno.ENOSYS)]
     program += _when(_SOCKET[machine], _only_families())
@@ -150,9 +146,4 @@ def _only_families() -> list[Instruction]:
 
 
 def _no_namespaces() -> list[Instruction]:
-    return [
-        _load(ARGUMENT_0_AT),
-        Instruction(JUMP_ANY_BIT, 0, 1, NAMESPACES),
-        _deny(errno.EPERM),
-        _return(ALLOW),
-    ]
+    return [_load(ARGUMENT_0_AT), Instruction(JUMP_ANY_BIT, 0, 1, NAMESPACES), _deny(errno.EPERM), _return(ALLOW)]

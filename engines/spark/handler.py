@@ -73,10 +73,7 @@ class SparkHandler:
     """Implements ``engines.service.Handler``. Safe to use from several threads."""
 
     def __init__(
-        self,
-        spark: SparkSession | Jvm,
-        identity: Callable[[], EngineIdentity],
-        disk: DiskWatch | None = None,
+        self, spark: SparkSession | Jvm, identity: Callable[[], EngineIdentity], disk: DiskWatch | None = None
     ) -> None:
         """``spark``: a session that the caller keeps alive, or what starts one anew when its JVM has ended."""
         self._source = spark

@@ -85,12 +85,7 @@ class ChainRepair:
     """The repair of chains in one store."""
 
     def __init__(
-        self,
-        database: Database,
-        chains: SqliteChains,
-        objects: DiskObjects,
-        replication: Replication,
-        holders: Holders,
+        self, database: Database, chains: SqliteChains, objects: DiskObjects, replication: Replication, holders: Holders
     ) -> None:
         self._database = database
         self._chains = chains

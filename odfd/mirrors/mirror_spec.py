@@ -114,7 +114,4 @@ def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | Non
     spec = of(resources, dataset)
     if spec is None:
         return None, None
-    return (
-        parse_expression(spec.use) if spec.use else None,
-        parse_expression(spec.serve) if spec.serve else None,
-    )
+    return (parse_expression(spec.use) if spec.use else None, parse_expression(spec.serve) if spec.serve else None)

@@ -319,12 +319,7 @@ class ObjectFetcher:
             here.set()
 
     async def _fetch(
-        self,
-        peers: Sequence[PeerId],
-        name: Multihash,
-        size: int,
-        pace: Pace | None = None,
-        patience: float = math.inf,
+        self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None = None, patience: float = math.inf
     ) -> None:
         """``patience``: seconds in which something of it must come. Raises Remote."""
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)

@@ -86,12 +86,7 @@ class _Walk:
     """From a head backwards, through what is here and what comes."""
 
     def __init__(
-        self,
-        head: Multihash,
-        first: int,
-        folder: Path,
-        known: Callable[[Multihash], bytes | None],
-        take: Take,
+        self, head: Multihash, first: int, folder: Path, known: Callable[[Multihash], bytes | None], take: Take
     ) -> None:
         self._next: Multihash | None = head
         self._number: int | None = None

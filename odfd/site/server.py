@@ -21,8 +21,7 @@ from p2p.budget.work import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION, WorkB
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""
 SHARES: Final = WorkShares(
-    host=Rate(per_second=0.25 * SECOND, burst=2.0 * SECOND),
-    prefix=Rate(per_second=0.35 * SECOND, burst=3.0 * SECOND),
+    host=Rate(per_second=0.25 * SECOND, burst=2.0 * SECOND), prefix=Rate(per_second=0.35 * SECOND, burst=3.0 * SECOND)
 )
 """Of a core, for visitors: one reads 250 files or twelve packs a second for as long as it likes."""
 PAID_WITHIN: Final = 10.0

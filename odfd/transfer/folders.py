@@ -29,14 +29,7 @@ from chain.rules.check import ChainChecker
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
 from chain.store.files import disk, make_folder
-from chain.store.layout import (
-    PARTS,
-    DirectoryChain,
-    DirectoryObjects,
-    DirectoryWriter,
-    block_names,
-    read_head,
-)
+from chain.store.layout import PARTS, DirectoryChain, DirectoryObjects, DirectoryWriter, block_names, read_head
 from chain.store.objects import staged_in
 from chain.wording import plural
 from odfd.transfer.named import NamedObjects
@@ -277,9 +270,7 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     difference = found.describe(place, "the node")
     if found.relation is Relation.BEHIND:
         raise Conflict(
-            difference,
-            rule="import-behind",
-            hint="there is nothing to import; export to bring the folder up to date",
+            difference, rule="import-behind", hint="there is nothing to import; export to bring the folder up to date"
         )
     raise Conflict(
         difference,

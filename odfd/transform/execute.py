@@ -18,13 +18,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.operations import NO_RECORDS, Operations
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid, NotFound
-from chain.model.events import (
-    Checkpoint,
-    DataSlice,
-    ExecuteTransform,
-    MetadataEvent,
-    OffsetInterval,
-)
+from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success

@@ -197,12 +197,7 @@ class PublicationService:
             if delegation is not None:
                 await publisher.put(dataset, delegation)
             became = Published(
-                root=f"/ipfs/{done.root}",
-                name=done.name,
-                head=str(done.head),
-                blocks=done.size,
-                at=now,
-                signed=signed,
+                root=f"/ipfs/{done.root}", name=done.name, head=str(done.head), blocks=done.size, at=now, signed=signed
             )
             kept = KeptPublication(PublicationSpec(standing=standing, delegation=delegation), became)
             await trio.to_thread.run_sync(self._keep, dataset, kept)

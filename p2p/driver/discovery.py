@@ -31,13 +31,7 @@ from p2p.peers.book import FLOOD, GARBAGE
 from p2p.peers.directory import Directory, Reach
 from p2p.ports import Judgement, Library, PeerId, Verdict
 from p2p.wire import presence as wire
-from p2p.wire.limits import (
-    MAX_PEERS_ANSWER,
-    MAX_PEERS_ASK,
-    MAX_PRESENCE_ADDRESSES,
-    MAX_PRESENCES,
-    MAX_TAGS,
-)
+from p2p.wire.limits import MAX_PEERS_ANSWER, MAX_PEERS_ASK, MAX_PRESENCE_ADDRESSES, MAX_PRESENCES, MAX_TAGS
 from p2p.wire.presence import PeersAsk, Presence
 
 SOUGHT: Final = 8

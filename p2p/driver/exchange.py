@@ -195,12 +195,7 @@ class Exchanges(Generic[Reply]):
     """Outgoing exchanges of one protocol: at most one for each peer, opened at the first question."""
 
     def __init__(
-        self,
-        host: HostPort,
-        standing: PeerPenalties,
-        reach: Reach,
-        protocol: str,
-        decode: Callable[[bytes], Reply],
+        self, host: HostPort, standing: PeerPenalties, reach: Reach, protocol: str, decode: Callable[[bytes], Reply]
     ) -> None:
         self._host = host
         self._standing = standing

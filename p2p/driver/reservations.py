@@ -21,16 +21,7 @@ from p2p.host.messages import read_message
 from p2p.ip import anywhere
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
-from p2p.wire.circuit import (
-    HOP,
-    MAX_MESSAGE,
-    HopKind,
-    HopMessage,
-    Status,
-    check_voucher,
-    decode_hop,
-    encode_hop,
-)
+from p2p.wire.circuit import HOP, MAX_MESSAGE, HopKind, HopMessage, Status, check_voucher, decode_hop, encode_hop
 
 MOST_USED: Final = 3
 """Relays at a time: one may fail, and one be far away."""

@@ -108,9 +108,7 @@ class PeerBook:
         self._put(msgspec.structs.replace(entry, addresses=merged, bootstrap=entry.bootstrap or bootstrap))
 
     def connected(self, peer: PeerId, wall: int) -> None:
-        self._put(
-            msgspec.structs.replace(self.get(peer), connected=True, last_seen=wall, failures=0, dial_after=0.0),
-        )
+        self._put(msgspec.structs.replace(self.get(peer), connected=True, last_seen=wall, failures=0, dial_after=0.0))
 
     def disconnected(self, peer: PeerId, wall: int) -> None:
         self._put(msgspec.structs.replace(self.get(peer), connected=False, last_seen=wall))

@@ -72,11 +72,7 @@ def decode_range(body: bytes) -> BlockRange:
             hint=f"at most {MAX_RANGE_BLOCKS} blocks and {MAX_RANGE_BYTES} bytes at a time",
         )
     return BlockRange(
-        request=request,
-        dataset=DatasetId.from_bytes(did),
-        start=start,
-        max_blocks=max_blocks,
-        max_bytes=max_bytes,
+        request=request, dataset=DatasetId.from_bytes(did), start=start, max_blocks=max_blocks, max_bytes=max_bytes
     )
 
 

@@ -90,12 +90,7 @@ def tag_of(dataset: DatasetId) -> int:
 
 def encode(presence: Presence) -> bytes:
     head = _HEAD.pack(
-        VERSION,
-        presence.key,
-        presence.issued,
-        presence.lifetime,
-        MORE if presence.more else 0,
-        len(presence.addresses),
+        VERSION, presence.key, presence.issued, presence.lifetime, MORE if presence.more else 0, len(presence.addresses)
     )
     texts = [address.encode() for address in presence.addresses]
     addresses = b"".join(bytes([len(text)]) + text for text in texts)

@@ -21,14 +21,7 @@ from chain.errors import Invalid
 from chain.instant import from_millis
 from chain.model.changelog import says_changelog
 from chain.model.events import OffsetInterval
-from engines.contract import (
-    DerivationNeeded,
-    MigrateOutcome,
-    MigrateRequest,
-    Success,
-    TransformInput,
-    TransformRequest,
-)
+from engines.contract import DerivationNeeded, MigrateOutcome, MigrateRequest, Success, TransformInput, TransformRequest
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
@@ -116,11 +109,7 @@ class _Handover:
             start = request.next_offset
             interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
         g = state.checkpoint.g
-        return Success(
-            new_offset_interval=interval,
-            new_watermark=None if g is None else from_millis(g),
-            schema=told,
-        )
+        return Success(new_offset_interval=interval, new_watermark=None if g is None else from_millis(g), schema=told)
 
     def _former(self, old: Classification, table: TableShape, state: State, since: int | None) -> pa.Table | None:
         """All that the old table says. Of windows that are closed for good its state has nothing any more."""

@@ -47,15 +47,7 @@ from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
 from engines.spark.execution.running_aggregates import run_over_history, unchanged
 from engines.spark.execution.scans import scanned, united
-from engines.spark.execution.tables import (
-    FIRST,
-    NO_SCANS,
-    WRITTEN,
-    Scans,
-    TableInput,
-    accumulate,
-    reevaluate,
-)
+from engines.spark.execution.tables import FIRST, NO_SCANS, WRITTEN, Scans, TableInput, accumulate, reevaluate
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.output.sorted_runs import is_large, write_in_runs

@@ -50,11 +50,7 @@ _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"Obj\x01", "Avro", "say `read: {kind: Avro}`"),
     (b"%PDF-", "a PDF", "find the table that it was made of"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an .xls table", "say `read: {kind: Spreadsheet}`"),
-    (
-        b"SQLite format 3\x00",
-        "an SQLite database",
-        "say `read: {kind: Sqlite}`, or kind: GeoPackage",
-    ),
+    (b"SQLite format 3\x00", "an SQLite database", "say `read: {kind: Sqlite}`, or kind: GeoPackage"),
     (b"\xff\xfe\x00\x00", "UTF-32 text", "say `encoding: utf-32` in the read step"),
     (b"\x00\x00\xfe\xff", "UTF-32 text", "say `encoding: utf-32` in the read step"),
     (b"\xff\xfe", "UTF-16 text", "say `encoding: utf-16` in the read step"),

@@ -24,15 +24,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine, quarantine_of
-from chain.model.source import (
-    ReadCsv,
-    ReadGeoJson,
-    ReadJson,
-    ReadNdGeoJson,
-    ReadNdJson,
-    ReadParquet,
-    ReadStep,
-)
+from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.bad_records import too_many
 from engines.spark.ingest.csv_head import BOM, read_head

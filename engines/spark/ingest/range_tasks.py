@@ -39,13 +39,7 @@ from engines.spark.ingest.text_columns import (
 )
 
 ANSWER: Final = pa.schema(
-    [
-        ("task", pa.int64()),
-        ("rows", pa.int64()),
-        ("bad", pa.int64()),
-        ("unknown", pa.binary()),
-        ("fault", pa.binary()),
-    ]
+    [("task", pa.int64()), ("rows", pa.int64()), ("bad", pa.int64()), ("unknown", pa.binary()), ("fault", pa.binary())]
 )
 """What a task gives back to the driver."""
 _READ: Final = 1 << 20

@@ -108,10 +108,7 @@ def check_present(batch: pa.Table, origin: Origin) -> None:
     if times.null_count:
         places = places_of(origin, batch, lambda some: pc.is_null(some.column(origin.column)))
         raise Invalid(
-            f"{rows_have(times.null_count)} no event time",
-            rule=NO_EVENT_TIME.rule,
-            hint=_FILL,
-            place=", ".join(places),
+            f"{rows_have(times.null_count)} no event time", rule=NO_EVENT_TIME.rule, hint=_FILL, place=", ".join(places)
         )
 
 

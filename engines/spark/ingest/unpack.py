@@ -133,9 +133,7 @@ class UnpackFaults:
         if isinstance(error, _BROKEN):
             why = (str(error).splitlines() or ["it ends early"])[0]
             raise Invalid(
-                f"{self._name} is not whole {self._kind}: {why}",
-                rule="unpack",
-                hint="is the whole file there?",
+                f"{self._name} is not whole {self._kind}: {why}", rule="unpack", hint="is the whole file there?"
             ) from error
 
 

@@ -240,8 +240,7 @@ class _Tracing:
         pairs = self.catalyst.analysed(pairs)
         keys = [*columns, _lineage(left), column(left, _UNIQUE)]
         return self.catalyst.project(
-            [*columns, self.catalyst.read(LINEAGE)],
-            self.catalyst.aggregate(keys, [*columns, lineage], pairs),
+            [*columns, self.catalyst.read(LINEAGE)], self.catalyst.aggregate(keys, [*columns, lineage], pairs)
         )
 
     def _window(self, plan: Any, wanted: Attributes) -> Any:

@@ -111,10 +111,7 @@ def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
     """Returns all settings of a session, including those of this machine. Raises EngineLost for a heap like ``2gb``."""
     heap_bytes(heap)
     settings = {name: value for name, value, _ in (*MEANING, *SPREAD, *CONFINEMENT)}
-    return settings | {
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.memory": heap,
-    }
+    return settings | {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.driver.memory": heap}
 
 
 def heap_bytes(heap: str) -> int:

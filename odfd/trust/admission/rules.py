@@ -21,14 +21,7 @@ from chain.instant import Instant
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.card import Card
 from chain.statements.envelope import Signed, sid
-from chain.statements.statement import (
-    Attestation,
-    Authority,
-    HeadStatement,
-    PolicyStatement,
-    Word,
-    encode,
-)
+from chain.statements.statement import Attestation, Authority, HeadStatement, PolicyStatement, Word, encode
 from chain.wording import plural
 from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
 from odfd.trust.policy.policy_merge import check_rules

@@ -153,11 +153,7 @@ class BundleStore:
         refuted = frozenset(self._refuted([name for name, _, _ in found]))
         return [
             StoredBundle(
-                name=name,
-                dataset=_accused(path),
-                size=state.st_size,
-                at=state.st_mtime_ns,
-                refuted=name in refuted,
+                name=name, dataset=_accused(path), size=state.st_size, at=state.st_mtime_ns, refuted=name in refuted
             )
             for name, path, state in found
         ]

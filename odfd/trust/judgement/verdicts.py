@@ -272,10 +272,7 @@ class ReachAssessment(msgspec.Struct, frozen=True):
 
 
 def reach(
-    expression: Expression,
-    extent: ChainExtent,
-    steps: Sequence[int],
-    decide: Callable[[int], Decision],
+    expression: Expression, extent: ChainExtent, steps: Sequence[int], decide: Callable[[int], Decision]
 ) -> ReachAssessment:
     """The largest r such that each block below r meets the purpose's expression.
 

@@ -21,14 +21,7 @@ from chain.statements import statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed, unseal
 from chain.statements.proof import Proof
-from chain.statements.statement import (
-    ATTESTATION,
-    AUTHORITY,
-    HEAD,
-    Attestation,
-    Authority,
-    HeadStatement,
-)
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, Attestation, Authority, HeadStatement
 from chain.statements.tree import Frontier
 from odfd.trust.ledger import hash_links, tables
 from odfd.trust.ledger.kinds import PROOF, SAID

@@ -36,9 +36,7 @@ AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), _RE
 WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), _REPAIR)
 MET: Final = Sealed("trust_met", ("dataset", "rung", "at"), _RESTORE)
 OBSERVED: Final = Sealed(
-    "trust_observed",
-    ("dataset", "observer", "block", "sequence", "at", "result", "sid", "heard", "envelope"),
-    _REPAIR,
+    "trust_observed", ("dataset", "observer", "block", "sequence", "at", "result", "sid", "heard", "envelope"), _REPAIR
 )
 RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envelope"), _RESTORE)
 CARDS: Final = Sealed(
