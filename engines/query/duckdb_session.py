@@ -141,6 +141,23 @@ class QuerySession:
                 raise Refused("a file cannot hold its columns as they are", rule="query-fold")
         return int(rows)
 
+    def save_answer(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int], path: Path) -> int:
+        """Writes the rows of a statement to a new Parquet file. Returns their number. Raises as ``run``."""
+        import pyarrow.parquet as pq  # most processes answer without it
+
+        reader, rows = self.run(prepared, views, places, None), 0
+        with self.translated_faults(prepared, views, places):
+            try:
+                with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:
+                    for batch in reader:
+                        writer.write_batch(batch)
+                        rows += batch.num_rows
+            except OSError as error:
+                raise Refused(
+                    f"the answer is not written: {error}", rule="query-answer", hint="ask for less"
+                ) from error
+        return rows
+
     def translated_faults(
         self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
     ) -> _translated_faults:

@@ -134,6 +134,16 @@ class QueryProcess:
                     return saved
         raise self._lost()
 
+    async def save_answer(self, views: Sequence[SliceView], places: Sequence[int], file: str, most: int) -> Saved:
+        """Writes the answer of the statement to a Parquet file that it sees. Raises as ``execute`` does."""
+        wanted = Execute(views=tuple(views), places=tuple(places), answer=file, save_bytes=most)
+        async with aclosing(self.execute(wanted)) as frames:
+            async for kind, whole in frames:
+                if kind == END:
+                    saved: Saved = _decoded(whole, Saved)
+                    return saved
+        raise self._lost()
+
     async def stop(self) -> None:
         """Stops the process. Cannot be cancelled."""
         with trio.CancelScope(shield=True):

@@ -89,6 +89,8 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     rows: RowSelection = ALL_ROWS
     saves: tuple[str, ...] = ()
     """Write the views to these files, instead of answering; the end says the statement as another engine reads it."""
+    answer: str = ""
+    """With ``save_bytes``: write the rows of the statement to this file instead."""
     save_bytes: int = 0
     """That a file may have."""
 

@@ -129,6 +129,10 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     wanted = _request(requests, Execute)
     if wanted.save_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
+        if wanted.answer:
+            rows = answering.save_answer(prepared, wanted.views, wanted.places, Path(wanted.answer))
+            out.write(frame(END, msgspec.json.encode({"rows": rows, "statement": ""})))
+            return
         views = zip(wanted.saves, wanted.views, strict=True)
         end = {"rows": sum(answering.save(view, Path(path)) for path, view in views if path)}
         statement = over_views(prepared, wanted.views, wanted.places)

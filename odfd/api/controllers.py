@@ -11,11 +11,12 @@ from typing import Final
 
 import trio
 
-from chain.errors import Environment, NotFound, Remote
+from chain.errors import Environment, Fault, NotFound, Remote
 from chain.ids import DatasetId
 from chain.wording import plural
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
+from odfd.api.queries.projections import ProjectionState, ProjectionTables
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.trust.service import TrustService
@@ -24,6 +25,7 @@ from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.queries.projections import TableRecord
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.references import dids_of
 from odfd.resources.sets import SecretSealer, binding
@@ -33,7 +35,9 @@ from odfd.workers.reconciler import Controller, ObservedState
 from odfd.workers.webhook_deliveries import FAILING
 from odfd.workers.webhooks import WebhookWorker
 
-SILENT: Final = ("Network", "SecretSet", "Validator")
+FOLLOWERS: Final = ("Projection",)
+"""Types that are looked at again when a dataset that they refer to changes."""
+SILENT: Final = ("Network", "Projection", "SecretSet", "Validator")
 """Types of which no event tells that they are as declared no longer."""
 
 
@@ -41,16 +45,17 @@ def controllers_of(
     home: StateDirectory,
     services: tuple[DatasetViews, DeclarationService, FlowService],
     mirrors: MirrorScheduler,
-    others: tuple[NetworkService, TrustService, WebhookWorker],
+    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables],
 ) -> Mapping[str, Controller]:
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
-    (views, declarations, flows), (networks, trust, webhooks) = services, others
+    (views, declarations, flows), (networks, trust, webhooks, projections) = services, others
     found: dict[str, Controller] = {
         "Dataset": DatasetController(home, views),
         "Flow": FlowController(flows),
         "Mirror": MirrorController(mirrors),
         "Network": NetworkController(networks),
         "Peer": AsDeclared(),
+        "Projection": ProjectionController(projections),
         "Repository": AsDeclared(),
         "Validator": ValidatorController(trust),
         "VariableSet": SetController(declarations),
@@ -223,6 +228,45 @@ class WebhookController(AsDeclared):
 
     async def finalize(self, resource: DeclaredResource) -> None:
         await self._webhooks.remove(resource)
+
+
+class ProjectionController(AsDeclared):
+    """Keeps the table of a projection, and reports how far it is behind its inputs."""
+
+    conditions: Collection[str] = ("Table",)
+
+    def __init__(self, tables: ProjectionTables) -> None:
+        self._tables = tables
+        self._faults: dict[str, Fault] = {}
+        """Of computations, until they are reported: what stands is reported beside them."""
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        fault = self._faults.pop(resource.id, None)
+        state = await trio.to_thread.run_sync(self._tables.state, resource)
+        told = {} if state.record is None else {"Table": _table_condition(state, state.record)}
+        if state.is_current or fault is not None:
+            return ObservedState(told=told, fault=fault)
+        return ObservedState(told=told, steps=("compute the table",), is_drift=False)
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        try:
+            await self._tables.compute(resource)
+        except Fault as fault:
+            self._faults[resource.id] = fault
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        self._faults.pop(resource.id, None)
+        await trio.to_thread.run_sync(self._tables.remove, resource)
+
+
+def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionValue:
+    inputs = [
+        {"name": each.name, "did": each.dataset, "head": {"hash": each.block, "sequenceNumber": each.size - 1}}
+        for each in record.inputs
+    ]
+    value = {"rows": record.rows, "bytes": record.size, "lag": state.lag, "inputs": inputs}
+    behind = f", {plural(state.lag, 'block')} behind" if state.lag else ""
+    return ConditionValue(value=value, message=f"{plural(record.rows, 'row')}{behind}")
 
 
 class SetController(AsDeclared):

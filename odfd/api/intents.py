@@ -79,7 +79,7 @@ def _check_same(planned: PlannedResource) -> None:
             raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
 
 
-PRUNED: Final = ("VariableSet", "SecretSet", "WebhookTarget", "Flow")
+PRUNED: Final = ("VariableSet", "SecretSet", "WebhookTarget", "Projection", "Flow")
 
 
 class Pruning:

@@ -199,6 +199,22 @@ def _elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def told(row: wire.ResourceView, part: str) -> str:
+        conditions = row.status.get("conditions", {})
+        table = next((each["value"] for key, each in conditions.items() if key.endswith("/Table")), None)
+        return formatting.NOTHING if table is None else formatting.count(table[part])
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("ROWS", lambda row: told(row, "rows"), right=True),
+        TableColumn("LAG", lambda row: told(row, "lag"), right=True),
+        TableColumn("PHASE", phase_text),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -304,6 +320,9 @@ SECRET_SET: Final = Kind(
 )
 VARIABLE: Final = Kind("variable", ("variables",), "/resources/variable", _name, _elements, wire.ResourceView)
 SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elements, wire.ResourceView)
+PROJECTION: Final = Kind(
+    "projection", ("projections", "proj"), "/resources/projection", _name, _projections, wire.ResourceView
+)
 REPOSITORY: Final = Kind(
     "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
 )
@@ -314,10 +333,11 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
-    REPOSITORY, WEBHOOK, RESOURCE,
+    REPOSITORY, PROJECTION, WEBHOOK, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
-    DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY, WEBHOOK,
+    DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
+    PROJECTION, WEBHOOK,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 

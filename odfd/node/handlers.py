@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 
-from odfd.api.controllers import SILENT, controllers_of
+from odfd.api.controllers import FOLLOWERS, SILENT, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
@@ -68,7 +68,7 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
-    others = (networks, judging, parts.webhooks)
+    others = (networks, judging, parts.webhooks, parts.projections)
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = RunningParts(
@@ -116,6 +116,7 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     """Give the reconciler what it acts by, and tell it of what may have changed."""
     reconciler = parts.reconciler
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
+    reconciler.followers = FOLLOWERS
     declarations.applied = reconciler.loop.poke
     parts.flows.ran = partial(reconciler.touch, "Flow")
 

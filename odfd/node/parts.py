@@ -190,7 +190,8 @@ class NodeParts:
         )
         planner = Planner(home, self.views.dataset, self.evaluator)
         reading = (self.readers, self.engine), self.damage, self.library.size
-        self.queries, self.public_queries = queries_of(home, planner, *reading, self.settings, self.context)
+        made = queries_of(home, planner, *reading, self.settings, self.context)
+        self.queries, self.public_queries, self.projections = made
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Who is talked to, where others find what is published, and what goes out by itself."""

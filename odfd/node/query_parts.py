@@ -15,6 +15,7 @@ from engines.query.reader import QueryProcesses
 from odfd.api.queries.answer_proofs import Signer
 from odfd.api.queries.engine_queries import EngineQueries
 from odfd.api.queries.fold_cache import FoldCache
+from odfd.api.queries.projections import ProjectionTables
 from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
@@ -37,8 +38,8 @@ def queries_of(
     served: Callable[[DatasetId], int],
     settings: Settings,
     context: Context,
-) -> tuple[QueryService, PublicQueries]:
-    """Makes both services, which share processes, known slices, and folds."""
+) -> tuple[QueryService, PublicQueries, ProjectionTables]:
+    """Makes the services, which share processes, known slices, and folds."""
 
     def failed(dataset: DatasetId, fault: Fault) -> None:
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
@@ -52,7 +53,10 @@ def queries_of(
     queries = QueryService(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )
-    return queries, PublicQueries(home, queries, served, processes.limits.most, proves=settings.http.prove)
+    projections = ProjectionTables(home, queries, context.clock, settings.query.temporary_mib << 20)
+    planner.projection = projections.named
+    public = PublicQueries(home, queries, served, processes.limits.most, proves=settings.http.prove)
+    return queries, public, projections
 
 
 def flight_of(

@@ -37,6 +37,7 @@ class QueryInputs:
         """Returns the views with paths for the process. Raises ObjectDamaged, NotFound, Environment."""
         files = await trio.to_thread.run_sync(lambda: self.sound(views))
         files |= {_name(planned): planned.fold.path for planned in views if planned.fold is not None}
+        files |= {planned.table.path.name: planned.table.path for planned in views if planned.table is not None}
         await trio.to_thread.run_sync(lambda: process.link(files))
         return tuple(_placed(planned, process) for planned in views)
 
@@ -69,5 +70,7 @@ def _name(planned: PlannedView) -> str:
 
 def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
     files = tuple(process.seen(str(each.slice.physical_hash)) for each in planned.slices)
+    if planned.table is not None:
+        files = (process.seen(planned.table.path.name),)
     earlier = None if planned.fold is None else process.seen(_name(planned))
     return msgspec.structs.replace(planned.view, files=files, earlier=earlier)

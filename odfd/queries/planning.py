@@ -7,13 +7,14 @@ length but for the list of slices. Nothing is executed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Conflict, Fault, Invalid, NotFound
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.source import primary_key, traits
@@ -36,6 +37,27 @@ from odfd.trust.policy.policy import parse_expression
 
 CURRENT: Final = "current"
 """In front of a dataset's name: what holds of its log."""
+PROJECTION: Final = "projection"
+"""In front of a projection's name: its table."""
+
+
+class KeptInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input of a projection, as far as it was read."""
+
+    name: str
+    """As it was called then."""
+    dataset: DatasetId
+    cut: Cut
+
+
+class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of a projection: a Parquet file, and what it was computed from."""
+
+    name: str
+    path: Path
+    schema: bytes
+    """Arrow IPC of its columns."""
+    inputs: tuple[KeptInput, ...]
 
 
 class PlannedView(msgspec.Struct, frozen=True):
@@ -47,6 +69,8 @@ class PlannedView(msgspec.Struct, frozen=True):
     cut: Cut
     fold: KeptFold | None = None
     """What held before the slices."""
+    table: KeptTable | None = None
+    """Read instead of slices; ``dataset`` and ``cut`` are of its first input."""
 
 
 class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +110,8 @@ class Planner:
     ) -> None:
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists = SliceLists()
+        self.projection: Callable[[str], KeptTable | None] = _no_projection
+        """The table of a Projection by its name; given by whoever keeps them. Called in worker threads."""
 
     def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
         """Raises NotFound, Invalid, Refused."""
@@ -96,6 +122,10 @@ class Planner:
         standings: dict[str, wire.ReadStanding] = {}
         remarks: list[str] = []
         for table in tables:
+            if (kept := self._kept(table, request, asker)) is not None:
+                planned.append(self._kept_view(f"odfd {len(planned)}", kept, standings, remarks))
+                places.append(len(planned) - 1)
+                continue
             entry, current, limit = self._resolve(table, asker)
             clauses = _said(table.clauses)
             key = (entry.id, current, clauses, limit)
@@ -122,6 +152,34 @@ class Planner:
             pins=tuple(pins.values()), standing=weakest(shown), standings=shown, remarks=tuple(dict.fromkeys(remarks))
         )
         return QueryPlan(views=planned, places=places, head=head)
+
+    def _kept(self, table: TableNamed, request: wire.QueryRequest, asker: Asker) -> KeptTable | None:
+        """The table of a Projection that is named; ``None``: a dataset is. Raises Refused."""
+        if len(table.path) < 2 or table.path[0].lower() != PROJECTION or asker.served is not None or asker.bound:
+            return None
+        kept = self.projection(".".join(table.path[1:]))
+        asked = {"proven": request.prove, "pinned": bool(request.pins), "cut by policy": bool(request.require)}
+        asked["cut in time"] = bool(table.clauses)
+        if kept is not None and (refused := [word for word, is_asked in asked.items() if is_asked]):
+            raise Refused(
+                f"the table of a projection is not {refused[0]}", rule="query-projection", place=table.place,
+                hint="ask the datasets that it is made of: odfctl get projection NAME -o manifest",
+            )  # fmt: skip
+        return kept
+
+    def _kept_view(
+        self, name: str, kept: KeptTable, standings: dict[str, wire.ReadStanding], remarks: list[str]
+    ) -> PlannedView:
+        """A view of a projection's table. Its data is relied on as far as that of its inputs."""
+        with self._home.catalog() as catalog:
+            entries = [(each, catalog.find(each.dataset)) for each in kept.inputs]
+        for each, entry in entries:
+            if entry is not None and entry.name not in standings:
+                standings[entry.name] = standing_of(self._shown(entry), each.cut.size)
+        made_of = ", ".join(f"{each.name} to block #{each.cut.size - 1}" for each in kept.inputs)
+        remarks.append(f"{PROJECTION}.{kept.name} was computed from {made_of}")
+        first = kept.inputs[0]
+        return PlannedView(SliceView(name=name, files=(), schema=kept.schema), first.dataset, (), first.cut, table=kept)
 
     def _resolve(self, table: TableNamed, asker: Asker) -> tuple[DatasetEntry, bool, int | None]:
         """Resolves a dataset, whether it is folded, and its readable blocks. Raises NotFound, with the remedy."""
@@ -220,6 +278,11 @@ class Planner:
             until=cut.until,
         )
         return PlannedView(view, entry.id, slices, cut)
+
+
+def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
+    """Where no projections are kept."""
+    return None
 
 
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:

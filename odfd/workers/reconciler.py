@@ -54,6 +54,8 @@ Named: TypeAlias = tuple[str, str]
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
     """The state that a controller found."""
 
+    is_drift: bool = True
+    """Whether a need of steps, where nobody declared anything anew, is a departure from what was declared."""
     steps: tuple[str, ...] = ()
     """What is to be done until all is as declared; empty: it is."""
     told: Mapping[str, ConditionValue] = {}
@@ -90,6 +92,8 @@ class Reconciler:
         """By type; given by whoever has the operations of the API."""
         self.silent: Collection[str] = ()
         """Types that are looked at now and then, because no event tells what becomes of them."""
+        self.followers: Collection[str] = ()
+        """Types that are looked at when a dataset that they refer to changes."""
         self.adopt: Callable[[], None] = _nothing
         """Takes over what came by other ways; given by the same."""
         self._home = home
@@ -178,6 +182,7 @@ class Reconciler:
                 for type_, name in sorted(heard)
                 if (each := store.named(type_, name) or store.with_did(name)) is not None
             ]
+            found += [src for each in found for src in self._following(store, each)]
             while events := store.events(cursor, PAGE):
                 cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
@@ -188,6 +193,11 @@ class Reconciler:
                 found += [src for each in deleted for src in store.referrers(each.id)]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
         return cursor, found, gone
+
+    def _following(self, store: DeclaredStore, resource_id: str) -> Sequence[str]:
+        """Returns those that follow what a heard event is about."""
+        referrers = [store.get(each) for each in store.referrers(resource_id)]
+        return [each.id for each in referrers if each is not None and each.type in self.followers]
 
     async def _finalize(self, gone: DeclaredResource) -> None:
         controller = self.controllers.get(gone.type)
@@ -348,7 +358,7 @@ def _waiting(resource: DeclaredResource, seen: ObservedState, now: Instant) -> S
     """The steps after which it waits. What was as declared, and is so no longer though nobody declared it anew, has
     the condition ``Drift`` until its steps are done.
     """
-    if not seen.steps or not _is_at_rest(resource):
+    if not seen.steps or not seen.is_drift or not _is_at_rest(resource):
         return pending(resource.status)
     return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 

@@ -22,6 +22,7 @@ from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.api.queries.engine_queries import STATEMENT, EngineQueries
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
+from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan
 
@@ -96,6 +97,27 @@ class QueryService:
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
 
+    async def keep(
+        self, request: wire.QueryRequest, asker: Asker, target: Path, most: int
+    ) -> tuple[QueryPlan, int, str]:
+        """Writes an answer to the new file ``target``, as Parquet. Returns what was read, rows, and the SHA-256.
+
+        ``most``: bytes of the file. Raises as ``answer`` does, and Refused for a larger answer.
+        """
+        seconds = self._processes.limits.seconds
+        async with self._processes.one() as process:
+            with trio.move_on_after(seconds):
+                _, plan = await self._planned(process, (request, asker, ALL_ROWS))
+                with self._inputs.held(plan.views):
+                    views = await self._inputs.show(plan.views, process)
+                    path, seen = process.made("answer")
+                    rows = (await process.save_answer(views, plan.places, seen, most)).rows
+                    content = await trio.to_thread.run_sync(copied, path, target, most)
+                    return plan, rows, content
+        raise LimitExceeded(
+            f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
+        )
+
     async def slices(self, request: wire.QueryRequest, give: GiveFiles) -> None:
         """Descriptors of the files that the one table of a query is read from: it is all of a log at a cut.
 
@@ -103,7 +125,7 @@ class QueryService:
         """
         async with self._processes.one() as process:
             _, plan = await self._planned(process, (request, OWNER, ALL_ROWS))
-        if len(plan.views) != 1 or plan.views[0].view.is_computed:
+        if len(plan.views) != 1 or plan.views[0].view.is_computed or plan.views[0].table is not None:
             raise Refused("that is no log as it lies in its slices", rule="query-slices", hint="ask for its rows")
         (planned,) = plan.views
         with self._inputs.held(plan.views):

@@ -19,6 +19,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, FlowSpec, flow_of
+from odfd.queries.projections import ProjectionSpec, check_projection
 from odfd.repositories.manifest import RepositorySpec, check_repository
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
@@ -175,6 +176,8 @@ class _Reading:
             check_secrets(draft)
         elif draft.type.spec is RepositorySpec:
             check_repository(draft)
+        elif draft.type.spec is ProjectionSpec:
+            check_projection(draft)
         elif draft.type.spec is WebhookTargetSpec:
             check_target(draft)
         elif draft.type.name in ORDER:

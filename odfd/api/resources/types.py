@@ -15,6 +15,7 @@ from odfd.api.resources import intent_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
+from odfd.queries import projections
 from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
@@ -110,6 +111,23 @@ spec:
   secret: SecretSet:sensors#signing
 """,
     ),
+    _ODF(
+        name="Projection", context="dataset", plural="projections", aliases=("proj",),
+        about="A table that is kept of what a query over datasets answers, and computed again when they change; it is "
+        "read as projection.NAME.",
+        spec=projections.ProjectionSpec,
+        example="""\
+$schema: Projection
+headers:
+  name: warmest
+spec:
+  inputs:
+  - datasetRef: sensors
+  project:
+    kind: Sql
+    query: SELECT max(celsius) AS celsius FROM sensors
+""",
+    ),
     _OWN(
         name="Mirror", context="net", plural="mirrors",
         about="A dataset of others that is held here, verified as it comes.",
@@ -188,11 +206,6 @@ spec:
     _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
-    ),
-    _ODF(
-        name="Projection", context="dataset", plural="projections",
-        about="A table kept of the folded state of datasets.",
-        instead="odfctl sql over current.NAME answers the same; a Derivative keeps it",
     ),
     _ODF(
         name="Task", context="flow", plural="tasks", about="Work that is to be done once.",

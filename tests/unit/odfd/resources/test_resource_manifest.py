@@ -244,7 +244,7 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type", "unknown-field"),
     "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.flow": ("unknown-field", "unknown-field"),
-    "source-polling-url.proj-latest": ("type-without-effect",),
+    "source-polling-url.proj-latest": ("engine-unavailable",),
     "source-polling-url.source": ("type-without-effect",),
     "source-push-http.flow": ("unknown-kind", "unknown-field", "unknown-field"),
     "source-push-http.source": ("type-without-effect",),

@@ -1,0 +1,125 @@
+"""Computes the tables of Projections, and says how far each is behind the datasets that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from chain.data.parquet import open_slice
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from chain.instant import Instant
+from odfd.api.queries.service import QueryService
+from odfd.control import wire
+from odfd.queries.planning import Asker, Bound, KeptTable
+from odfd.queries.projections import (
+    TYPE,
+    ProjectionSpec,
+    ProjectionStore,
+    RecordedInput,
+    TableRecord,
+    fingerprint,
+    spec_of,
+)
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import reference_key
+from odfd.resources.status import UNRESOLVED
+from odfd.runtime.clock import Clock
+from odfd.state.directory import PROJECTIONS, StateDirectory
+
+
+class ProjectionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of a projection, beside its inputs as they are."""
+
+    record: TableRecord | None
+    inputs: Sequence[RecordedInput]
+    is_current: bool
+
+    @property
+    def lag(self) -> int:
+        """Blocks of the inputs that the table does not have."""
+        held = {} if self.record is None else {each.dataset: each.size for each in self.record.inputs}
+        return sum(max(0, each.size - held.get(each.dataset, 0)) for each in self.inputs)
+
+
+class ProjectionTables:
+    """The tables of one node. ``most``: bytes of one."""
+
+    def __init__(self, home: StateDirectory, queries: QueryService, clock: Clock, most: int) -> None:
+        self._home, self._queries, self._clock, self._most = home, queries, clock, most
+        self._store = ProjectionStore(home.folder(PROJECTIONS))
+
+    def named(self, name: str) -> KeptTable | None:
+        """The table of a projection by its name. Blocking."""
+        with self._home.database.read() as connection:
+            found = DeclaredStore(connection).named(TYPE, name)
+        return None if found is None else self._store.table(found.id, found.name)
+
+    def state(self, resource: DeclaredResource) -> ProjectionState:
+        """Blocking. Raises NotFound for an input that is not here, or has no blocks."""
+        spec = spec_of(resource.spec)
+        inputs = [each for each, _ in self._inputs(resource, spec)]
+        record = self._store.find(resource.id)
+        is_current = (
+            record is not None
+            and record.spec == fingerprint(resource.spec)
+            and [(each.dataset, each.block) for each in record.inputs]
+            == [(each.dataset, each.block) for each in inputs]
+        )
+        return ProjectionState(record=record, inputs=inputs, is_current=is_current)
+
+    async def compute(self, resource: DeclaredResource) -> None:
+        """Computes the table anew, from its inputs as they are. Raises Fault."""
+        spec = spec_of(resource.spec)
+        inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
+        bound = {name.lower(): Bound(DatasetId.parse(each.dataset)) for each, names in inputs for name in names}
+        request = wire.QueryRequest(sql=spec.project.query)
+        part = self._store.part(resource.id)
+        try:
+            plan, rows, content = await self._queries.keep(request, Asker(bound=bound), part, self._most)
+            read = {str(each.dataset): each.cut for each in plan.views}
+            recorded = [
+                each
+                if (cut := read.get(each.dataset)) is None
+                else msgspec.structs.replace(each, size=cut.size, block=str(cut.block))
+                for each, _ in inputs
+            ]
+
+            def keep() -> None:
+                with open_slice(part) as found:
+                    schema = found.schema.remove_metadata().serialize().to_pybytes()
+                record = TableRecord(
+                    spec=fingerprint(resource.spec), inputs=tuple(recorded), schema=schema, rows=rows,
+                    size=part.stat().st_size, content=content, at=Instant(self._clock.now()),
+                )  # fmt: skip
+                self._store.keep(resource.id, part, record)
+
+            await trio.to_thread.run_sync(keep)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def remove(self, resource: DeclaredResource) -> None:
+        """Blocking."""
+        self._store.remove(resource.id)
+
+    def _inputs(
+        self, resource: DeclaredResource, spec: ProjectionSpec
+    ) -> Sequence[tuple[RecordedInput, tuple[str, ...]]]:
+        """Each with its head, and the names that the query may call it by. Raises NotFound."""
+        found = []
+        for each in spec.inputs:
+            held = resource.references.get(reference_key(each.dataset_ref, "Dataset"))
+            with self._home.catalog() as catalog:
+                entry = None
+                if held is not None and held.did is not None:
+                    entry = catalog.find(DatasetId.parse(held.did))
+            head = None if entry is None else self._home.chains.chain(entry.id).head()
+            if entry is None or head is None:
+                text = f"no dataset {each.dataset_ref[:120]!r} here"
+                raise NotFound(text, rule=UNRESOLVED, hint="it is computed when the dataset comes")
+            names = (each.name,) if each.alias is not None else (each.name, entry.name)
+            recorded = RecordedInput(name=entry.name, dataset=str(entry.id), size=head.size, block=str(head.hash))
+            found.append((recorded, names))
+        return found

@@ -1,0 +1,211 @@
+"""Defines Projections, and stores their tables: a query over datasets whose answer is kept and computed again.
+
+A table is a Parquet file with a record beside it, which says from what it was computed and the hash of the file. The
+record is replaced in one step after its file is durable, so that a reader sees one table or the next. Files that are
+damaged are not read: the table is computed again. Used from worker threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.errors import Environment, Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from odfd.queries.cuts import Cut
+from odfd.queries.planning import KeptInput, KeptTable
+from odfd.resources.declared import canonical
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
+
+TYPE: Final = "Projection"
+ENGINE: Final = "duckdb"
+MAX_INPUTS: Final = 64
+MAX_SQL: Final = 64 * 1024
+MAX_RECORD_BYTES: Final = 4 << 20
+_ALIAS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z", re.ASCII)
+_FILE: Final = ".parquet"
+_RECORD: Final = ".json"
+
+
+class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A dataset that a projection reads."""
+
+    dataset_ref: Annotated[
+        str, described("Its name, Dataset:NAME, did:odf:… or the id of its resource."), refers_to("Dataset")
+    ]
+    alias: Annotated[str, described("What the query calls it; its name.")] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the query calls it."""
+        return self.alias or self.dataset_ref.removeprefix("Dataset:")
+
+
+class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql"):
+    """The query of a projection."""
+
+    query: Annotated[str, described("One SELECT over the inputs; current.NAME is what holds of a changelog.")]
+    engine: Annotated[str, described(f"{ENGINE}, which answers odfctl sql too.")] | None = None
+
+
+class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that is kept of what a query over datasets answers."""
+
+    inputs: Annotated[tuple[ProjectionInput, ...], described("What the query reads, and nothing else.")]
+    project: Annotated[SqlProject, described("How the table is computed.")]
+
+
+def check_projection(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    spec: ProjectionSpec = draft.spec
+    if not 0 < len(spec.inputs) <= MAX_INPUTS:
+        draft.note("spec.inputs", f"{len(spec.inputs)} inputs", "projection-inputs", f"1 to {MAX_INPUTS}")
+    names = [each.name.casefold() for each in spec.inputs]
+    for number, each in enumerate(spec.inputs):
+        if names.count(each.name.casefold()) > 1:
+            text = f"{each.name} is the name of two inputs"
+            draft.note(f"spec.inputs[{number}]", text, "projection-inputs", "give one an alias")
+        if each.alias is not None and not _ALIAS.match(each.alias):
+            draft.note(
+                f"spec.inputs[{number}].alias", f"{each.alias[:60]!r} is no alias", "projection-alias", "like a_1"
+            )
+    if spec.project.engine not in (None, ENGINE):
+        text = f"projections are computed by {ENGINE}, and not by {spec.project.engine[:60]!r}"
+        hint = "write the query for it and leave engine out; a Derivative is computed by an engine of transforms"
+        draft.note("spec.project.engine", text, "engine-unavailable", hint)
+    if not spec.project.query.strip() or len(spec.project.query) > MAX_SQL:
+        draft.note(
+            "spec.project.query", "no query, or a very long one", "query-size", f"at most {MAX_SQL:,} characters"
+        )
+
+
+class RecordedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input in the record of a table."""
+
+    name: str
+    dataset: str
+    size: int
+    block: str
+
+
+class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a table."""
+
+    spec: str
+    """Of the declaration that it was computed for (``fingerprint``)."""
+    inputs: tuple[RecordedInput, ...]
+    schema: bytes
+    rows: int
+    size: int
+    content: str
+    """SHA-256 of its file."""
+    at: Instant
+    """When it was computed."""
+
+
+class ProjectionStore:
+    """The tables of one node, by the ids of their resources."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sound: dict[str, tuple[int, int, int]] = {}
+
+    def find(self, resource_id: str) -> TableRecord | None:
+        """The table as it was computed last; ``None``: there is none that can be read."""
+        try:
+            with (self.folder / f"{resource_id}{_RECORD}").open("rb") as file:
+                raw = file.read(MAX_RECORD_BYTES + 1)
+            record = msgspec.json.decode(raw, type=TableRecord) if len(raw) <= MAX_RECORD_BYTES else None
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return record if record is not None and self._is_sound(resource_id, record) else None
+
+    def table(self, resource_id: str, name: str) -> KeptTable | None:
+        """The same, for a query."""
+        record = self.find(resource_id)
+        if record is None or not record.inputs:
+            return None
+        inputs = tuple(
+            KeptInput(
+                name=each.name, dataset=DatasetId.parse(each.dataset),
+                cut=Cut(size=each.size, block=Multihash.parse(each.block)),
+            )
+            for each in record.inputs
+        )  # fmt: skip
+        return KeptTable(name=name, path=self._path(resource_id, record), schema=record.schema, inputs=inputs)
+
+    def part(self, resource_id: str) -> Path:
+        """Where the next table is written first."""
+        return self.folder / f"{resource_id}.{os.urandom(8).hex()}.part"
+
+    def keep(self, resource_id: str, part: Path, record: TableRecord) -> None:
+        """Puts a table in the place of the one before. Raises Environment."""
+        before = self.find(resource_id)
+        try:
+            _sync(part)
+            part.rename(self._path(resource_id, record))
+            said = part.with_suffix(".said")
+            said.write_bytes(msgspec.json.encode(record))
+            _sync(said)
+            said.rename(self.folder / f"{resource_id}{_RECORD}")
+            _sync(self.folder)
+        except OSError as error:
+            raise Environment(
+                f"cannot keep a table in {self.folder}: {error.strerror}", rule="projection-disk"
+            ) from error
+        stay = {self._path(resource_id, each).name for each in (before, record) if each is not None}
+        for path in list(self.folder.glob(f"{resource_id}.*")):
+            if path.suffix != _RECORD and path.name not in stay:  # a query may be about to read the one before
+                path.unlink(missing_ok=True)
+
+    def remove(self, resource_id: str) -> None:
+        """Removes all of a projection that is gone."""
+        for path in list(self.folder.glob(f"{resource_id}.*")):
+            path.unlink(missing_ok=True)
+
+    def _path(self, resource_id: str, record: TableRecord) -> Path:
+        return self.folder / f"{resource_id}.{record.content}{_FILE}"
+
+    def _is_sound(self, resource_id: str, record: TableRecord) -> bool:
+        """Hashes a file the first time, and when it is another."""
+        path = self._path(resource_id, record)
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            mark = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if self._sound.get(path.name) == mark:
+                return True
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == record.content:
+                    self._sound = {**self._sound, path.name: mark}
+                    return True
+        return False
+
+
+def fingerprint(spec: object) -> str:
+    """Tells declarations apart."""
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()
+
+
+def spec_of(value: object) -> ProjectionSpec:
+    """Reads a spec as it is kept. Raises Invalid."""
+    try:
+        return msgspec.convert(value, ProjectionSpec)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"not a projection: {error}", rule="manifest-type", hint="apply it again") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
