@@ -2,6 +2,6 @@
 
 from chain.rules.check import RULES, check_block
 from chain.rules.rule import Binds, Rule, Violation
-from chain.rules.snapshot import check_snapshot, normalise_snapshot
+from chain.rules.snapshot import check_snapshot
 
-__all__ = ["RULES", "Binds", "Rule", "Violation", "check_block", "check_snapshot", "normalise_snapshot"]
+__all__ = ["RULES", "Binds", "Rule", "Violation", "check_block", "check_snapshot"]

@@ -51,11 +51,6 @@ def check_snapshot(snapshot: DatasetSnapshot, *, changes: bool = False) -> list[
     return list(_faults(snapshot, changes=changes))
 
 
-def normalise_snapshot(snapshot: DatasetSnapshot) -> DatasetSnapshot:
-    """Writes out the shorthands of a snapshot: ``query`` as ``queries``, an input's alias as its reference."""
-    return msgspec.structs.replace(snapshot, metadata=tuple(normalise_event(each) for each in snapshot.metadata))
-
-
 def normalise_event(event: MetadataEvent) -> MetadataEvent:
     """One event with its shorthands written out."""
     match event:

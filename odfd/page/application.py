@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
@@ -17,10 +19,16 @@ import trio
 from chain.errors import Fault, Refused
 from odfd.control.tokens import Tokens
 from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
-from odfd.page.files import page_files
 from odfd.page.sessions import SESSION_SECONDS, PageSessions
 from odfd.runtime.http import Application, Message, Receive, Send
 
+FOLDER: Final = Path(__file__).with_name("static")
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 MAX_TOKEN_BODY: Final = 1024
 """Bytes of a request that brings a token."""
 KEY_HEADER: Final = b"x-odfd-key"
@@ -50,6 +58,22 @@ _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for ac
 _NO_SESSION: Final = Refused(
     "this browser has no session with the node", rule="page-session", hint="open the page anew: odfctl ui"
 )
+
+
+class PageFile(NamedTuple):
+    content: bytes
+    media_type: str
+
+
+@cache
+def page_files() -> Mapping[str, PageFile]:
+    """Returns the files by path. Requests are looked up here, so that no request names a path of the disk."""
+    found = {
+        f"/{path.relative_to(FOLDER).as_posix()}": PageFile(path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(FOLDER.rglob("*"))
+        if path.suffix in _TYPES
+    }
+    return {"/": found.pop("/index.html"), **found}
 
 
 class PageDoor(NamedTuple):

@@ -12,11 +12,8 @@ from chain.walk import first_where
 STEP: Final = ("ExecuteTransform",)
 
 
-def first_step(chain: ChainReader, start: int, stop: int) -> Block | None:
-    """The first ExecuteTransform of blocks ``start <= n < stop``."""
-    return first_step_where(chain, start, stop, lambda _: True)
-
-
-def first_step_where(chain: ChainReader, start: int, stop: int, holds: Callable[[Block], bool]) -> Block | None:
+def first_step(
+    chain: ChainReader, start: int, stop: int, holds: Callable[[Block], bool] = lambda _: True
+) -> Block | None:
     """Finds the first step of ``start <= n < stop`` that ``holds``, a monotonic condition, by a binary search."""
     return first_where(chain, STEP, start, stop, holds)

@@ -59,7 +59,7 @@ from odfd.trust.ledger.signed_heads import DataAvailability
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.witness_quorum import Roots, witnessed
-from odfd.trust.transform_steps import first_step, first_step_where
+from odfd.trust.transform_steps import first_step
 
 FOREVER: Final = Instant(1 << 62)
 MAX_LINEAGE: Final = 64
@@ -352,7 +352,7 @@ class TrustEvaluator:
             event = step.event
             return isinstance(event, ExecuteTransform) and not self._inputs_hold(event, within)
 
-        beyond = first_step_where(chain, 0, size, reads_beyond)
+        beyond = first_step(chain, 0, size, reads_beyond)
         return size if beyond is None else beyond.sequence_number
 
     def _inputs_hold(self, event: ExecuteTransform, within: dict[DatasetId, int]) -> bool:

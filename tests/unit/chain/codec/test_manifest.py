@@ -19,7 +19,8 @@ from chain.model.source import (
     SqlQueryStep,
     TransformSql,
 )
-from chain.rules import check_snapshot, normalise_snapshot
+from chain.rules import check_snapshot
+from chain.rules.snapshot import normalise_event
 
 FLIGHTS = """\
 # A comment
@@ -127,7 +128,7 @@ def test_shorthands_are_written_out() -> None:
     [read] = parse_manifests(DERIVED, "long.yaml")
     assert isinstance(read.content, DatasetSnapshot)
     assert check_snapshot(read.content) == []
-    [event] = normalise_snapshot(read.content).metadata
+    [event] = map(normalise_event, read.content.metadata)
     assert isinstance(event, SetTransform)
     assert event.inputs[0].alias == "nyc.flights"
     assert event.transform == TransformSql(engine="spark", queries=(SqlQueryStep(query="select * from `nyc.flights`"),))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odfd.page.files import FOLDER, page_files
+from odfd.page.application import FOLDER, page_files
 from package.libraries import LIBRARIES, LOCK, as_shown
 from package.staging import stage
 
