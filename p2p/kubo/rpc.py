@@ -91,9 +91,9 @@ class Kubo(Opened):
         self._patience = patience
         self._pace = pace or Pace()
         # What the environment says of proxies is not meant for a daemon that the settings name.
-        super().__init__(
-            new_client(base_url=f"{self._api}/api/v0/", headers=headers, timeout=patience.times, trust_env=False)
-        )
+        base = f"{self._api}/api/v0/"
+        client = new_client(base_url=base, headers=headers, timeout=patience.times, trust_env=False)
+        super().__init__(lambda: client)
 
     async def version(self) -> str:
         return str(_object(await self._call("version", {})).get("Version", "?"))
@@ -191,7 +191,7 @@ class Kubo(Opened):
     async def _streamed(
         self, what: str, options: Options, patience: Patience, files: Sequence[Addition] = ()
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        request = self._client.build_request("POST", what, params=dict(options), timeout=patience.times)
+        request = self.client.build_request("POST", what, params=dict(options), timeout=patience.times)
         deadline = trio.current_time() + patience.total
         body = Form(files)
         if files:
@@ -201,7 +201,7 @@ class Kubo(Opened):
         try:
             # Headers follow what is sent, however much that is.
             with trio.fail_after(patience.total if files else patience.head):
-                response = await self._client.send(request, stream=True)
+                response = await self.client.send(request, stream=True)
             try:
                 if response.status_code != httpx.codes.OK:
                     raise await self._refusal(what, response, patience)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from types import TracebackType
@@ -180,19 +180,33 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class Opened:
-    """A caller that is used inside ``async with``."""
+    """A caller that is used inside ``async with``.
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    Its client is made with the first request: reading the authorities takes 20 ms, and many nodes never send one.
+    """
+
+    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
+        self._make = make
+        self._made: httpx.AsyncClient | None = None
+        self.has_ended = False
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        if self._made is None:
+            if self.has_ended:
+                raise RuntimeError("a request after the end of the block")  # as httpx says of a closed client
+            self._made = self._make()
+        return self._made
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        self.has_ended = True
+        if self._made is not None:
+            await self._made.aclose()
 
 
 def keeps_scheme(here: httpx.URL, there: httpx.URL) -> bool:
@@ -240,7 +254,7 @@ class Posts(Opened):
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
-        super().__init__(new_client(timeout=times, headers=_HEADERS))
+        super().__init__(partial(new_client, timeout=times, headers=_HEADERS))
 
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
         try:
@@ -253,9 +267,9 @@ class Posts(Opened):
             raise Remote(f"{url} cannot be asked: {reason[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _post(self, url: str, body: bytes, limit: int) -> Answer:
-        request = self._client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
+        request = self.client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
         request.stream = _Body(body)
-        response = await self._client.send(request, stream=True)
+        response = await self.client.send(request, stream=True)
         found = bytearray()
         async with body_of(response, response.aiter_raw()) as parts:
             async for part in parts:

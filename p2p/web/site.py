@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import trio
@@ -45,20 +46,17 @@ class Web(Opened):
         """``pace`` caps what bodies take of the line."""
         self._patience = patience or PATIENCE
         self._pace = pace or Pace()
-        options: dict[str, Any] = {
-            "timeout": self._patience.times,
-            "limits": httpx.Limits(max_connections=CONNECTIONS),
-            "headers": _HEADERS,
-        }
-        super().__init__(new_client(**options))
-        self._led = new_client(is_global, **options)
+        limits = httpx.Limits(max_connections=CONNECTIONS)
+        make = partial(new_client, timeout=self._patience.times, limits=limits, headers=_HEADERS)
+        super().__init__(make)
+        self._led = Opened(partial(make, is_global))
         """For places that servers lead to."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._led.aclose()
+            await self._led.__aexit__(kind, error, trace)
         finally:
             await super().__aexit__(kind, error, trace)
 
@@ -117,8 +115,10 @@ class Web(Opened):
         self, method: str, content: str, headers: Mapping[str, str] | None = None, also: tuple[int, ...] = ()
     ) -> AsyncIterator[httpx.Response]:
         """A successful answer, or one of a status in ``also``."""
+        if self._led.has_ended:
+            raise _stopping(content)
         try:
-            response = await self._follow(self._client.build_request(method, content, headers=headers))
+            response = await self._follow(self.client.build_request(method, content, headers=headers))
             try:
                 if response.status_code not in also:
                     _check(content, response)
@@ -133,7 +133,7 @@ class Web(Opened):
             raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _follow(self, request: httpx.Request) -> httpx.Response:
-        client = self._client
+        client = self.client
         for _ in range(REDIRECTS + 1):
             try:
                 with trio.fail_after(self._patience.head):
@@ -144,19 +144,22 @@ class Web(Opened):
                 raise Remote(f"a site leads into this network: {fault.message}", rule="web-redirect") from fault
             if response.next_request is None:
                 return response
-            client = self._client if is_from_inside(response) else self._led
+            is_inside = is_from_inside(response)
             with trio.CancelScope(shield=True):
                 await response.aclose()
             here, request = request.url, response.next_request
             if not keeps_scheme(here, request.url):
                 hint = "name the place itself, if that is right"
                 raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
+            if self._led.has_ended:
+                raise _stopping(str(request.url))
+            client = self.client if is_inside else self._led.client
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 
     async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         """Twice at most: a connection that was kept open may have ended just before."""
         if client.is_closed:
-            raise Remote(f"{request.url} is not asked for any more: the node is stopping", rule="draining")
+            raise _stopping(str(request.url))
         try:
             return await client.send(request, stream=True)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
@@ -169,6 +172,10 @@ async def _after(parts: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes
         rest, skip = part[skip:], max(0, skip - len(part))
         if rest:
             yield rest
+
+
+def _stopping(content: str) -> Remote:
+    return Remote(f"{content} is not asked for any more: the node is stopping", rule="draining")
 
 
 def _check(content: str, response: httpx.Response) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from p2p.web.client import machine_authorities, new_client
+from p2p.web.client import Opened, machine_authorities, new_client
 from worlds.eventually import PATIENCE
 
 
@@ -70,3 +70,23 @@ def test_authorities_of_the_machine_are_read_once(monkeypatch: pytest.MonkeyPatc
     assert first.verify_mode is ssl.CERT_REQUIRED
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     assert machine_authorities().get_ca_certs() == []
+
+
+async def test_a_client_is_made_with_the_first_request_and_not_after_the_end() -> None:
+    made: list[httpx.AsyncClient] = []
+
+    def make() -> httpx.AsyncClient:
+        made.append(new_client())
+        return made[-1]
+
+    async with Opened(make) as unused:
+        pass
+    with pytest.raises(RuntimeError, match="after the end"):
+        _ = unused.client
+    assert not made
+    async with Opened(make) as opened:
+        first = opened.client
+        assert opened.client is first
+        assert not first.is_closed
+    assert made == [first]
+    assert first.is_closed

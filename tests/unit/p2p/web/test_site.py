@@ -320,3 +320,10 @@ def test_places_that_are_none(text: str) -> None:
 def test_places_on_the_web(text: str, place: str, name: str) -> None:
     assert place_of(text) == place
     assert name_in(place) == name
+
+
+async def test_a_reader_that_has_ended_asks_for_nothing_more() -> None:
+    async with Web() as ended:
+        pass
+    with pytest.raises(Remote, match="the node is stopping"):
+        await ended.cat("http://127.0.0.1:9/a", 1)
