@@ -19,7 +19,18 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from odfd.control import wire
-from odfd.control.responses import FrameStream, LineStream, answer, body, flag, lines, number, problem
+from odfd.control.responses import (
+    FrameStream,
+    LineStream,
+    answer,
+    body,
+    flag,
+    lines,
+    number,
+    problem,
+    since_of,
+    stream_of,
+)
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
@@ -115,14 +126,14 @@ async def _resources(services: Services, request: Request) -> object:
     """Of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
     if flag(request, "watch"):
-        return await lines(services.declarations.watch(asked.get("since"), kind))
+        return await lines(services.declarations.watch(since_of(request), kind), stream_of(request))
     return await services.declarations.list(kind, asked.get("labels"))
 
 
 async def _changes(services: Services, request: Request) -> object:
     asked, limit = request.query_params, number(request, "limit", DEFAULT_ROWS * 5, 1, MAX_ROWS) or MAX_ROWS
     if flag(request, "watch"):
-        return LineStream(await services.history.follow(asked.get("since"), asked.get("of"), limit))
+        return stream_of(request)(await services.history.follow(since_of(request), asked.get("of"), limit))
     return await services.history.last(asked.get("of"), limit)
 
 

@@ -64,16 +64,20 @@ class Commands:
         *arguments: Argument | OneOf,
         example: str = "",
         writes_manifests: bool = False,
+        lists_things: bool = False,
         **options: Any,
     ) -> Callable[[Run], Run]:
-        """Declares that the decorated function runs the command. ``writes_manifests``: it accepts ``-o manifest``."""
+        """Declares that the decorated function runs the command. ``writes_manifests``: it accepts ``-o manifest``.
+
+        ``lists_things``: it accepts ``-o name`` and ``-o wide``.
+        """
 
         def declare(run: Run) -> Run:
             def register(subparsers: Subparsers, path: str) -> None:
                 parser = _parser(subparsers, path, name, example, options)
                 for each in arguments:
                     each.add_to(parser)
-                parser.set_defaults(run=run, writes_manifests=writes_manifests)
+                parser.set_defaults(run=run, writes_manifests=writes_manifests, lists_things=lists_things)
 
             self._entries.append((name, register))
             return run

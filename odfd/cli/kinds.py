@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from chain.instant import Instant
+from odfd import output
 from odfd.cli import formatting
-from odfd.cli.session import Session
-from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.cli.session import NAMES, Session
+from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
@@ -47,6 +48,21 @@ class Kind(Generic[V]):
         session.answer(answer, lambda rows: self._table(rows, session))
         if not answer.value and none:
             session.remark(none)
+
+    def show_shaped(self, session: Session, answer: Answer[list[V]]) -> None:
+        """Names alone, or a table with ids in which no cell is cut short."""
+        if session.output == NAMES:
+            prefix = "" if self.name == "resource" else f"{self.name}/"
+            text = "\n".join(clean(f"{prefix}{self.key(row)}", WHOLE) for row in answer.value)
+        else:
+            ids = {id(row): str(sent.get("id") or "") for row, sent in zip(answer.value, answer.sent, strict=True)}
+            columns = tuple(column._replace(most=WHOLE) for column in self.columns(session.clock.now()))
+            has_ids = any(ids.values()) and all(column.title != "ID" for column in columns)
+            column = TableColumn[V]("ID", lambda row: ids[id(row)] or formatting.NOTHING, most=WHOLE)
+            more = (column,) if has_ids else ()
+            text = render((*columns, *more), answer.value)
+        if text:
+            output.say(text)
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
         return render(self.columns(session.clock.now()), rows)

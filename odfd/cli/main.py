@@ -17,7 +17,7 @@ from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import registry
 from odfd.cli.command import Subparsers
-from odfd.cli.session import FORMATS, MANIFESTS, Session
+from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
@@ -86,6 +86,8 @@ def _run(words: Sequence[str]) -> int:
         args = parser.parse_args(words)
         if args.output in MANIFESTS and not args.writes_manifests:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
+        if args.output in SHAPES and not args.lists_things:
+            raise Usage(f"odfctl {name} has no -o {args.output}", hint="odfctl get KIND has")
         if not gc.isenabled():  # of a program (``odfd.cli.start``)
             gc.freeze()
             gc.enable()
@@ -138,7 +140,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
     if "-o" not in parser._option_string_actions:
-        formats = (*FORMATS, *MANIFESTS)
+        formats = (*FORMATS, *MANIFESTS, *SHAPES)
         known = shown("table, json, yaml or ndjson")
         parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()

@@ -27,6 +27,12 @@ LEGACY: Final = "legacy"
 """The same of datasets, as DatasetSnapshots."""
 MANIFESTS: Final = (MANIFEST, LEGACY)
 """Formats of those commands alone that show what was declared (``writes_manifests``)."""
+NAMES: Final = "name"
+"""``KIND/NAME`` of each thing, a line each."""
+WIDE: Final = "wide"
+"""A table with ids, and no cell cut short."""
+SHAPES: Final = (NAMES, WIDE)
+"""Formats of those commands alone that list things (``lists_things``)."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 

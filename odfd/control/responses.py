@@ -18,6 +18,7 @@ from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_proble
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes of a JSON request; manifests are kilobytes. Uploads stream and have limits of their own."""
 NDJSON: Final = "application/x-ndjson"
+EVENT_STREAM: Final = "text/event-stream"
 
 _encoder: Final = msgspec.json.Encoder()
 _T = TypeVar("_T")
@@ -48,7 +49,7 @@ class LineStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
         async def line(value: object) -> None:
-            await send({"type": "http.response.body", "body": _encoder.encode(value) + b"\n", "more_body": True})
+            await send({"type": "http.response.body", "body": self._encoded(value), "more_body": True})
 
         async with aclosing(cast("Any", self._values)) as values:
             try:
@@ -59,6 +60,23 @@ class LineStream(Response):
             except Fault as fault:
                 await line({"problem": to_problem(fault)})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _encoded(self, value: Any) -> bytes:
+        return _encoder.encode(value) + b"\n"
+
+
+class EventStream(LineStream):
+    """The same as server-sent events: ``id`` is the version of a value, ``event`` its operation, ``data`` its JSON."""
+
+    media_type = EVENT_STREAM
+
+    def _encoded(self, value: Any) -> bytes:
+        lines = [f"id: {version}" if (version := getattr(value, "version", "")) else ""]
+        lines += [
+            f"event: {op}" if (op := getattr(value, "op", "")) else "",
+            f"data: {_encoder.encode(value).decode()}",
+        ]
+        return ("\n".join(filter(None, lines)) + "\n\n").encode()
 
 
 class FrameStream(Response):
@@ -93,11 +111,22 @@ class FrameStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def lines(values: AsyncIterator[Any]) -> Response:
+async def lines(values: AsyncIterator[Any], kind: type[LineStream] = LineStream) -> Response:
     """Builds a line response. Raises what the first step raises."""
     async for first in values:
-        return LineStream(values, [first])
-    return Response(b"", media_type=NDJSON)
+        return kind(values, [first])
+    return Response(b"", media_type=kind.media_type)
+
+
+def stream_of(request: Request) -> type[LineStream]:
+    """Which stream a request accepts: lines of JSON, or server-sent events."""
+    accepted = (each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(","))
+    return EventStream if EVENT_STREAM in accepted else LineStream
+
+
+def since_of(request: Request) -> str | None:
+    """The version that a watch goes on from: of the query, or that a reader of server-sent events had last."""
+    return request.query_params.get("since") or request.headers.get("last-event-id") or None
 
 
 async def body(request: Request, kind: type[_T]) -> _T:

@@ -11,7 +11,7 @@ from chain.errors import NotFound
 from odfd import output
 from odfd.cli import details, kinds
 from odfd.cli.command import REF, YES, Commands, argument, confirm
-from odfd.cli.session import LEGACY, MANIFESTS, Session, to_yaml
+from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -48,24 +48,37 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     description=f"List things of a kind, or those that are named. KIND is {_KINDS}.",
     example="datasets\ndataset nyc.flights -o manifest > flights.yaml",
     writes_manifests=True,
+    lists_things=True,
 )
 def _get(session: Session, args: argparse.Namespace) -> int:
     kind = kinds.find(args.kind)
     _check_selection(kind, args)
+    if args.watch and session.output in SHAPES:
+        raise Usage(f"a watch has no -o {session.output}", hint="leave one of them out")
     if args.watch:
         _check_declared(kind, "are not watched")
         return _watch(session, kind, args)
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
+    if session.output in SHAPES:
+        found = (
+            _several([one(session, kind, name) for name in args.names]) if args.names else _rows(session, kind, args)
+        )
+        kind.show_shaped(session, found)
+        return ExitCode.OK
     if len(args.names) == 1:
         kind.show(session, one(session, kind, args.names[0]))
         return ExitCode.OK
     if args.names:
         kind.show_all(session, _several([one(session, kind, name) for name in args.names]))
         return ExitCode.OK
-    rows = kind.all(session) if args.labels is None else _labelled(session, kind, args.labels)
-    kind.show_all(session, rows, f"no {kind.name}s yet")
+    kind.show_all(session, _rows(session, kind, args), f"no {kind.name}s yet")
     return ExitCode.OK
+
+
+def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
+    """All of a kind, or those with the labels that are asked for."""
+    return kind.all(session) if args.labels is None else _labelled(session, kind, args.labels)
 
 
 def _check_declared(kind: kinds.Kind[Any], text: str) -> None:
