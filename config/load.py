@@ -109,7 +109,7 @@ def _not_toml(file: Path, message: str) -> Problem:
 
 
 def _flat(table: Mapping[str, Any], prefix: str, known: Mapping[str, Key]) -> Iterator[tuple[str, Any]]:
-    """Keys with their values; an unknown table is given as a whole, so that it is told once."""
+    """Yields keys with their values; an unknown table is yielded as a whole, to be reported once."""
     for step, value in table.items():
         name = f"{prefix}{step}"
         inside = name + "."

@@ -300,7 +300,7 @@ class ValidateInput(Table, frozen=True, kw_only=True):
     vocab: Vocabulary
     changelog: bool
     unsaid: bool | None = None
-    """True: nobody says whether it is a changelog."""
+    """True: whether it is a changelog is not stated."""
 
     @property
     def changes(self) -> bool | None:

@@ -95,7 +95,7 @@ def cannot_listen(address: Address, in_use: bool, why: str) -> Environment:
 
 
 def _check_socket(path: Path) -> None:
-    """A socket that nobody listens at any more is left to be replaced; anything else is not ours to remove."""
+    """Removes a socket without a listener; refuses to remove anything else."""
     address = Address(path)
     if not path.parent.is_dir():
         raise cannot_listen(address, False, f"{path.parent} is no directory")

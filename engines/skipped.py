@@ -9,7 +9,7 @@ from chain.wording import plural
 from engines.contract import MAX_SKIPPED, SkippedFile
 
 NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
-"""The reason of the entry that stands for files beyond those that are told."""
+"""The reason of the entry that stands for files beyond the listed ones."""
 
 
 def bounded_list(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:

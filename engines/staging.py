@@ -77,7 +77,7 @@ class Staging:
 
 
 def _copy(reader: BinaryIO, size: int, target: Path) -> None:
-    """As many bytes as there were: whoever writes may go on."""
+    """Copies as many bytes as there were, since the writer may append."""
     with target.open("wb") as writer:
         while size and (piece := reader.read(min(_CHUNK, size))):
             writer.write(piece)

@@ -85,7 +85,7 @@ _BY_NAME: Final = {family.__name__: family for family, _ in _STATUS}
 MAX_CAUSE_TEXT: Final = 2000
 """Characters of one cause; an exception may quote a whole query."""
 MAX_CAUSES: Final = 16
-"""Links of a chain of causes that are told; a longer chain is a loop or of no use to a person."""
+"""Reported links of a chain of causes; a longer chain is a loop or of no use to a person."""
 
 
 def family(fault: Fault) -> type[Fault]:

@@ -40,9 +40,9 @@ class Judgement(enum.Enum):
 
 class Verdict(msgspec.Struct, frozen=True):
     judgement: Judgement
-    """ACCEPT: the mesh hears it."""
+    """ACCEPT: the mesh receives it."""
     to: frozenset[PeerId] = frozenset()
-    """Connected peers that hear it, whether the mesh does or not."""
+    """Connected peers that receive it, whether the mesh does or not."""
 
 
 class TreeHead(msgspec.Struct, frozen=True):
@@ -148,13 +148,13 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     connected: int = 0
     """Peers."""
     known: int = 0
-    """Peers that were met or heard of."""
+    """Peers that were connected or announced."""
     unread: int = 0
     """Statements that were not looked at, for they were too many at once."""
     kept_back: int = 0
     """Statements that were not passed on, for they were too many at once."""
     unwanted: int = 0
-    """Statements that were passed on at most to those who want them, for nobody here does."""
+    """Statements forwarded at most to those that need them, as this node does not."""
     peers_unread: int = 0
     """What peers said of themselves that was not looked at."""
     judging: int = 0

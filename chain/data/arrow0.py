@@ -19,7 +19,7 @@ from chain.errors import Invalid
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 MAX_DEPTH: Final = 32
-"""Deepest nesting of structs and lists that is hashed; types come from files of strangers."""
+"""Deepest nesting of structs and lists that is hashed; types come from untrusted files."""
 
 
 class ArrowLeaf(NamedTuple):

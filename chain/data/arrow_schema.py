@@ -19,7 +19,7 @@ from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 
 EXTRA_KEY: Final = b"opendatafabric.org/extra"
 MAX_DEPTH: Final = 32
-"""Nesting of types; schemas come from strangers."""
+"""Limit on the nesting of types; schemas come from untrusted files."""
 _UNITS: Final = {
     TimeUnit.SECOND: "s",
     TimeUnit.MILLISECOND: "ms",

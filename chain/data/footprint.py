@@ -52,7 +52,7 @@ _SHORT: Final = 64
 _LENGTH: Final = 4
 
 Pages: TypeAlias = npt.NDArray[np.float64]
-"""Numbers of strangers, multiplied: floats do not overflow."""
+"""Untrusted numbers, multiplied: floats do not overflow."""
 _MAX_NUMBER: Final = 1 << 31
 
 

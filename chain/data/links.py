@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 
 _TYPE: Final = "opendatafabric.org/type"
 MAX_LINKS: Final = 250_000
-"""Distinct objects that one slice may name: whoever looks at it remembers their names, about 30 MB."""
+"""Distinct objects that one slice may name: a checker holds their names in memory, about 30 MB."""
 
 
 def link_columns(schema: DataSchema | None) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
 
 class Body(msgspec.Struct, frozen=True):
     statements: tuple[bytes, ...]
-    """Both, as they are told: envelopes, or cosignatures."""
+    """Both statements, as envelopes or cosignatures."""
     leaves: tuple[bytes, ...]
     """The digests that differ, in the order of the statements; none where no histories do."""
 

@@ -35,18 +35,18 @@ from chain.walk import newest_first
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
 STEP: Final = 128
-"""Objects that are freed at once: one transaction, and whoever asks for any object waits for it."""
+"""Objects freed at once: one transaction, for which each request of an object waits."""
 _TOGETHER: Final = 256
 """Blocks of short chains that are looked at at once."""
 _KEY: Final = 8
-"""Bytes of a digest by which objects are told apart here. Two that share them are freed together or not at all."""
+"""Bytes of a digest that identify objects here. Two that share them are freed together or not at all."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     bytes: int = 0
     kept: int = 0
-    """Unreachable objects that stay for now: somebody may need them."""
+    """Unreachable objects that stay for now, as they may be in use."""
     kept_bytes: int = 0
 
 
@@ -89,7 +89,7 @@ def collect(
 def _free(
     marks: _Marks, objects: DiskObjects, some: Sequence[Multihash], *, dry_run: bool
 ) -> tuple[dict[Multihash, int], dict[Multihash, int]]:
-    """One step: what went, and what stays, with sizes. Whoever asks for objects waits for no more than this."""
+    """Frees one step; returns what went and what stays, with sizes. Requests of objects wait for one step at most."""
     # What is new of long chains is read before the others have to wait; inside, only what came in between.
     marks.reach_chains()
     sizes: dict[Multihash, int] = {}

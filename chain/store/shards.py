@@ -27,7 +27,7 @@ from chain.store.base import Head
 SEALED: Final = 2**53 - 1
 """The upper of a shard that is complete for ever; also the largest integer of a signed statement."""
 ATTEMPTS: Final = 32
-"""How often a commit point begins anew because others wrote meanwhile; each time somebody got further."""
+"""How often a commit point restarts after a concurrent write; each time another writer made progress."""
 
 
 class Shard(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """Arrow IPC in base64; empty: it has no columns yet."""
     offset: str = "offset"
     key: tuple[str, ...] = ()
-    """Columns by which its rows are told apart in ``current``."""
+    """Columns that identify a row in ``current``."""
 
 
 def _columns(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:

@@ -27,7 +27,7 @@ from engines.flight.metadata import Dataset
 
 MOST_HELD: Final = 2
 HELD_SECONDS: Final = 10.0
-"""Answers that were begun and nobody fetched yet: each keeps a process of the node."""
+"""Limit for answers that were begun and not fetched: each keeps a process of the node."""
 MAX_PARAMETERS_BYTES: Final = 1 << 20
 _PLAIN: Final = (str, int, float, bool, type(None))
 MOST_STATEMENTS: Final = 256
@@ -45,7 +45,7 @@ class RunningAnswer(Protocol):
 
 
 Seen = Callable[[Any], None]
-"""Is told of what is begun, before it has: whoever asked may go while it is waited for."""
+"""Called with an answer before it begins, since the caller may leave during the wait."""
 
 
 def nobody(_: Any) -> None:

@@ -111,7 +111,7 @@ class Processes:
 
     @contextmanager
     def _place(self, tenant: str) -> Iterator[_Place]:
-        """Forgotten when it is empty and nobody waits at it: there may be more tenants than were ever at once here."""
+        """Drops an empty place without waiters, since tenants over time may be more than at once."""
         place = self._places.setdefault(tenant, _Place())
         place.waiting += 1
         try:

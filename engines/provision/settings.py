@@ -27,7 +27,7 @@ Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 
 class Isolation(enum.Enum):
     SHARED = "shared"
-    """Everybody's, at the same time."""
+    """Shared by all tenants."""
     DATASET = "dataset"
     """Those about one dataset. What concerns none (is this query a transform?) has a process of its own."""
 

@@ -66,7 +66,7 @@ class EnginePool:
 class Running:
     pid: int
     dataset: str
-    """The only one that it works for; empty: whoever asks."""
+    """The only dataset that it works for; empty: any."""
     busy: bool
 
 
@@ -151,7 +151,7 @@ class WarmEngine(_Delegating):
 
 
 class _Held(_Delegating):
-    """A ``contract.Engine`` over one process, which somebody holds so long."""
+    """A ``contract.Engine`` over one process, held by a caller."""
 
     def __init__(self, settings: WarmSettings, process: EngineProcess) -> None:
         super().__init__(settings)

@@ -23,7 +23,7 @@ MAX_TABLES: Final = 256
 """Of one query."""
 MAX_PARAMETERS: Final = 1024
 MAX_TEXT: Final = 4000
-"""Characters of what is told of a fault."""
+"""Characters of a reported fault."""
 _Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, Refused, Environment)}
 Layout = Literal["JsonAoS", "JsonSoA", "JsonAoA"]

@@ -28,7 +28,7 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether files may differ in their columns."""
     fold: Fold = "log"
     key: tuple[str, ...] = ()
-    """Columns by which rows are told apart, for a fold by key."""
+    """Columns that identify rows, for a fold by key."""
     system: tuple[str, str, str] = ("offset", "op", "system_time")
     """Columns of a row that are not of what it says."""
     event_time: str = "event_time"

@@ -73,7 +73,7 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     limited: bool = False
-    """The limits of the job are in ``argv``; whoever starts it must not lay them on the tool."""
+    """Whether the limits of the job are in ``argv``; the caller must not apply them to the tool."""
     place: Path | None = None
     """Where to start it, if that matters: podman's monitor leaves a file there when a job ran out of memory."""
 

@@ -75,7 +75,7 @@ class SparkHandler:
     def __init__(
         self, spark: SparkSession | Jvm, identity: Callable[[], EngineIdentity], disk: DiskWatch | None = None
     ) -> None:
-        """``spark``: a session that the caller keeps alive, or what starts one anew when its JVM has ended."""
+        """``spark``: a session that the caller keeps alive, or what starts a new one after its JVM has ended."""
         self._source = spark
         self._identity = identity
         self._disk = disk
@@ -159,7 +159,7 @@ class SparkHandler:
 
     @contextlib.contextmanager
     def _session(self, control: RequestControl) -> Iterator[SparkSession]:
-        """A session for one request, whose jobs stop when nobody waits for them any more."""
+        """Opens a session for one request, whose jobs stop when the caller no longer waits."""
         with self._request(control) as opened:
             yield opened()
 

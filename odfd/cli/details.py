@@ -92,7 +92,7 @@ def _license(license_: wire.License | None) -> str:
 
 
 def _rows(totals: wire.RowTotals | None) -> str:
-    """Of all transactions; where nobody counted that is said, for nothing may be concluded from it."""
+    """Formats the counts of all transactions; an unknown count is stated, as it allows no conclusion."""
     if totals is None:
         return "not counted here: this node read none for it"
     rows = totals.rows

@@ -33,7 +33,7 @@ class Context:
     meter: NodeMeter = field(default_factory=NodeMeter)
     readiness: Readiness = field(default_factory=Readiness)
     servers: list[HttpServer] = field(default_factory=list)
-    """All over which somebody may ask this node; each is added by whoever makes it."""
+    """All servers of this node; each is added by its maker."""
     settings: Callable[[], Loaded] = lambda: Loaded(Settings(), {})
     """In force now: a reload changes them."""
 

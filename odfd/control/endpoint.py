@@ -169,7 +169,7 @@ def _clear(path: Path) -> None:
 
 
 def _answers(path: Path) -> bool:
-    """Whether somebody listens. A full backlog (EAGAIN) is somebody; only a refusal or nothing is nobody."""
+    """Whether a process listens. A full backlog (EAGAIN) counts as one; a refusal or no socket as none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         code = probe.connect_ex(os.fspath(path))

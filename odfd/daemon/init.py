@@ -87,7 +87,7 @@ def _asked(chosen: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, 
 
 
 def _answer(name: str, question: str) -> Any:
-    """``None`` for an empty line; asked again until it can be taken. Raises Refused where nobody answers any more."""
+    """Prompts until a valid answer; ``None`` for an empty line. Raises Refused at the end of input."""
     while True:
         output.remark(question, end="")
         line = sys.stdin.readline()

@@ -74,7 +74,7 @@ async def _obey(
 
 
 async def _stay_alive(notifier: Notifier) -> None:
-    """From the event loop itself: when that is stuck, the manager hears nothing and acts."""
+    """Notifies from the event loop itself, so that the manager acts when that is stuck."""
     while True:
         notifier.alive()
         await trio.sleep(notifier.watchdog_seconds / 2)

@@ -47,7 +47,7 @@ _UNSETTLED: Final = b""
 
 class PublicOf(Protocol):
     def __call__(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> Collection[DatasetId]:
-        """Those of some datasets that may be spoken of and given: to anybody, or to ``peer``."""
+        """Returns those of some datasets that may be disclosed: to anyone, or to ``peer``."""
 
 
 class Mark(enum.Enum):
@@ -56,9 +56,9 @@ class Mark(enum.Enum):
     MIRRORED = "mirrored"
     """It was found in a network, where it is public already."""
     BEFORE = "before"
-    """This node gave it when datasets were not private yet, and nobody said otherwise since."""
+    """This node disclosed it before datasets were private, without a decision since."""
     PRIVATE = "private"
-    """By a person, or because it was mirrored from a place that not everybody reaches."""
+    """By a person, or because it was mirrored from a place of limited reach."""
     UNSHARED = "unshared"
     """A mirror of what others shared with this node: when they were asked last, they did not."""
     DELETED = "deleted"
@@ -184,7 +184,7 @@ class Visibility:
         return self._say(dataset, Mark.PRIVATE, now)
 
     def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
-        """To all alike: nobody in particular has it any more."""
+        """Sets the visibility for all alike, without shares."""
         before = self.is_public(dataset)
         with self._database.write() as connection:
             Marks(connection).put(dataset, mark, now)

@@ -57,7 +57,7 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     fetch_uncacheable: bool = False
     policy: FlowPolicy = FlowPolicy()
     declared: bool = True
-    """Whether somebody declared it; else it is a derived dataset that follows its inputs."""
+    """Whether it was declared; else it is a derived dataset that follows its inputs."""
 
 
 class Outcome(enum.Enum):
@@ -66,7 +66,7 @@ class Outcome(enum.Enum):
     UPDATED = "updated"
     UP_TO_DATE = "up-to-date"
     BLOCKED = "blocked"
-    """Nothing went wrong, and it waits for somebody else."""
+    """No fault, and it waits for another party."""
     FAILED = "failed"
     """For a reason that may pass: it is tried again."""
     REFUSED = "refused"

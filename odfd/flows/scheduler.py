@@ -23,7 +23,7 @@ from odfd.flows.plan import BAD, MINUTE, CatchUp, FlowPlan, Outcome, Record
 from odfd.flows.schedule import latest_time, next_time, passed_over
 
 SETTLE: Final = SECOND
-"""After new data came, before a run that it causes: whoever pulls input and derived dataset in one go does so first."""
+"""Delay after new data before a run, so that a user's pull of inputs and outputs runs first."""
 ON_TIME: Final = MINUTE
 """A time that passed less than this ago was not missed."""
 

@@ -56,7 +56,7 @@ from odfd.runtime.filesystem import check_room
 from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5
-"""Times that a transaction is planned anew because somebody else moved the head."""
+"""Times that a transaction is planned again because of a concurrent commit."""
 
 UNCACHEABLE: Final = "uncacheable"
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
@@ -250,7 +250,7 @@ async def _note_skipped(
     skipped: tuple[SkippedFile, ...],
     tally: IngestTotals,
 ) -> None:
-    """Files that are passed over are told each time, for they lie there each time."""
+    """Logs skipped files each time, since they stay in place."""
     if skipped and state.head is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
@@ -448,7 +448,7 @@ async def _fetch(
 
 
 async def _check_unchanged(batch: Batch) -> None:
-    """Raises Remote when somebody wrote to the file at its source since it was fetched."""
+    """Raises Remote when the file at its source was written to since the fetch."""
     if batch.local is None or await trio.to_thread.run_sync(batch.local.is_unchanged):
         return
     raise Remote(

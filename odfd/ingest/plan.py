@@ -54,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     event_time: Instant | None = None
     state: SourceState | None = None
     fills_event_time: bool = False
-    """Somebody asked that rows without event time take ``event_time``."""
+    """Whether rows without event time get ``event_time``."""
     skipped: tuple[SkippedFile, ...] = ()
     """Files that the source has beside, and of which nothing is taken."""
     remarks: tuple[str, ...] = ()

@@ -184,7 +184,7 @@ def _check_allowed(command: Sequence[str], settings: IngestSettings) -> None:
 
 
 async def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
-    """The command and all that it started end with it, when its time is over, and when nobody waits any more."""
+    """Runs a command; it and its children end at the time limit, and when the caller no longer waits."""
     _check_allowed(command, settings)
     try:
         with await trio.to_thread.run_sync(path.open, "rb") as source:

@@ -37,7 +37,7 @@ from odfd.runtime.slots import waiting
 from p2p.ip import Allows
 
 MAX_BYTES: Final = 256 << 20
-"""Of one document that a stranger's manifest names."""
+"""Bytes of one document named by another node's manifest."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from chain.store.files import check_file
 FAN_OUT: Final = 8
 """Neighbours of one level that are merged into one: n small slices are some 7 * log8(n) files."""
 MAX_MERGED: Final = 512
-"""Neighbours that are merged at once, where an index is made anew."""
+"""Neighbours merged at once when an index is rebuilt."""
 SMALL_SLICE: Final = 1 << 20
 """Bytes up to which a slice of a ledger is merged with others."""
 BASE: Final = 32 << 10

@@ -55,7 +55,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     settle_closed: float = 0.0
     """The same of a file that no program has open for writing, where the system can tell."""
     may_dial: Allows | None = None
-    """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
+    """Permitted addresses of servers named by other nodes; ``None``: any, through any proxy."""
     readable: Readable = Readable()
     """Files of this machine that sources may name."""
     base: Path | None = None

@@ -24,7 +24,7 @@ from odfd.ingest.settlement import (
 )
 
 ATTEMPTS: Final = 5
-"""Times that it is tried anew because somebody else moved the head."""
+"""Times that it is repeated because of a concurrent commit."""
 
 
 class WatermarkSet(msgspec.Struct, frozen=True, kw_only=True):

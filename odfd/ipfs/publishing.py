@@ -40,7 +40,7 @@ from p2p.kubo.rpc import Ipfs
 HOME: Final = "/odfd"
 """Folder of published datasets in the daemon's own file system (MFS)."""
 LIFETIME: Final = 7 * 86400 * instant.SECOND
-"""Of a record: how long a name is found while nobody renews it."""
+"""Of a record: how long a name resolves without a renewal."""
 TTL: Final = 60 * instant.SECOND
 """How long others may remember where a name points."""
 FILES: Final = 512
@@ -120,7 +120,7 @@ class Publisher:
         return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)
 
     def _goal(self, dataset: DatasetId, served: int) -> Signed:
-        """What is to be published: what was signed; what nobody signed is published as it is."""
+        """Returns what to publish: the signed state, or else the current one."""
         goal = signed_state(self._database, self._chains, dataset)
         if not goal.is_here:
             raise Refused(

@@ -186,7 +186,7 @@ class KamuApplication:
         return None
 
     def _told(self, fault: Fault, path: str) -> Fault:
-        """What a visitor is told."""
+        """Returns the fault for a visitor."""
         if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
         return told_to_others(fault)

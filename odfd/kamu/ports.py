@@ -16,7 +16,7 @@ BUSY: Final = "query-busy"
 UNPROVEN: Final = "query-proof"
 """Rule of what is refused because it asks for a proof, or for one to be run again."""
 SendFrame: TypeAlias = Callable[[bytes | memoryview], Awaitable[None]]
-"""Takes a whole frame; waits while whoever asked does not read."""
+"""Takes a whole frame; waits while the receiver does not read."""
 
 
 class PublicAnswers(Protocol):

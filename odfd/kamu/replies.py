@@ -21,7 +21,7 @@ encode: Final = msgspec.json.Encoder().encode
 MAX_PROVEN: Final = 4 << 20
 """Bytes of an output that is hashed whole."""
 _NOT_DONE: Final = (UNPROVEN, "odata")
-"""Rules of what is refused to everybody."""
+"""Rules of faults that are independent of the caller."""
 
 
 class Reply:

@@ -37,7 +37,7 @@ from odfd.verify.verify import VerificationRequest, verify_chain
 from p2p.ports import PeerId, Replication
 
 MAX_BLOCKS: Final = 20_000
-"""Damaged blocks that are mended; when it is more, the dataset is better mirrored anew."""
+"""Damaged blocks that are repaired; beyond, the dataset is better mirrored again."""
 PART: Final = 1 << 20
 """Bytes of blocks asked for at once."""
 

@@ -17,9 +17,9 @@ from p2p.ports import PeerId, PeerView, Replication, Tip
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
 GRACE_SECONDS: Final = 0.5
-"""How long others may take to say it once somebody did: a few that drip would delay each new head by all they may."""
+"""Time for further answers after the first: slow ones would delay each new head by all they may."""
 KNOWN_SECONDS: Final = 2.0
-"""The same, while a peer that gave what proved true before has not answered: strangers may say anything."""
+"""The same, while a peer with a proven record has not answered: others may claim anything."""
 SOON: Final = (0.05, 2.0)
 """The same once such a peer says it: at least so many seconds, and so many times what it took to say it."""
 PROBE_AGAIN_SECONDS: Final = 300.0
@@ -52,7 +52,7 @@ class _Probe:
         self.found: list[PeerId] = []
         self.late = trio.CancelScope()
         self.settled = trio.Event()
-        """Set when nobody of them is left, or a proven one serves it."""
+        """Set when no peer is left, or a proven one serves it."""
 
     @property
     def by_proven(self) -> bool:

@@ -24,9 +24,9 @@ class Asking(NamedTuple):
     found: trio.MemoryReceiveChannel[Offer]
     """Offers as they come, until all have answered."""
     taking: trio.Lock
-    """While it is held nobody else is asked: somebody gives it."""
+    """While it is held no other peer is asked, since one sends it."""
     all_at_once: trio.Event
-    """Once set, nobody else is waited for before the next is asked."""
+    """Once set, the next peer is asked without a wait."""
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     via: str | None = None
     """Where it is published and looked for too, ``https://…``, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
     peers: tuple[str, ...] = ()
-    """Who share it with this node: these alone are asked for it, and it is passed on to nobody; none: it is public."""
+    """The peers that share it with this node: only they are asked, and it is not passed on; none: it is public."""
     paused: bool = False
     """Nothing is fetched until a person resumes it; what is here stays and is served."""
 

@@ -44,13 +44,13 @@ AT_ONCE: Final = 4
 PAGE: Final = 256
 """Names of linked objects read at once."""
 MAX_TOLD: Final = 5
-"""Peers whose reasons are told."""
+"""Peers whose reasons are reported."""
 HASTE: Final = 2.0
 """Seconds in which who offers a linked object gives something of it, while there are others;"""
 PATIENCE: Final = 20.0
 """and where there are none: a part of 1 MiB in it is 50 KiB/s."""
 WORD: Final = 16 << 20
-"""Bytes of a linked object that are taken at one peer's word; for more the others are heard first, for ``HASTE``."""
+"""Bytes of a linked object accepted on one peer's claim; for more the others are asked first, for ``HASTE``."""
 STALLED: Final = "stalled"
 REMEMBERED: Final = 1024
 """Peers that let us wait for a linked object."""

@@ -47,7 +47,7 @@ class MirrorQuota:
         self.staged: Callable[[], int] = lambda: 0
         """Bytes of blocks that lie in files until they are taken over."""
         self.remove_leftovers: Callable[[], None] = lambda: None
-        """Remove those of which nobody takes any more over."""
+        """Removes leftovers that no task takes over any more."""
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""

@@ -36,11 +36,11 @@ from odfd.trust.ledger.signed_heads import DataAvailability
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0
-"""A mirror is looked at this often even when nobody announces anything."""
+"""A mirror is checked this often even without announcements."""
 AGAIN: Final = Backoff(first=1.0, most=ROUND_SECONDS)
 """Before a failed pass is tried again."""
 NEWCOMERS_SECONDS: Final = 2.0
-"""Newcomers are asked for what is lacking this often at most: strangers come and go as often as they like."""
+"""Newcomers are asked for missing data this often at most, as peers may come and go at any rate."""
 
 
 class MirrorScheduler:

@@ -143,12 +143,12 @@ class Steps:
         return StepsKept(head, objects)
 
     async def _networks(self, goal: Goal, tip: Tip) -> int:
-        """In how many networks the chain is shown alike; nobody is sought who could change nothing."""
+        """Counts the networks with the same chain; seeks no peer that could not change the result."""
         enough = ENOUGH if self._first_contact.rung(goal.spec) == FIRST_SIGHT else 0
         return await self._holders.networks(goal.peers, goal.spec.id, tip, enough)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
-        """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""
+        """Raises Remote when no peer can prove that these blocks begin the signed chain."""
         here = TreeHead(sink.size, sink.frontier.root)
         whole = TreeHead(signed.size, signed.root_hash)
         if await self._replication.prove_prefix(peers, signed.dataset, here, whole):

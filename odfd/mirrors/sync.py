@@ -46,7 +46,7 @@ from p2p.ports import PeerId, Replication
 PAGE: Final = 20_000
 """Blocks whose missing objects are looked for at once."""
 UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
-"""Of a peer that answers, and answers as strangers are answered."""
+"""Of a peer that answers as to an unknown caller."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class MirrorSync:
         return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:
-        """Whether what was heard meanwhile leaves the goal where it is, and the blocks what they were."""
+        """Whether later statements leave the goal and the blocks unchanged."""
         held = await trio.to_thread.run_sync(self._held, goal.spec)
         return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
@@ -287,7 +287,7 @@ class MirrorSync:
 
 
 def _alone(spec: MirrorSpec, connected: Sequence[PeerId]) -> str:
-    """Why nobody tells of it, where that is known here."""
+    """Why no peer announces it, where that is known here."""
     if spec.peers and not set(spec.peers).intersection(connected):
         return ", and none of the peers that share it is connected: odfctl peer connect MULTIADDR"
     if spec.peers:

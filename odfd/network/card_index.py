@@ -24,7 +24,7 @@ from chain.statements.card import Card
 from odfd.trust.ledger.cards import Cards
 
 MAX_MATCHES: Final = 200
-"""Of the cards that fit, those that fit best: they are ranked by whoever asks."""
+"""Of matching cards the best ones, as ranked by the caller."""
 MAX_WORDS: Final = 16
 _SCRIPT: Final = """
 CREATE VIRTUAL TABLE words USING fts5(name, publisher, keywords, description, columns, tokenize='unicode61');

@@ -57,7 +57,7 @@ class EvidenceProvider:
         self._public_of = public_of
         self._open: OrderedDict[Multihash, _Open] = OrderedDict()
         self._spoilt: dict[Multihash, tuple[int, int]] = {}
-        """Files that were found damaged, as they were then: nobody makes us read them again and again."""
+        """Files found damaged, by their state then, so that no peer makes us read them repeatedly."""
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> EvidenceProvider:

@@ -42,7 +42,7 @@ MAX_PEERS: Final = 8
 """Peers asked for one branch."""
 WAITING: Final = 16
 DOUBT_SECONDS: Final = 300.0
-"""How soon one dataset is looked into again, whose newest head nobody shows to begin with what is here."""
+"""How soon a dataset is checked again whose newest head no peer proves to extend the chain here."""
 MAX_DOUBTED: Final = 1024
 """Datasets of which that is remembered."""
 PAUSES: Final = Backoff(first=300.0, most=86400.0)

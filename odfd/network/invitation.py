@@ -51,7 +51,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """The node that invites."""
     expires_at: When
     policy_key: KeyDid | None = None
-    """Whose policies hold in the network; ``None``: nobody's."""
+    """The key of the network's policies; ``None``: there are none."""
     rules: Rules | None = None
     """The newest of these that the inviter knew."""
 

@@ -32,7 +32,7 @@ from p2p.ports import PeerId
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
 TOLD_AGE: Final = 600 * SECOND
-"""How old it may be where it is only told that there is something within reach: what is asked for is looked at anew."""
+"""The age of an answer on what is within reach; a request itself is checked again."""
 MAX_SPOKEN: Final = 256
 """Objects that are being given, of which it is known that they are served."""
 OnDamage: TypeAlias = Callable[[DatasetId, DamagedBlock], object]
@@ -109,7 +109,7 @@ class ServingLibrary:
         self._objects = objects
         self._public_of = terms.public_of
         self._asker: PeerId | None = None
-        """Whom it gives to; ``None``: anybody."""
+        """The peer that it serves; ``None``: anyone."""
         self._reaches = Reaches(terms.reach, clock)
         self._clock = clock
         self._spoken: dict[tuple[PeerId | None, Multihash], _Spoken] = {}

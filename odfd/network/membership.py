@@ -64,7 +64,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     bootstrap: tuple[str, ...] = ()
     policy_key: str = ""
-    """The DID of the key whose policies hold there, as the invitation said; empty: nobody's."""
+    """The DID of the network's policy key, from the invitation; empty: there is none."""
 
 
 class Known(NamedTuple):
@@ -95,7 +95,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     inside: tuple[str, ...] | None = None
     """Networks beyond the Internet in which peers that others tell of are dialled (``ReplicationSettings.inside``)."""
     lan: int | None = None
-    """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
+    """Port of multicast DNS; ``None``: no discovery on the LAN."""
     bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays by which others come to this node."""
@@ -150,7 +150,7 @@ class Membership:
             self._settled.set()  # nobody waits for what will not be
 
     def _listen(self) -> tuple[str, ...] | None:
-        """``None``: no host is needed, since nobody has a reason to come before a network is joined."""
+        """Returns the listen addresses; ``None``: no host is needed before a network is joined."""
         listen = self._options.listen
         if self._network is None:
             return listen or None
@@ -197,7 +197,7 @@ class Membership:
                 self._host = None
 
     async def _memberships(self, network: HostPort, life: Life, listen: tuple[str, ...]) -> None:
-        """Replication in the joined network, begun anew whenever another is joined, while we listen for it here."""
+        """Runs replication in the joined network, restarted whenever another is joined."""
         while self._listen() == listen:
             self._changed = trio.Event()
             try:
@@ -224,7 +224,7 @@ class Membership:
         await self._changed.wait()
 
     def _choose(self, host: HostPort, network: Network) -> None:
-        """The bootstrap peers are a person's own, and so are relays: no stranger takes their room."""
+        """Chooses bootstrap peers and relays as a person's own, so that no other peer takes their slots."""
         host.choose(self._named(network), self._bootstrap(network))
 
     def _named(self, network: Network) -> frozenset[PeerId]:

@@ -39,7 +39,7 @@ from p2p.budget.buckets import Budget, Rate
 from p2p.ports import PeerId, Topic
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
-"""Datasets never heard of that one peer may bring."""
+"""Unknown datasets that one peer may bring."""
 PACES: Final = {
     HEAD: Rate(per_second=1.0, burst=60.0),
     AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
@@ -53,7 +53,7 @@ RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
 CONTRADICTIONS: Final = Rate(per_second=1 / 600, burst=8.0)
 """Of one signer with itself, and proofs on one dataset."""
 UNLISTED: Final = Rate(per_second=1 / 10, burst=256.0)
-"""Words of all validators, observers and witnesses together whom nobody listed here."""
+"""Statements of all validators, observers and witnesses together that are not listed here."""
 
 
 class StatementQuota:

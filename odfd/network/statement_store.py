@@ -78,7 +78,7 @@ class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OnProof = Callable[[Proof, bool], None]
-"""Told of a proof that is new, and whether it was made here and nobody else has it yet."""
+"""Called with a new proof, and whether it was made here and is unknown elsewhere."""
 
 
 class Subscribers(NamedTuple):
@@ -129,7 +129,7 @@ class LedgerStatementStore:
         self._attended: Counter[DatasetId] = Counter()
         """Datasets that a person brings here just now."""
         self._adopting = threading.RLock()
-        """Held while what was in memory is heard again: nobody sees half of it."""
+        """Held while statements in memory are processed again, so that no reader sees a part."""
         self._waiting = EarlyStatements()
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
@@ -319,7 +319,7 @@ class LedgerStatementStore:
             self._on_news(news)
 
     def _hear_unheld(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
-        """Of a dataset that nobody wants here: judged and kept in memory, and told to nobody but peers."""
+        """Judges a statement on an unneeded dataset and keeps it in memory, without notifications except to peers."""
         now, dataset = self._clock(), predicate.dataset
         if isinstance(predicate, Observation) and not self._room.is_known((predicate.observer,)):
             return None
@@ -468,6 +468,6 @@ def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
 
 
 def _is_withdrawal(found: tuple[str, bytes]) -> bool:
-    """Whether it is a card that takes the former one back: others are told of that, private or not."""
+    """Whether it is a card that withdraws the former one, which is announced even if private."""
     kind, sealed = found
     return kind == CARD and read(sealed).is_withdrawal

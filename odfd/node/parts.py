@@ -123,7 +123,7 @@ class NodeParts:
         ipfs: Ipfs | None = None,
         may_dial: Allows = is_global,
     ) -> None:
-        """``may_dial``: where sources that strangers declared may be."""
+        """``may_dial``: permitted addresses of sources that other nodes declared."""
         self.may_dial = may_dial
         self.home = home
         self.settings = settings
@@ -170,7 +170,7 @@ class NodeParts:
         self._hold_caretakers()
 
     def _hold_statements(self) -> None:
-        """What this node is told of datasets, and what it serves of them."""
+        """Makes the store of statements, and what this node serves of them."""
         home, clock, public_of = self.home, self.context.clock, self.visibility.public_of
         events = StatementEvents(self)
         self.witnessed = events.witnessed
@@ -363,7 +363,7 @@ class NodeParts:
             return mirror_specs.purposes(Resources(connection), dataset)
 
     def _known_peers(self) -> Known:
-        """Whose nodes have room that no stranger touches."""
+        """Lists the peers with reserved slots."""
         listed = frozenset(key for group in self.policy.groups for key in group.keys)
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
@@ -417,7 +417,7 @@ class NodeParts:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
     def _found_damaged(self, dataset: DatasetId, spot: DamagedBlock) -> None:
-        """From a worker thread. A mirror fetches spoilt objects anew by itself."""
+        """Handles damage, from a worker thread. A mirror fetches damaged objects again by itself."""
         name = self.home.name_of(dataset)
 
         def tell() -> None:

@@ -163,7 +163,7 @@ EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
     POLICY: _policy,
     CARD: _card,
 }
-"""What people are told of a new statement, and who looks again beside those that do so for every kind."""
+"""The event of each kind of statement, and the components that check again besides the common ones."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 

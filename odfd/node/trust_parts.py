@@ -92,7 +92,7 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
     home, context = parts.home, parts.context
 
     def contradicted(question: CosignRequest) -> None:
-        """No proof joins two heads of one epoch: whoever holds the one history hears of the other by this."""
+        """Announces both heads when no proof joins them, so that holders of each history learn of the other."""
         for head in (question.kept, question.head):
             if head is not None:
                 parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
@@ -167,7 +167,7 @@ class ValidationContext(Protocol):
 
 def validator_of(parts: ValidationContext) -> Validator:
     def share() -> float:
-        """Of steps. Who promised verdicts is told that there is no engine; who did not is not."""
+        """Returns the share of steps to validate; with promised verdicts all, even without an engine."""
         if parts.policy.attest:
             return 1.0
         return 0.0 if parts.engine.why_not else parts.policy.spot_check

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES: Final = 2000
-"""Far above what the table can give; more is a bug, and would fill the disk of whoever scrapes."""
+"""Far above what the table can give; more is a bug, and would fill the disk of the scraper."""
 
 
 def exposition(samples: Iterable[MetricSample]) -> bytes:

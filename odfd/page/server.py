@@ -87,7 +87,7 @@ class PageServer:
         self._asked.set()
 
     def _door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
-        """And the address that people are told."""
+        """Makes the door, and its address for people."""
         said = self._settings
         tokens = Tokens(Path(said.ui_tokens), "http.ui-tokens", required=True) if said.ui_tokens else None
         if not said.ui_certificate:

@@ -72,7 +72,7 @@ def _time(text: str) -> dict[str, str]:
 
 
 def _license(url: str, name: str) -> Any:
-    """By its URL where it is one: a link of a stranger is no other kind of address."""
+    """Returns a license by its URL if it is one; an untrusted link has no other scheme."""
     return {"@id": url} if url.startswith(("https://", "http://")) else name
 
 

@@ -31,7 +31,7 @@ from p2p.files import Missing
 
 FEW_BYTES: Final = 64 << 20
 STAGED: Final = 16
-"""Folders of blocks that are kept for whoever goes on; those touched longest ago make room."""
+"""Folders of blocks kept for a continuation; the least recently used are evicted."""
 
 
 class Edition(msgspec.Struct, frozen=True, kw_only=True):

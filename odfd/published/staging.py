@@ -18,7 +18,7 @@ from odfd.runtime.filesystem import CHECK_ROOM, check_room
 PER_FILE: Final = 4096
 """Bytes that a file takes beside its own: its entry, and what its last page is rounded up by."""
 IDLE_SECONDS: Final = 3600.0
-"""Since a folder was used last, after which nobody is expected to go on with it."""
+"""Since the last use of a folder, after which no continuation is expected."""
 _LONG_AGO: Final = float("-inf")
 
 

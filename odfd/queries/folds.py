@@ -109,7 +109,7 @@ class FoldStore:
         return number, freed
 
     def _is_sound(self, path: Path, file: FoldFile) -> bool:
-        """Hashed the first time, and when it is another; one that is damaged is dropped, for it can be made anew."""
+        """Hashes it the first time, and when it changed; drops a damaged one, which can be made again."""
         try:
             found = path.stat()
             mark = (found.st_ino, found.st_size, found.st_ctime_ns)

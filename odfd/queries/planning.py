@@ -111,7 +111,7 @@ class Planner:
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists = SliceLists()
         self.projection: Callable[[str], KeptTable | None] = _no_projection
-        """The table of a Projection by its name; given by whoever keeps them. Called in worker threads."""
+        """The table of a Projection by its name; set by the keeper of projections. Called in worker threads."""
 
     def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
         """Raises NotFound, Invalid, Refused."""

@@ -18,7 +18,7 @@ from odfd.trust.policy.policy import Expression
 _ORDER: Final = ("none", "chain", "data", "observed", "attested", "reproduced")
 """Weakest first, by the first word of a fact; words that are not here say why something is not relied on."""
 _LOST: Final = ("forked", "refuted", "damaged")
-"""States of a dataset that are told in place of a fact."""
+"""States of a dataset that are reported in place of a fact."""
 
 
 def standing_of(view: wire.DatasetView, size: int) -> wire.ReadStanding:

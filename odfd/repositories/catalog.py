@@ -58,7 +58,7 @@ class Repositories:
         return bucket
 
     def _credentials(self, resource: DeclaredResource) -> Mapping[str, str]:
-        """None where the bucket is open to anybody. No message tells a value."""
+        """Returns None where the bucket is public. No message shows a value."""
         if not resource.spec.get("credentials"):
             return {}
         (handle,) = resource.references.values()

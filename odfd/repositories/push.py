@@ -153,7 +153,7 @@ def _packs(missing: Missing) -> Iterator[tuple[str, bytes]]:
 
 
 def _sign(bucket: Bucket, folder: str, signed: Signed, before: StoredFile | None) -> None:
-    """What proves the head goes before it. Where somebody wrote another meanwhile, theirs stays: it is as new."""
+    """Writes the head after its proofs. A concurrent head stays: it is as new."""
     *walk, (path, head) = signed.files
     if before is not None and before.content == head:
         return

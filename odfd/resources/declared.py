@@ -79,7 +79,7 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     references: Mapping[str, ResourceHandle | None] = {}
     """What its spec refers to, by ``references.reference_key``; ``None``: it was never here."""
     owners: tuple[OwnerReference, ...] = ()
-    """Nobody: people."""
+    """None: declared by people."""
     generation: int = 1
     status: ResourceStatus = ResourceStatus()
     """Written by ``DeclaredStore.observe`` alone."""

@@ -25,7 +25,7 @@ from odfd.resources.types import ResourceType, TypeRegistry
 SCHEMA: Final = "$schema"
 PARTS: Final = (SCHEMA, "headers", "spec", "status")
 GIVEN: Final = ("generation", "createdAt", "updatedAt", "deletedAt", "ownerReferences", "did")
-"""Headers that the node writes and nobody else."""
+"""Headers that only the node writes."""
 MAX_NAME: Final = 100
 MAX_LABELS: Final = 64
 MAX_LABEL_BYTES: Final = 1024

@@ -116,7 +116,7 @@ class _Exchange:
         self._came = 0
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
-        """Raises _Gone when there is nobody left to talk to; the application was then cancelled."""
+        """Serves until the connection ends. Raises _Gone when the peer is gone; the application was then cancelled."""
         if not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._request.headers):
             # Without a body its end is known now, and an application that never asks for it can still be watched over.
             self._machine.next_event()
@@ -224,7 +224,7 @@ class _Exchange:
             await self._write(h11.EndOfMessage())
 
     async def _write(self, event: h11.Event, descriptors: Sequence[int] = ()) -> None:
-        """``descriptors`` go with the bytes to whoever is at the other end of a unix socket."""
+        """Writes; ``descriptors`` go with the bytes over a unix socket."""
         pieces = self._machine.send_with_data_passthrough(event) or []
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]

@@ -28,7 +28,7 @@ from p2p.budget.silent_connections import SilentConnections
 CONNECTIONS: Final = 256
 """Served at once; more wait in the kernel's backlog."""
 SILENT: Final = CONNECTIONS // 2
-"""Of these, on which no request is being answered: whoever says nothing keeps nobody out."""
+"""Of these, without a request in progress: silent connections keep none out."""
 HANDSHAKE_SECONDS: Final = 10.0
 """Of TLS."""
 DRAIN_SECONDS: Final = 2.0
@@ -128,7 +128,7 @@ class HttpServer:
             self._slots.release()
 
     async def _secured(self, stream: trio.SocketStream) -> HttpStream | None:
-        """``None``: whoever connected spoke no TLS, or took too long for it."""
+        """Returns ``None`` if the peer spoke no TLS, or took too long for it."""
         if self.tls is None:
             return stream
         secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)

@@ -25,11 +25,11 @@ PATIENCE: Final = 3.0
 class _Slot:
     slots: Slots
     waits: int = 0
-    """How many of its tasks wait for somebody else."""
+    """How many of its tasks wait for another party."""
     since: float = math.inf
     """When the first of them began to; never: it works."""
     connected: bool = False
-    """To somebody outside, which takes room."""
+    """Whether it waits for an outside party, which takes room."""
 
 
 _HELD: Final[ContextVar[_Slot | None]] = ContextVar("slot", default=None)

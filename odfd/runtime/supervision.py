@@ -40,7 +40,7 @@ class Restart:
     backoff: Backoff = AGAIN
     steady: float = 60.0
     from_start: bool = True
-    """Whether also one that never was ready is started again; else what cannot start is told at once."""
+    """Whether a child that never was ready is restarted too; else its failure is raised at once."""
 
 
 class Life:
@@ -188,7 +188,7 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
 
 
 async def _once(child: Child, life: Life) -> Exception | None:
-    """One run. ``None`` when it ended because it was asked to; an end that nobody asked for is a failure."""
+    """Runs once. Returns ``None`` after a requested end; another end is a failure."""
     try:
         await child.run(life)
     except Exception as error:  # noqa: BLE001  the supervisor is where a child's failure ends

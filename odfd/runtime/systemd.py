@@ -24,7 +24,7 @@ class Notifier:
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]
         self.watchdog_seconds = _watchdog_seconds(environ)
-        """How often at least the manager wants to hear ``alive``; 0: never."""
+        """The longest interval of ``alive`` for the manager; 0: never."""
 
     def ready(self, status: str = "") -> None:
         self._send("READY=1", status)

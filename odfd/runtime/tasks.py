@@ -27,7 +27,7 @@ from odfd.runtime.supervision import Life, Logger
 TICK_SECONDS: Final = 0.2
 """A follower sees progress at most this often; work may report as often as it likes."""
 STILL_SECONDS: Final = 5.0
-"""After so long a follower is shown again what did not change: whoever waits sees for what, who is gone is noticed."""
+"""After so long a follower gets an unchanged state again, which shows progress and detects closed connections."""
 
 
 class TaskState(enum.Enum):
@@ -113,7 +113,7 @@ class Bounds:
 
 
 class _Outside:
-    """What waits for somebody else, and whether the daemon has no time for it any more."""
+    """A wait for another party, and whether it is cancelled at the stop of the daemon."""
 
     def __init__(self) -> None:
         self.scopes: set[trio.CancelScope] = set()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 NULLS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?", ".")
-"""Words that files have where there is no value; each is told, for it may be one."""
+"""Words that files use for a missing value; each is reported, for it may be a value."""
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")
 _POINT: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"[+-]?\d+,\d+")

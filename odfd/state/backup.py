@@ -32,7 +32,7 @@ MARK: Final = "odfd-backup.json"
 LAST: Final = "last-backup.json"
 """In the state directory: when and where the last one was written."""
 FOLDERS: Final = ("keys", "evidence")
-"""Of the state directory, copied whole; all others are made anew, or hold what is on its way."""
+"""Folders of the state directory copied whole; all others can be made again, or hold partial data."""
 NOT_COPIED: Final = (".journal", ".unborn")
 """What of the keys is for this state directory alone: the dataset of a key may have begun since its copy."""
 FORMAT: Final = 1

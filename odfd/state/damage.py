@@ -34,7 +34,7 @@ class DamageRegistry:
     """The known damage to the datasets of one node."""
 
     def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, DamagedBlock], None]) -> None:
-        """``told`` hears of each place once, until the dataset was whole again."""
+        """``told`` is called for each place once, until the dataset was whole again."""
         self._home = home
         self._clock = clock
         self._told = told

@@ -40,7 +40,7 @@ class Uploads:
     def __init__(
         self, folder: Path, limit: Callable[[], int], new_id: Callable[[], str], reserve: Callable[[], int] = int
     ) -> None:
-        """``limit``: bytes of one file; ``reserve``: left free on the disk. Both are asked anew each time."""
+        """``limit``: bytes of one file; ``reserve``: left free on the disk. Both are read for each upload."""
         self._folder = folder
         self._limit = limit
         self._new_id = new_id

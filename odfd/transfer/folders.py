@@ -144,7 +144,7 @@ def write_dataset(missing: Missing, writer: LayoutWriter, progress: OnProgress |
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else of this machine writes to a folder meanwhile. Raises Conflict where somebody does."""
+    """Locks a folder on this machine. Raises Conflict while another process writes to it."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

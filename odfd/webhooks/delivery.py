@@ -43,7 +43,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     body: str
     head: NotifiedHead | None
-    """What is told with it."""
+    """The head that it reports."""
     name: str
     made: Instant
     attempts: int = 0

@@ -50,7 +50,7 @@ class _Draft(NamedTuple):
 
 
 class _Settled(NamedTuple):
-    """When to look again, ``None`` where nothing is told of the dataset; and the card that was signed."""
+    """When to check again, ``None`` without a card; and the signed card."""
 
     following: Instant | None = None
     signed: Card | None = None
@@ -67,7 +67,7 @@ class CardPublisher:
         publisher: str,
         context: Context,
     ) -> None:
-        """``publisher``: what the node calls itself. ``announce``: is told of each card, also of what is private."""
+        """``publisher``: the node's name for itself. ``announce``: called with each card, private ones too."""
         self._home = home
         self._visibility = visibility
         self._announce = announce
@@ -172,7 +172,7 @@ class CardPublisher:
         return Card(**signing, dataset=dataset, epoch=epoch, size=head.size, head=head.hash, chain=facts, claims=claims)
 
     def _sign(self, draft: _Draft) -> None:
-        """Raises Invalid for one that nobody would take."""
+        """Raises Invalid for a card that others would refuse."""
         card, payload = draft.card, statement.encode(draft.card)
         statement.decode_any(payload)
         signed = envelope.unseal(envelope.seal(payload, draft.key), card.MAX_ENVELOPE)

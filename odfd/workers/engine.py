@@ -80,7 +80,7 @@ class NodeEngine:
             self._known.set()
 
     async def _find(self) -> HostEngine | None:
-        """Why there is none is told once."""
+        """Finds the engine; reports its absence once."""
         try:
             return await spark_engine(self._options, self._environ, self._tell)
         except Fault as fault:

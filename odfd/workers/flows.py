@@ -39,7 +39,7 @@ LOOK_SECONDS: Final = 60.0
 _TRANSFORM: Final = SetTransform.__name__
 
 Ended: TypeAlias = tuple[Outcome, str]
-"""How a run ended, and what is told of it."""
+"""The end of a run, with its message."""
 Pull: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
 
 
@@ -63,9 +63,9 @@ class FlowWorker:
 
     def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
         self.pull: Pull = _nobody
-        """Performs one run; given by whoever has the operations of the API."""
+        """Performs one run; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
-        """Is told the name of a flow that ran."""
+        """Called with the name of a flow that ran."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._follow = follow

@@ -55,7 +55,7 @@ class GarbageCollection:
         self._clock = context.clock
         self._hours = hours
         self.alone = trio.Lock()
-        """Whoever holds it keeps objects from being collected."""
+        """While it is held no object is collected."""
 
     async def run(self, life: Life) -> None:
         life.ready()

@@ -21,7 +21,7 @@ from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
-"""All heads are looked at this often; one is signed anew at a third of its life, which is days."""
+"""All heads are checked this often; one is signed again at a third of its life, which is days."""
 RETRY_SECONDS: Final = 60.0
 """While one of them could not be signed."""
 START_SECONDS: Final = 5.0

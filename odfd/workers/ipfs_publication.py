@@ -40,7 +40,7 @@ ROUND_SECONDS: Final = 600.0
 RETRY_SECONDS: Final = 60.0
 """While one of them is not up to date."""
 RENEW: Final = 12 * 3600 * instant.SECOND
-"""Age at which a record is put anew: those who keep it for others forget it after two days."""
+"""Age at which a record is put again: other nodes drop it after two days."""
 _NOT_KEPT: Final = "neither kept nor withdrawn while [ipfs] api of the settings names no Kubo"
 
 
@@ -87,7 +87,7 @@ class PublicationService:
         all_of_ours: Callable[[], bool],
         context: Context,
     ) -> None:
-        """``all_of_ours``: whether policy puts there whatever is ours and public."""
+        """``all_of_ours``: whether policy publishes all own public datasets."""
         self._home = home
         self._publisher = publisher
         self._served, self._visibility = giving

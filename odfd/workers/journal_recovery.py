@@ -31,11 +31,11 @@ from p2p.ports import PeerId, PeerView
 ASK_SECONDS: Final = 60.0
 """For one peer to tell all it knows."""
 RETRY_SECONDS: Final = 30.0
-"""While too few were heard."""
+"""While too few have answered."""
 SOUGHT: Final = 16
 """Datasets of ours whose holders are looked for."""
 STRANGERS: Final = 3
-"""Peers that nobody listed, which are asked beside those that were: they may show signatures of ours."""
+"""Unlisted peers that are asked besides the listed ones: they may hold signatures of ours."""
 PEERS: Final = "peers"
 ALONE: Final = "alone"
 """Who told what the keys had said, as it stands in the journals: listed groups, or a person."""
@@ -133,7 +133,7 @@ class JournalRecovery:
                     nursery.start_soon(self._ask_one, peer)
 
     def _next(self, asked: set[PeerId]) -> list[PeerId]:
-        """Those that are listed come first, and none of them waits for a stranger."""
+        """Returns the next peers: listed ones first, which wait for no other."""
         views = self._peers.peers()
         listed = {view.peer for view in views if self._is_listed(view.peer)}
         if found := choose((view for view in views if view.peer in listed), asked, ENOUGH):

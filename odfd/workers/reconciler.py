@@ -55,7 +55,7 @@ class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
     """The state that a controller found."""
 
     is_drift: bool = True
-    """Whether a need of steps, where nobody declared anything anew, is a departure from what was declared."""
+    """Whether needed steps without a new declaration are a departure from the declared state."""
     steps: tuple[str, ...] = ()
     """What is to be done until all is as declared; empty: it is."""
     told: Mapping[str, ConditionValue] = {}
@@ -89,7 +89,7 @@ class Reconciler:
 
     def __init__(self, home: StateDirectory, context: Context) -> None:
         self.controllers: Mapping[str, Controller] = {}
-        """By type; given by whoever has the operations of the API."""
+        """By type; set by the provider of the API's operations."""
         self.silent: Collection[str] = ()
         """Types that are looked at now and then, because no event tells what becomes of them."""
         self.followers: Collection[str] = ()
@@ -104,9 +104,9 @@ class Reconciler:
         self._cursor: int | None = None
         self._heard: set[Named] = set()
         self._looking = False
-        """Whether what was heard is being looked up: it is in no queue yet."""
+        """Whether received events are being looked up, so that their resources are in no queue yet."""
         self._position = self._events.last
-        """Of the last event of the node that was heard."""
+        """Of the last received event of the node."""
         self._waiting: set[str] = set()
         """What failed because something that it names is not here."""
         self._nursery: trio.Nursery | None = None
@@ -195,7 +195,7 @@ class Reconciler:
         return cursor, found, gone
 
     def _following(self, store: DeclaredStore, resource_id: str) -> Sequence[str]:
-        """Returns those that follow what a heard event is about."""
+        """Returns those that follow the resource of an event."""
         referrers = [store.get(each) for each in store.referrers(resource_id)]
         return [each.id for each in referrers if each is not None and each.type in self.followers]
 

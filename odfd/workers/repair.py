@@ -63,7 +63,7 @@ class Repair:
     def __init__(
         self, home: StateDirectory, sync: MirrorSync, mender: ChainRepair, caught_up: Callable[[DatasetId], None]
     ) -> None:
-        """``caught_up`` is told of a dataset that is whole again, or got back what was signed of it."""
+        """``caught_up`` is called with a dataset that is whole again, or got its signed blocks back."""
         self._home = home
         self._caught_up = caught_up
         self._sync = sync

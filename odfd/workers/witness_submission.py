@@ -115,7 +115,7 @@ class WitnessSubmission:
             await self.loop.run(life)
 
     async def _open(self) -> Poster:
-        """The first time that somebody is to be asked: what TLS needs takes a while to read."""
+        """Loads what TLS needs on first use, as it takes a while."""
         if self._poster is None:
             self._poster = await self._stack.enter_async_context(Posts())
         return self._poster

@@ -26,13 +26,13 @@ from p2p.ports import PeerId, TreeHead
 ROUND_SECONDS: Final = 3600.0
 """Even when nothing moves: cosignatures are renewed after days."""
 RETRY_SECONDS: Final = 60.0
-"""While nobody could be asked to prove a head."""
+"""While no peer could be asked to prove a head."""
 PROVE_SECONDS: Final = 60.0
-"""For all peers that are asked about one head: who is silent keeps nobody else waiting for long."""
+"""For all peers asked about one head, so that a silent one delays no other for long."""
 AT_ONCE: Final = 8
 """Datasets of which proofs are asked for at the same time."""
 MAX_TOLD: Final = 1024
-"""Pairs of heads that were told because no proof joins them; they are told again when others took their place."""
+"""Announced pairs of heads without a joining proof; they are announced again when evicted."""
 
 
 class WitnessPeers(Protocol):
@@ -65,7 +65,7 @@ class WitnessEvents(NamedTuple):
 
     cosigned: Callable[[Cosignature], None]
     contradicted: Callable[[CosignRequest], None]
-    """Two heads of one epoch, of which nobody shows the one to continue the other."""
+    """Two heads of one epoch without a proof that one extends the other."""
 
 
 class Witnessing:
@@ -142,7 +142,7 @@ class Witnessing:
         return True
 
     async def _is_proven(self, question: CosignRequest) -> bool:
-        """Raises Remote when nobody answered in time."""
+        """Raises Remote without an answer in time."""
         tree, old = question.tree, question.old
         with trio.move_on_after(PROVE_SECONDS):
             peers = await self._providers.of(tree.dataset, tree.size)

@@ -19,13 +19,13 @@ from p2p.ports import PeerId
 RESERVED: Final = 8
 """One place in so many is for chosen peers, and as many for those that we dial."""
 OF_HOST: Final = 4
-"""One address takes a quarter of the places of strangers at most,"""
+"""One address takes a quarter of the unreserved slots at most,"""
 OF_PREFIX: Final = 2
 """and one block of addresses half of them."""
 FEW: Final = 4
 """Slots of one address however few there are: people meet behind one router."""
 SETTLED: Final = 4
-"""A quarter of the strangers stay for having been here longest, and a quarter for having given most."""
+"""A quarter of the unreserved slots goes to the longest connected, and a quarter to those that gave most."""
 
 
 class ConnectionSlot(NamedTuple):
@@ -52,7 +52,7 @@ class ConnectionSlots:
         self._given: Counter[PeerId] = Counter()
         self.chosen: frozenset[PeerId] = frozenset()
         self.publishers: frozenset[PeerId] = frozenset()
-        """Of mirrored datasets: so many of them as places are reserved stay whoever comes; more are strangers."""
+        """Of mirrored datasets: as many of them as there are reserved slots stay; more are like others."""
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -97,7 +97,7 @@ class ConnectionSlots:
         return sum(place.dialled and place.party.peer not in self.chosen for place in self._taken.values())
 
     def _reserved(self) -> set[int]:
-        """Connections in places that strangers cannot take: those of chosen peers, and the first that we dialled."""
+        """Lists connections in reserved slots: those of chosen peers, and the first that we dialled."""
         chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
         ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
         return _numbers(chosen) | _numbers(ours[: self._dialled]) | _numbers(self._publishing())

@@ -89,9 +89,9 @@ class WorkShares(msgspec.Struct, frozen=True, kw_only=True):
     host: Rate = Rate(per_second=0.06 * SECOND, burst=0.5 * SECOND)
     """Of one address: a /32 of IPv4, a /128 of IPv6."""
     prefix: Rate = Rate(per_second=0.08 * SECOND, burst=0.6 * SECOND)
-    """Of one block: a /24, a /48. Five of them together leave room for other strangers."""
+    """Of one block: a /24, a /48. Five of them together leave room for other unknown peers."""
     strangers: Rate = Rate(per_second=0.50 * SECOND, burst=6.0 * SECOND)
-    """Of all peers that nobody chose: half of a core is left whatever they do."""
+    """Of all unchosen peers: half of a core is left whatever they do."""
     publishers: Rate = Rate(per_second=0.20 * SECOND, burst=2.0 * SECOND)
     """Of all publishers of mirrored datasets."""
     chosen: float = 4.0

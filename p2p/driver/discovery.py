@@ -39,7 +39,7 @@ SOUGHT: Final = 8
 MAX_STREAMS: Final = 1
 """Inbound streams of one peer: each is for one question."""
 LIFETIME: Final = 7200
-"""Seconds that a presence of ours counts; it is told anew well before."""
+"""Seconds that a presence of ours counts; it is sent again well before."""
 RENEW: Final = 900.0
 """Seconds after which an unchanged presence is signed anew. It is told to each peer that is met then, and not gossiped:
 in a large network that was half of all that a node heard."""
@@ -48,7 +48,7 @@ LOOK: Final = 15.0
 PATIENCE: Final = 10.0
 """Seconds for one answer."""
 TOLD_RATE: Final = Rate(per_second=20.0, burst=MAX_PRESENCES * 16.0)
-"""Presences that one peer may tell us: a newcomer hears of a thousand at once, and then as fast as they change."""
+"""Presences that one peer may send: a newcomer gets a thousand at once, and then as fast as they change."""
 PASSED_RATE: Final = Rate(per_second=0.25, burst=1024.0)
 """Presences of others that we gossip on: all of a small network, and in a large one as fast as they change. What is
 not passed on is found in the samples that peers exchange."""
@@ -57,7 +57,7 @@ ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
 SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
 """Rounds of questions who serves one dataset: those asked tell of all they know, and will not know more at once."""
 ASKED: Final = 6
-"""Connected peers asked who serves a dataset of which we know nobody."""
+"""Connected peers asked for holders of a dataset without known ones."""
 SAMPLE: Final = MAX_PRESENCES
 """Presences wanted of a peer that we meet."""
 _LOG = structlog.get_logger("p2p.driver")
@@ -153,7 +153,7 @@ class Discovery:
         return self._relaying.passes(self._host.share_of(sender), trio.current_time())
 
     def _admit(self, raw: bytes, sender: PeerId) -> Judgement:
-        """Of too many nobody is to blame: whoever tells them may be passing on what many others said."""
+        """Admits presences; too many are no one's fault, as the sender may pass on those of many."""
         if self._standing.is_shut_out(sender):
             return Judgement.IGNORE
         if not self._told.spend(sender, trio.current_time()):
@@ -257,7 +257,7 @@ class Discovery:
         return self._elsewhere(found, beyond) if beyond else found
 
     def _elsewhere(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
-        """The first of each network, by lot: whoever tells of many in one network is one voice."""
+        """Picks the first of each network, at random: many in one network count as one."""
         seen, chosen = set(beyond), []
         for presence in self._rng.sample(found, len(found)):
             hosts = [parse_address(address).host for address in self.addresses(presence)]

@@ -41,9 +41,9 @@ Reply = TypeVar("Reply", bound=Numbered)
 MAX_UNDER_WAY: Final = 48
 """Questions under way on one stream: below what the other side lets wait, so that it never has to refuse us."""
 OWED: Final = 60.0
-"""Seconds without an answer while some are owed, after which the stream is given up: longer than whoever asks waits."""
+"""Seconds with unanswered requests after which the stream is closed: longer than any caller waits."""
 MAX_ABANDONED: Final = 64
-"""Questions nobody waits for any more; with more of them unanswered the stream is given up."""
+"""Abandoned requests; with more of them unanswered the stream is closed."""
 
 
 class _Slot(Generic[Reply]):

@@ -49,9 +49,9 @@ class Forwarding:
         self._bulky = Relaying(BULKY, largest=MAX_ENVELOPE)
         self._subscriptions = ImpliedSubscriptions()
         self.kept_back = 0
-        """Statements that were passed on to nobody, for they were too many at once."""
+        """Statements that were not forwarded, because of too many at once."""
         self.unwanted = 0
-        """Statements that the mesh was not sent, for nobody wants them here and the budget for such was used up."""
+        """Statements that the mesh was not sent, as they are unneeded here and the budget for such was used up."""
 
     def asked(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
         self._subscriptions.note(peer, datasets, trio.current_time())

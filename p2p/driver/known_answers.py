@@ -46,7 +46,7 @@ class RoundPeer(msgspec.Struct, frozen=True, kw_only=True):
     network: str = ""
     """Empty for a peer that a person named."""
     is_asked: bool = False
-    """Whether for some datasets, which somebody waits for. Such rounds have bytes of their own."""
+    """Whether it is for some datasets that a caller waits for. Such rounds have a budget of their own."""
 
 
 class KnownAnswers:

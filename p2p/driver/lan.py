@@ -36,13 +36,13 @@ from p2p.wire.lan import MAX_PACKET
 TOLD: Final = Backoff(first=1.0, most=60.0)
 """Between the times that we say who we are."""
 ANSWER_SECONDS: Final = 1.0
-"""Between answers, whoever asks (RFC 6762, section 6)."""
+"""Between answers to any peer (RFC 6762, section 6)."""
 RATE: Final = Rate(per_second=10.0, burst=40.0)
 """Packets of one address that are looked at; all of mDNS on a quiet LAN is fewer."""
 MAX_VISITS: Final = 4
 """Dials at a time."""
 MAX_MET: Final = 16
-"""Connections above which nobody more is dialled for being near."""
+"""Connections above which no more peers are dialled for being near."""
 _LOG = structlog.get_logger("p2p.driver")
 Visit = Callable[[PeerId, Sequence[str]], Awaitable[object]]
 _INDEX: Final = struct.Struct("@I")

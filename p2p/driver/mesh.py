@@ -32,7 +32,7 @@ from p2p.wire.presence import Presence
 MAX_DIALS: Final = 4
 """Addresses tried of one peer."""
 GROW: Final = 5.0
-"""Seconds between dials that nobody asked for."""
+"""Seconds between unrequested dials."""
 GROW_ALONE: Final = 0.5
 """The same, of a node with no connection at all."""
 _LOG = structlog.get_logger("p2p.driver")
@@ -181,7 +181,7 @@ class Mesh:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 
     async def _keep_holders(self) -> None:
-        """Stay connected with some who serve what is of interest, where a network is too large for all to hear all."""
+        """Stays connected with some holders of needed datasets, where a network is too large for full gossip."""
         while True:
             await trio.sleep(GROW)
             meet = self._holders.step(self._statements.wanted, self._serving, trio.current_time())

@@ -53,7 +53,7 @@ PER_BLOCK: Final = 4 << 10
 """Bytes that are read for each block that is asked for: who asks for one does not make us read a thousand."""
 _LOG = structlog.get_logger("p2p.driver")
 Spare: TypeAlias = deque[bytearray]
-"""Buffers of ``ROOM`` bytes that nobody uses."""
+"""Free buffers of ``ROOM`` bytes."""
 
 
 class Server:
@@ -144,7 +144,7 @@ class Server:
         return refusals
 
     async def _answer(self, asker: Asker, request: Request) -> None:
-        """One turn, from disk to wire. However it ends, the machine is told."""
+        """Serves one turn, from disk to wire. The machine learns of any end."""
         size = 0
         self._answers += 1
         try:
@@ -169,7 +169,7 @@ class Server:
             self._feed(Written(asker))
 
     def _put_back(self, sent: bytes | memoryview) -> None:
-        """What was sent, all of it, is nobody's any more."""
+        """Returns fully sent buffers."""
         if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == ROOM:
             self._spare.append(sent.obj)
 

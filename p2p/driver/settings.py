@@ -17,7 +17,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of replication; the bounds of the protocol itself are in ``p2p.wire.limits``."""
 
     network: str
-    """Name in the topics: nodes of different networks never hear each other's gossip."""
+    """Name in the topics: nodes of different networks never receive each other's gossip."""
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs to keep a connection to; they are dialled again with backoff for ever."""
     inside: tuple[str, ...] | None = None

@@ -337,7 +337,7 @@ class StatementServer:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _shown(self, peer: PeerId, signed: Signed) -> bool:
-        """Always judged anew, seen or not: what was of no interest yesterday may be today."""
+        """Judges again, seen or not: what was unneeded yesterday may be needed today."""
         await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):

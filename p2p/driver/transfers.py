@@ -45,7 +45,7 @@ LEAST_PART: Final = 16 << 10
 PARTS_AHEAD: Final = 4
 """Parts under way under a cap."""
 MAX_NAMED: Final = 5
-"""Peers whose reasons are told in a fault; there may be hundreds."""
+"""Peers whose reasons are in a fault; there may be hundreds."""
 
 
 class TransferRun:
@@ -62,7 +62,7 @@ class TransferRun:
         self._court: deque[Deliver | Finish] = deque()
         """What is before the judge."""
         self._said: deque[Accepted] = deque()
-        """What it has said and the machine has not heard."""
+        """What it has sent and the machine has not processed."""
         self._given: Counter[PeerId] = Counter()
         """Bytes that the judge took of each peer."""
         self._judges = self._is_over = False

@@ -28,13 +28,13 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     open_timeout: float = 15.0
     """For a stream and the choice of its protocol."""
     max_unread: int = 256 << 20
-    """Bytes that came and that nobody has read, of all connections together; the heaviest stream is reset."""
+    """Received unread bytes of all connections together; the heaviest stream is reset."""
     notices: int = 1024
     """Connected and disconnected notices not yet read. The oldest make room."""
     yamux: YamuxLimits = YamuxLimits()
     """Of each connection."""
     work: WorkShares = WorkShares()
-    """Of the core that the network runs on, for peers, their addresses, and all strangers."""
+    """Of the core that the network runs on, for peers, their addresses, and all unknown peers."""
 
 
 class Holder(Protocol):

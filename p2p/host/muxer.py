@@ -52,7 +52,7 @@ OPEN_TIMEOUT = 10.0
 
 
 def _nothing() -> None:
-    """What is to be done when a connection ends, before anybody has said it."""
+    """The default callback at the end of a connection."""
 
 
 class MuxedStream(IMuxedStream):  # type: ignore[misc]

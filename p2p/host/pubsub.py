@@ -52,7 +52,7 @@ class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For one verdict: signatures are checked in worker threads, which may be busy."""
     concurrent_validations: int = 16
     incoming: int = 64
-    """Accepted messages that nobody has read yet; the oldest make room."""
+    """Accepted unread messages; the oldest are evicted."""
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -210,7 +210,7 @@ _DECLINED: Final = Verdict(Judgement.IGNORE)
 
 
 async def _judge_nothing(_sender: Any, _message: Any) -> Verdict:
-    """Before somebody says how: nothing is accepted."""
+    """The default judge, which accepts nothing."""
     return _DECLINED
 
 
@@ -222,7 +222,7 @@ class Gossip:
         self._limits = limits
         self._send, self.incoming = trio.open_memory_channel[Incoming](limits.incoming)
         self.missed = 0
-        """Accepted messages that made room for newer ones because nobody read ``incoming``."""
+        """Accepted messages evicted by newer ones because ``incoming`` was not read."""
         pubsub.deliver = self._deliver
         pubsub.judge = self._judge
 

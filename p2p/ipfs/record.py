@@ -31,7 +31,7 @@ _CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
 MAX_NAME: Final = 80
 """Characters; the name of an Ed25519 key has 62."""
 MAX_CID: Final = 128
-"""Characters of a CID that somebody else made; most have 59."""
+"""Characters of a foreign CID; most have 59."""
 
 
 def name_of(dataset: DatasetId) -> str:

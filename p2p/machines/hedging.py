@@ -17,7 +17,7 @@ USUAL: Final = 4.0
 SOON: Final = 0.1
 """and no less than this."""
 MAX_STILL: Final = 16
-"""Of how many peers one part is asked at most: whoever is still costs nothing, and no more than a window comes."""
+"""Peers asked for one part at most: a silent one costs nothing, and no more than a window arrives."""
 
 
 def hedges(asked: Sequence[tuple[float, float]], usual: float | None) -> tuple[float, int]:

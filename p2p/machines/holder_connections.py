@@ -19,9 +19,9 @@ from chain.ids import DatasetId
 ENOUGH: Final = 2
 """Connected peers that say they serve a dataset."""
 NEXT: Final = Backoff(first=60.0, most=1800.0)
-"""Between two attempts for one dataset: each may ask six peers, and nobody else may be there."""
+"""Between two attempts for one dataset: each may ask six peers, without others present."""
 ALONE: Final = Backoff(first=60.0, most=300.0)
-"""The same while nobody that is connected serves it."""
+"""The same while no connected peer serves it."""
 LOOKED_AT: Final = 64
 """Datasets that are looked at in one step."""
 MAX_KEPT: Final = 65_536

@@ -35,7 +35,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     of_pair: int = 2
     """Circuits between two peers: as many connections as the host keeps of one peer."""
     lifetime: int = 3600
-    """Seconds that a reservation counts, unless it is asked for anew."""
+    """Seconds that a reservation counts without a renewal."""
     circuit: Limit = Limit(seconds=7200, data=4 << 30)
     """After so much a circuit ends, and its ends make another."""
     half_closed: float = 10.0

@@ -24,7 +24,7 @@ MAX_WAITING: Final = 64
 AHEAD: Final = 2
 """Answers to one asker between the disk and the wire."""
 ROOMY: Final = 32 << 20
-"""Bytes of answers that nobody has taken yet, of all askers, up to which one is read ahead of the one being written."""
+"""Untaken bytes of answers, of all callers, up to which one is read ahead of the one being written."""
 READERS: Final = 4
 """Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
 LEAST: Final = 4 << 10

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from p2p.ports import PeerId
 
 MOST: Final = 4096
-"""Peers, and blocks of addresses, that are remembered, each kind by itself: strangers push out no proven peer."""
+"""Remembered peers, and blocks of addresses, limited separately, so that new ones evict no proven peer."""
 MISSES: Final = 2
 """Misses in a row after which what a peer gave before says nothing of it."""
 FADES: Final = 600.0

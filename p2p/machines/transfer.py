@@ -342,7 +342,7 @@ class Transfer:
         return [ask for ask, flight in self._flights.items() if flight.span[0] == span[0]]
 
     def _forget_rivals(self, winner: _Flight, now: float) -> None:
-        """Whoever was asked before let us wait."""
+        """Drops other requests of the same span; those made before the winner count as missed."""
         for ask in self._rivals(winner.span):
             rival = self._flights.pop(ask)
             if rival.since < winner.since:
@@ -426,7 +426,7 @@ class Transfer:
         return gave_nothing and self._providers.is_resting(peer, now)
 
     def _ask_another_alone(self) -> None:
-        """Whoever has answered before comes first: one that is silent could hold up each thing for a minute."""
+        """Asks proven peers first, since a silent one could delay each object for a minute."""
         self._solo = self._providers.least_doubtful(self._alone)
         if self._solo in self._alone:
             self._alone.clear()
@@ -460,7 +460,7 @@ class Transfer:
                 self._providers.missed(peer, now)
 
     def _hedges(self, now: float) -> tuple[float, int]:
-        """When that is, and of how many; never where nobody is left."""
+        """Returns when to hedge, and to how many; never without further peers."""
         if not (late := self._late()) or not (idle := self._idle(now)):
             return math.inf, 0
         usual = self._providers.usual(idle[0].peer) if idle[0].proven else None

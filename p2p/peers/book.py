@@ -30,7 +30,7 @@ SHUT_OUT: Final = -100.0
 LET_IN: Final = -50.0
 """Score above which one that was shut out is talked to again: one half-life later."""
 BAD_BYTES: Final = 10.0
-"""Weight of bytes that miss their hash or break a rule: nobody sends them by accident more than once."""
+"""Weight of bytes that miss their hash or break a rule, which is no accident more than once."""
 GARBAGE: Final = 20.0
 """Weight of a message that is none of the protocol's, or is over a limit."""
 FLOOD: Final = 1.0
@@ -38,7 +38,7 @@ FLOOD: Final = 1.0
 UNRELIABLE: Final = 0.5
 """Weight of a silence or a broken promise: may well be the network's fault, or that of others who keep it busy."""
 DOUBTED: Final = -20.0
-"""Score below which nothing of that weight brings a peer: nobody is shut out for what others do to it."""
+"""Score that such weight cannot lower further, so that no peer is blocked for others' actions."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ class PeerBook:
         self._entries[entry.peer] = entry
 
     def _forget_one(self) -> None:
-        """The stranger longest unseen; peers that misbehaved are remembered longer than those who did nothing."""
+        """Drops the unknown peer longest unseen; misbehaving peers are remembered longer than inactive ones."""
         idle = (entry for entry in self._entries.values() if not entry.connected and not entry.bootstrap)
         victim = min(idle, key=lambda entry: (entry.score.value < -1.0, entry.last_seen or 0), default=None)
         if victim is not None:

@@ -207,7 +207,7 @@ def _peer_field(peer: PeerId | None) -> bytes:
 
 
 def _read_peer(found: dict[int, Field]) -> PeerId | None:
-    """Its addresses are passed over: a relay of ours dials nobody on the word of another."""
+    """Ignores its addresses: our relay dials none on another's claim."""
     if 2 not in found:
         return None
     raw = _bytes(_fields(_bytes(found[2])).get(1, b""))

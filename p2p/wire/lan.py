@@ -32,7 +32,7 @@ MAX_PACKET: Final = 9000
 MAX_ADDRESSES: Final = 8
 """Addresses told, and looked at, of one node."""
 LIFETIME: Final = 120
-"""Seconds that others may remember what is said; nobody here does."""
+"""Seconds that others may cache the answer; this node does not."""
 _QUERY, _RESPONSE, _AUTHORITATIVE = 0x0000, 0x8000, 0x0400
 _PTR, _TXT, _IN = 12, 16, 1
 
@@ -89,7 +89,7 @@ def _strings(text: bytes) -> Iterator[bytes]:
 
 
 def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
-    """Those at which the sender itself is: nobody on a LAN makes us dial a third."""
+    """Returns the sender's own addresses, so that a packet cannot make us dial a third party."""
     for raw in strings:
         if not raw.startswith(b"dnsaddr="):
             continue
@@ -102,7 +102,7 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
 
 
 def _is_at(address: Address, source: str) -> bool:
-    """Of a link's own address nobody can tell the link."""
+    """Whether it is at an address; the link of a link-local one is unknown."""
     there = None if address.relay else address.ip
     return there is not None and there == parse_ip(source) and not (there.version == 6 and there.is_link_local)
 

@@ -49,7 +49,7 @@ MAX_LISTED: Final = 4 * KIB
 MAX_PRESENCE_ADDRESSES: Final = 8
 """Addresses that a node tells of itself."""
 MAX_TAGS: Final = 1024
-"""Datasets that a node tells it serves; one that serves more says so, and is asked when nobody else is known."""
+"""Datasets in a presence; a node with more says so, and is asked when no other is known."""
 MAX_PRESENCE_LIFETIME: Final = 7200
 """Seconds. Longer, and the network would send newcomers to nodes that are gone."""
 MAX_PRESENCE: Final = 45 + MAX_PRESENCE_ADDRESSES * 256 + 2 + 4 * MAX_TAGS + 64

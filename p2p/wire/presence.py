@@ -48,7 +48,7 @@ MORE: Final = 0x01
 ASK_KIND: Final = 0x01
 ANSWER_KIND: Final = 0x81
 MAX_ADDRESS: Final = 255
-"""Bytes of one address: its length is told in one."""
+"""Bytes of one address, whose length is one byte."""
 _HEAD: Final = struct.Struct(">B32sQHBB")
 _SIGNATURE: Final = 64
 _DOMAIN: Final = b"odf presence 1\0"

@@ -64,7 +64,7 @@ class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_def
     datasets: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_DATASETS)] = ()
     after: Multihash | None = None
     private: bool = False
-    """Of datasets: whoever asks passes nothing of it on, and may be told what is shared with its key alone."""
+    """Of datasets: the caller passes nothing of it on, and may get what is shared with its key alone."""
 
 
 class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):

@@ -66,7 +66,7 @@ class Classification:
     columns: tuple[str, ...]
     """Names that the query selects."""
     dropped: tuple[str, ...] = ()
-    """Of these, system columns that a ``*`` brought along in log mode: the engine supplies them anew."""
+    """Of these, system columns from a ``*`` in log mode, which the engine computes itself."""
     operation: str | None = None
     """Of these, the one that says what becomes of the output's rows, where inputs are read as logs."""
     table: TableShape | None = None

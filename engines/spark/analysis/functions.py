@@ -30,7 +30,7 @@ class Use(Flag):
     QUERY = auto()
     """A person's own look at data."""
     PREPROCESS = auto()
-    """Of a source: the same bytes make the same rows, but nobody computes them again."""
+    """In a source: the same bytes make the same rows, but no validator repeats the computation."""
     TRANSFORM = auto()
     """Every node computes the same."""
 

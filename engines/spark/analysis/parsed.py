@@ -356,7 +356,7 @@ def _check_function(name: str, node: Node) -> None:
 
 
 def _row_of(name: str) -> Function:
-    """Of the table of functions. Raises Refused for a function that has none, or that nobody may use."""
+    """Returns a row of the table of functions. Raises Refused for an unknown or forbidden function."""
     row = FUNCTIONS.get(name)
     if row is None and ", " not in name:
         raise Refused(

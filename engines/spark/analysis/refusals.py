@@ -16,7 +16,7 @@ class Refused(Invalid):
 
     node: Node | None = None
     at: tuple[int, int] | None = None
-    """(line, column) of it in the text, both from one, once somebody has looked."""
+    """(line, column) of it in the text, both from one, once determined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _finding(refusal: Refusal, window: Node, made: Node | None = None) -> Findin
 
 
 def _shown(window: Node, made: Node | None = None) -> Node:
-    """Whose place is told: a function with its OVER, the first if none is to blame."""
+    """The function to report: one with its OVER, the first if none is to blame."""
     named = window.expressions("windowExpressions")[0] if made is None else made
     return named.only if named.kind == "Alias" else named
 

@@ -19,7 +19,7 @@ MAX_PLAN: Final = 64 << 20
 MAX_DEPTH: Final = 250
 """Nodes from a root to its deepest leaf; what walks the tree may recurse."""
 PASSING: Final = frozenset({"SubqueryAlias", "View", "ResolvedHint", "PipeOperator"})
-"""Operators that change nothing about the rows below them. A hint says how to join, which nobody can see."""
+"""Operators that change no rows below them. A hint says how to join, without visible effect."""
 _HINT: Final = "split the query: make an inner part a dataset of its own"
 
 

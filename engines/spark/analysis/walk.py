@@ -435,7 +435,7 @@ class Walk:
         return Relation({}, (), frozenset())
 
     def _reference(self, node: Node) -> Relation:
-        """Every use of a common table expression reads its inputs anew: other uses, other paths."""
+        """Reads the inputs again for every use of a common table expression: other uses, other paths."""
         shared = self.go(self.shared[node.fields["cteId"]])
         attributes = node.expressions("output")
         renamed = {

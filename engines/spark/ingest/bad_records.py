@@ -141,7 +141,7 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tup
 
 
 def _as_cut(texts: pa.LargeBinaryArray) -> Cut:
-    """Records that stand one behind the other; nobody asks where in a file."""
+    """Joins records one after the other; their places in a file are not needed."""
     _, ends, data = texts.buffers()
     starts = np.frombuffer(ends, np.int64, len(texts) + 1, texts.offset * 8)
     text = b"" if data is None else data.to_pybytes()

@@ -110,7 +110,7 @@ def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) 
 
 
 def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
-    """Raises Misfit at what pyarrow takes for a number and nobody else: hexadecimal, and what a double cannot hold."""
+    """Raises Misfit for numbers that only pyarrow accepts: hexadecimal, and what a double cannot hold."""
     if pa.types.is_string(column.type):
         return
     if pa.types.is_integer(field.type) and (b"0x" in data or b"0X" in data):

@@ -185,7 +185,7 @@ def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin:
 
 
 def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
-    """Raises Invalid for files without event times where nobody said that they have none, and the others have some."""
+    """Raises Invalid for files without event times while others have some, unless declared."""
     if guessed and request.needs_event_time:
         raise Invalid(
             f"the file has no column {request.vocab.event_time_column!r}, and the rows before it have one",
@@ -225,7 +225,7 @@ def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> 
 def _counts(
     read: int, shaped: int, passed_over: PassedOver, late: int, untimed: int, skipped: tuple[SkippedFile, ...]
 ) -> RowCounts:
-    """What was written is for whoever gets the slice to count."""
+    """Counts the rows; the receiver of the slice counts the written ones."""
     return RowCounts(
         read=read,
         shaped=shaped,

@@ -151,7 +151,7 @@ def opened(
 def _rows_of(
     source: SourceFile, step: ReadStep, options: ReadOptions, target: Path, bounds: UnpackBounds
 ) -> tuple[SourceFile, tuple[str, ...]]:
-    """Without lines that are no rows, and what is told of these."""
+    """Returns the text without lines that are no rows, and remarks on these."""
     if not isinstance(step, ReadCsv) or not (options.skip_rows or options.skip_footer or options.comment):
         return source, ()
     with source.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:

@@ -42,7 +42,7 @@ class BlockFacts:
     last: int | None = None
     reopened: bool = False
     changes: bool | None = None
-    """Whether a row is anything but an addition; ``None``: nobody looked."""
+    """Whether a row is anything but an addition; ``None``: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

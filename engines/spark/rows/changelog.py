@@ -82,7 +82,7 @@ def _keyed(groups: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def _within(groups: np.ndarray, running: np.ndarray) -> np.ndarray:
-    """A running sum over sorted groups, begun anew in each."""
+    """Computes a running sum over sorted groups, restarted in each."""
     if not len(groups):
         return running
     begins = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))

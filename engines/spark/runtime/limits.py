@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from engines.errors import DISK, MEMORY, LimitExceeded
 
 RESERVE: Final = 256 << 20
-"""Bytes of the file system that stay free for everybody else."""
+"""Bytes of the file system that stay free for other programs."""
 _POLL_SECONDS: Final = 0.25
 _NO_MEMORY: Final = ("UNABLE_TO_ACQUIRE_MEMORY", "OutOfMemoryError", "SparkOutOfMemoryError", "_LEGACY_ERROR_TEMP_2250")
 _NO_DISK: Final = ("No space left on device", "Disk quota exceeded", "File too large")

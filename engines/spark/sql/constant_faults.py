@@ -25,7 +25,7 @@ _RULES: Final = (
     "analysis.EliminateSubqueryAliases", "analysis.EliminateView",
     *("optimizer.ColumnPruning",) * 3,
 )  # fmt: skip
-"""Spark's rules that leave out columns that nobody uses."""
+"""Spark's rules that remove unused columns."""
 UNREADABLE: Final = "INVALID_PARAMETER_VALUE.PATTERN"
 """What Spark says of an unreadable pattern, but for ``split``, which lets Java's exception through."""
 _JAVA: Final = re.compile(r"PatternSyntaxException: ([^\n]+)")

@@ -45,7 +45,7 @@ class _Kept:
     session: SparkSession
     """In which kept plans run."""
     properties: Any
-    """Its settings, which tasks are told."""
+    """Its settings, which tasks receive."""
     queries: OrderedDict[tuple[object, ...], PreparedQuery] = field(default_factory=OrderedDict)
 
     @classmethod

@@ -115,7 +115,7 @@ class Stored:
 
 
 Kept: TypeAlias = pa.Table | Stored
-"""Rows of the state: new ones, or those that nobody touched, which are copied as they are."""
+"""Rows of the state: new ones, or unchanged ones, which are copied as they are."""
 
 
 class Tables(Mapping[str, pa.Table]):

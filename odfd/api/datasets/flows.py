@@ -41,7 +41,7 @@ class FlowService:
         self._events = context.events
         worker.pull = self._pull
         self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
-        """Deletes a flow that was declared and waits for a dataset; given by whoever keeps declarations."""
+        """Deletes a flow that waits for a dataset; set by the keeper of declarations."""
         self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
         """Raises Invalid for a resource of a type that another one made; given by the same."""
 

@@ -154,7 +154,7 @@ class HistoryRewriteService:
         return rewriting.plan_reset(chain, entry.id, named_block(chain, request.to).hash)
 
     def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> EpochOpening:
-        """Only what keeps every row is a compaction to others; whoever gives rows up says so."""
+        """Builds the new epoch; it is announced as a compaction only if it keeps every row."""
         with self._home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
         if tree.size != plan.last.size:

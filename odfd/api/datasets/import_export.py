@@ -123,7 +123,7 @@ class ImportExport:
         return done
 
     def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
-        """Whoever serves the folder can then be mirrored, in few questions."""
+        """Writes the statements next to the folder's dataset, so that others can mirror it with few requests."""
         chain = DirectoryChain(folder)
         write_packs(folder, self._home.chains.chain(dataset), 0 if (head := chain.head()) is None else head.size)
         signed = signed_state(self._home.database, self._home.chains, dataset)
@@ -346,7 +346,7 @@ def local_folder(place: str) -> Path:
 
 
 async def _statements(shown: LastSeen) -> Sequence[bytes]:
-    """What is signed of a copy that is published; nothing where nobody signed it. Raises Remote, Invalid."""
+    """Returns the signed statements of a published copy, or none. Raises Remote, Invalid."""
     try:
         return (await shown.source.edition(shown.root)).statements
     except Remote as fault:

@@ -255,7 +255,7 @@ class IngestPullService:
         return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable)
 
     async def _pull_one(self, entry: DatasetEntry, report: Report, request: wire.PullRequest) -> wire.PullItem | None:
-        """``None``: a dataset that nothing is pulled for, and that nobody named."""
+        """Pulls one dataset; ``None`` for one without a source that was not named."""
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
             # A chain that is to be repaired may be one that cannot be read.
@@ -289,7 +289,7 @@ class IngestPullService:
         return Path(found.spec.decode()) if found is not None and found.spec else None
 
     def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
-        """``aside``: what is told of records that could not be read."""
+        """Builds the result; ``aside``: the remarks on unreadable records."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self._meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):

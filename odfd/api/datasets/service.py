@@ -63,7 +63,7 @@ class RemoteState(NamedTuple):
 
     holders: HolderCounts
     gone: Callable[[DatasetId], None]
-    """Is told of one that was deleted."""
+    """Called with a deleted dataset."""
     renamed: Callable[[DatasetId], None]
 
 

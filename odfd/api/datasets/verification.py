@@ -62,7 +62,7 @@ class VerificationService:
     async def _looked(
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult:
-        """While others write; nobody does once each of some looks was overtaken by another history. Raises Conflict."""
+        """Checks during writes; excludes writers once several checks met a rewrite. Raises Conflict."""
         check = partial(trio.to_thread.run_sync, self._check, entry, level, request, report)
         for _ in range(ATTEMPTS):
             if (found := await check()) is not None:
@@ -106,7 +106,7 @@ class VerificationService:
         return found
 
     async def _reproduce(self, entry: DatasetEntry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
-        """Re-run every transform from genesis; nothing is recorded and nobody is told."""
+        """Repeats every transform from genesis; records and announces nothing."""
         state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
         if state.kind is not DatasetKind.DERIVATIVE:
             return view

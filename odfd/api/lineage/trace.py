@@ -104,7 +104,7 @@ class Trace:
         return list(found)
 
     def _grouped(self, places: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, Block, list[int]]]:
-        """Records by the block that holds them, some at a time; of those without one it is told why."""
+        """Yields records by the block that holds them, in batches; those without one get a reason."""
         groups: dict[tuple[DatasetId, int, int], tuple[DatasetId, Block, list[int]]] = {}
         counts: dict[tuple[DatasetId, int], int] = {}
         for dataset, offset in places:

@@ -171,7 +171,7 @@ class Doctor:
         return f"the key of {self._home.name_of(DatasetId.from_public_key(key.public_key))}"
 
     def _heads(self) -> wire.Probe:
-        """Of our own datasets: what others are told must be what is here."""
+        """Checks our own datasets: announced heads must match what is here."""
         troubles = self._troubles()
         behind = [f"{self._home.name_of(dataset)}: {why}" for dataset, why in troubles.items()]
         if behind:

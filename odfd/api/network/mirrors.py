@@ -37,7 +37,7 @@ from p2p.ports import PeerId, PeerView
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
 MAX_HOLDS: Final = 1000
-"""Names of datasets that are told of a peer."""
+"""Names of datasets shown of a peer."""
 PATIENCE_SECONDS: Final = 60.0
 """Without any progress, before the task that made a mirror ends: the spec is kept, and holds no place on the board."""
 

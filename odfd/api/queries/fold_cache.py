@@ -26,7 +26,7 @@ from odfd.state.directory import StateDirectory
 LEAST_ROWS: Final = 100_000
 """Since the last fold; fewer are folded as quickly as a fold is found."""
 _SHARE: Final = 4
-"""A fold is made anew when a quarter of what it holds has come."""
+"""A fold is made again when a quarter of its size has been added."""
 Failed = Callable[[DatasetId, Fault], None]
 
 

@@ -71,7 +71,7 @@ class ProjectionTables:
         return ProjectionState(record=record, inputs=inputs, is_current=is_current)
 
     async def compute(self, resource: DeclaredResource) -> None:
-        """Computes the table anew, from its inputs as they are. Raises Fault."""
+        """Computes the table again, from the current inputs. Raises Fault."""
         spec = spec_of(resource.spec)
         inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
         bound = {name.lower(): Bound(DatasetId.parse(each.dataset)) for each, names in inputs for name in names}

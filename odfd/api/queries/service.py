@@ -30,7 +30,7 @@ MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
 _PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
-"""Takes a whole frame; waits while whoever asked does not read."""
+"""Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 """The same, with descriptors of files that go with it."""
 MOST_SLICES: Final = 512
@@ -189,7 +189,7 @@ class QueryService:
         send: SendFrame,
         signing: Callable[[bytes, memoryview], Awaitable[bytes | memoryview]],
     ) -> None:
-        """What is read is told with the first rows: until then a fault is the whole answer."""
+        """Sends what is read with the first rows: until then a fault is the whole answer."""
         head: bytes | None = frame(HEAD, msgspec.json.encode(said))
         async with aclosing(frames) as each:
             async for kind, whole in each:

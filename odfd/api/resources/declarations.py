@@ -53,10 +53,10 @@ class DeclarationService:
         self._new_id = new_id
         self._registry = registry
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
-        """Types that are told of where they are named alone: elements of sets."""
+        """Types that are listed only where named: elements of sets."""
         self._applies = 0
         self.applied: Callable[[], None] = _nothing
-        """From the event loop: an apply has ended, whose events may have been heard before it was written down."""
+        """From the event loop: an apply has ended, whose events may have arrived before it was recorded."""
 
     @contextmanager
     def applying(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class DeclarationService:
                 await grown.wait()
 
     def _is_told(self, type_: str, asked: str | None) -> bool:
-        """Whether one of this type is told of to who asks for a type, or for all."""
+        """Whether a resource of this type is listed in answer to a request for one type, or for all."""
         return type_ == asked or (asked is None and type_ not in self.unlisted)
 
     def lacks_parts(self, owner: DeclaredResource) -> bool:

@@ -204,7 +204,7 @@ class TrustService:
         )
 
     def _to_spare(self, known: DatasetFacts) -> int | None:
-        """Told to the owner alone: nobody else can ask more of them."""
+        """Reports spare witnesses to the owner, who alone can change the request."""
         mine = self._home.keys.has_dataset_key(known.dataset)
         return self._evaluator.witnesses_to_spare(known) if mine else None
 
@@ -304,7 +304,7 @@ class TrustService:
             return rung_of(connection, known.dataset)
 
     def _attested(self, known: DatasetFacts) -> int:
-        """Groups behind the newest step that anybody speaks of."""
+        """Counts the groups behind the newest attested step."""
         places = [
             span.last
             for attestation in known.attestations.values()

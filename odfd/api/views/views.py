@@ -160,7 +160,7 @@ class DatasetViews:
         return "fresh" if known.extent.fresh and not is_old else "stale"
 
     def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
-        """Refuted by two groups that agree, or because a person gave it up; else somebody accuses it."""
+        """Whether it is refuted by two agreeing groups, or was given up by a person; else it is only accused."""
         given_up = known.decided.abandoned is not None
         refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
         return "refuted" if refuted else "accused"
@@ -184,7 +184,7 @@ class DatasetViews:
         return plain
 
     def _observed(self, known: DatasetFacts) -> str:
-        """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
+        """Formats ``observed 1/2``, and the last observed block; empty without a counted observer."""
         said, have = self._evaluator.sighted(known.dataset)
         policy, me = self._evaluator.policy, self._evaluator.me
         if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
@@ -194,7 +194,7 @@ class DatasetViews:
         return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
 
     def _last_judged(self, known: DatasetFacts) -> int | None:
-        """The newest step anybody judged: verdicts stretch to it."""
+        """Returns the newest step with a verdict: verdicts extend to it."""
         judged = [
             span.last
             for attestation in known.attestations.values()

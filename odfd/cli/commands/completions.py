@@ -20,7 +20,7 @@ from odfd.errors import Usage
 _BY_KIND: Final = ("get", "describe", "delete", "wait", "label", "annotate", "edit")
 """Commands whose first word is a kind."""
 _KIND_OF: Final = {"flow": "flow", "mirror": "mirror", "network": "network", "peer": "peer"}
-"""What others are told the names of; the rest are told datasets'."""
+"""Commands completed with names of other kinds; the rest are completed with names of datasets."""
 _NAMES: Final = ("REF", "NAME", "PEER", "REF|DIR")
 """How an argument is called that names something a node has."""
 _NEW: Final = ("new", "join", "network join", "mirror add")

@@ -55,7 +55,7 @@ def _ingest(session: Session, args: argparse.Namespace) -> int:
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:
-    """By the source of the dataset, where nobody says a format."""
+    """Previews by the source of the dataset, without a declared format."""
     from odfd.cli.offline.new import preview
 
     if len(args.files) != 1 or args.files[0] == "-":

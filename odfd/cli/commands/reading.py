@@ -72,7 +72,7 @@ def _tail(session: Session, args: argparse.Namespace) -> int:
 
 
 def _tail_of(session: Session, args: argparse.Namespace) -> int:
-    """By a query: what it was read from is told as queries tell it."""
+    """Runs the tail as a query, with the same remarks on its sources."""
     from odfd.cli.sql.formats import answer, remarks_of
 
     if session.output == "yaml":

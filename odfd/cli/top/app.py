@@ -115,7 +115,7 @@ class TopApp(App[None]):
         self.query_one("#node", Static).update(clean("  ".join(filter(None, facts)), WHOLE))
 
     def _table(self, part: str, rows: Sequence[Any], columns: Sequence[TableColumn[Any]]) -> None:
-        """Cells are text of strangers: never markup. The row that is looked at stays."""
+        """Builds the table: cells are untrusted text, never markup. The selected row stays."""
         title = dict(_PARTS)[part]
         more = f", the first {MOST}" if len(rows) > MOST else ""
         self.query_one(f"#{part}-title", Static).update(f"{title}: {len(rows):,}{more}" if rows else f"{title}: none")

@@ -22,7 +22,7 @@ TROUBLED: Final = {
 }
 """States of a dataset that wait for a person."""
 MOST_FAILED: Final = 5
-"""Failed tasks that are told of."""
+"""Failed tasks that are listed."""
 
 
 class Need(NamedTuple):

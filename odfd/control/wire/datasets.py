@@ -352,7 +352,7 @@ class PullRequest(Request, frozen=True, kw_only=True):
     all: bool = False
     recursive: bool = False
     repair: bool = False
-    """Look at every object again and fetch the damaged ones anew."""
+    """Whether to check every object again and fetch the damaged ones."""
     fetch_uncacheable: bool = False
     """Fetch also from sources that were read before and cannot tell whether they changed."""
     as_name: str | None = None
@@ -362,7 +362,7 @@ class PullRequest(Request, frozen=True, kw_only=True):
 class PullItem(Value, frozen=True, kw_only=True):
     ref: str
     outcome: Literal["updated", "up-to-date", "blocked", "failed"]
-    """``blocked``: nothing went wrong here, and it is not up to date, or nobody was there who could tell."""
+    """``blocked``: no fault here, but not up to date, or no peer was there to confirm it."""
     message: str = ""
     blocks: int = 0
     """Blocks that came with it."""

@@ -15,7 +15,7 @@ class EngineProcess(Value, frozen=True, kw_only=True):
     pid: int
     """On the node's machine, of the outermost: a sandbox has more."""
     dataset: str | None = None
-    """``did:odf:…`` of the only one that it works for; ``None``: whoever asks."""
+    """``did:odf:…`` of the only one that it works for; ``None``: any."""
     name: str | None = None
     """Of that dataset on this node, or the beginning of its id."""
     state: Literal["idle", "busy"] = "idle"
@@ -66,7 +66,7 @@ class Status(Value, frozen=True, kw_only=True):
     listen: tuple[str, ...] = ()
     """Multiaddrs, each with ``/p2p/<peer id>``: what another node puts after ``--bootstrap``."""
     http: tuple[str, ...] = ()
-    """URLs at which datasets are given to anybody, each by its name or id."""
+    """Public URLs of datasets, each by its name or id."""
     flight: tuple[str, ...] = ()
     """URLs at which Arrow Flight SQL is answered."""
     networks: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class PageAddress(Value, frozen=True, kw_only=True):
     """The address of the node's page for a browser of this machine."""
 
     url: str
-    """With a token that opens one session; whoever has it first may do what the page does."""
+    """Has a token for one session; its first user may do what the page does."""
     seconds: int
     """Until the token is worth nothing."""
 
@@ -120,7 +120,7 @@ class FlowView(Value, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["flow", "follow"]
-    """``follow``: nobody declared it; it has the name of its dataset."""
+    """``follow``: it was not declared, and has the name of its dataset."""
     target: str
     """Name of the dataset that it pulls."""
     when: str

@@ -97,9 +97,9 @@ class InvitationView(Value, frozen=True, kw_only=True):
     by: str
     expires_at: str
     policy_key: str | None = None
-    """Whose policies hold in the network; ``None``: nobody's."""
+    """The key of the network's policies; ``None``: there are none."""
     rules: tuple[str, ...] = ()
-    """The newest of these, as whoever invites knows them, a line each."""
+    """The newest rules that the inviter knows, a line each."""
 
 
 class NetworkView(Value, frozen=True, kw_only=True):
@@ -260,7 +260,7 @@ class PublicationView(Value, frozen=True, kw_only=True):
     root: str
     """``/ipfs/CID`` of the folder."""
     name: str | None = None
-    """IPNS name that points to it, of the key that signs here; ``None``: somebody else's dataset."""
+    """IPNS name that points to it, of the key that signs here; ``None``: another owner's dataset."""
     home: str
     """The name that is made of the dataset's own key: where others look."""
     head: str
@@ -268,7 +268,7 @@ class PublicationView(Value, frozen=True, kw_only=True):
     at: str
     """When it was published or its record renewed."""
     expires: str | None = None
-    """Until when the name is found while nobody renews it."""
+    """Until when the name resolves without a renewal."""
     standing: bool = True
     """It is kept up to date."""
     added_blocks: int = 0

@@ -101,7 +101,7 @@ class CollectResult(Value, frozen=True, kw_only=True):
     objects: int
     bytes: int
     waiting: int = 0
-    """Objects that nobody names, and that somebody may still be reading or about to name."""
+    """Unreferenced objects that may still be read or referenced soon."""
     waiting_bytes: int = 0
     dry_run: bool = False
     listed: tuple[CollectedObject, ...] = ()

@@ -116,7 +116,7 @@ class TrustFacts(Value, frozen=True, kw_only=True):
     fresh: bool | None = None
     forked: bool = False
     observed: Attested | None = None
-    """Groups that found the newest block of data at its source; ``null``: nobody looked and nobody asks."""
+    """Groups that found the newest block of data at its source; ``null``: not observed and not required."""
 
 
 class AttestationView(Value, frozen=True, kw_only=True):
@@ -253,7 +253,7 @@ class TrustView(Value, frozen=True, kw_only=True):
     unlisted: int = 0
     """Validators that spoke and stand in no group of ours."""
     observations: tuple[ObservationView, ...] = ()
-    """Of the newest block that anybody observed."""
+    """Of the newest observed block."""
     witnesses: tuple[WitnessView, ...] = ()
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()

@@ -263,5 +263,5 @@ async def left_alone(local: Local | None, settings: IngestSettings, now: Callabl
 
 
 def _is_closed(local: Local) -> bool:
-    """Whether nobody can write to a file at this moment, and nobody has. Blocking."""
+    """Whether no process can or did write to a file at this moment. Blocking."""
     return no_writer(local.path) and local.is_unchanged()

@@ -78,7 +78,7 @@ class AdmissionContext(msgspec.Struct, frozen=True):
     walk: Sequence[Rights]
     """The rights of every version known, from version 0 on."""
     conflict: bool = False
-    """Whether two statements of the newest version are known: then nobody can tell who may write."""
+    """Whether two statements of the newest version are known, so that the writers are undetermined."""
     size: int = 0
     """Blocks that are here."""
     epoch: int = 0

@@ -70,9 +70,9 @@ class Judged(msgspec.Struct, frozen=True):
 
     verdict: Admitted
     signer: KeyDid | None = None
-    """Whose word it is; ``None`` for one that nobody had the right to say."""
+    """The signer; ``None`` for one without the right to sign it."""
     is_kept: bool = False
-    """Whether hearing it writes: all else costs a look, whoever sends it and however often."""
+    """Whether processing it writes: all else costs a read, for any sender and rate."""
 
     @property
     def is_renewal(self) -> bool:
@@ -88,7 +88,7 @@ class Processed(msgspec.Struct, frozen=True):
 
     verdict: Admitted
     signer: KeyDid | None = None
-    """Whose word it is; ``None`` for one that nobody had the right to say."""
+    """The signer; ``None`` for one without the right to sign it."""
     proof: Proof | None = None
     """Of a contradiction: what proves it, when that could be made here and was not known."""
     is_kept: bool = True

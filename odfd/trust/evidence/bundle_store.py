@@ -160,7 +160,7 @@ class BundleStore:
 
 
 def _files(folder: Path) -> Iterator[tuple[Multihash, Path]]:
-    """What is kept; a file that is no bundle's by its name is nobody's business."""
+    """Lists the stored bundles, without files of other names."""
     for path in folder.glob(f"*{SUFFIX}"):
         try:
             yield Multihash.parse(path.name.split(".")[0]), path

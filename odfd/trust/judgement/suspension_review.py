@@ -49,7 +49,7 @@ class SuspensionReview:
         self._clock = clock
         self._changed = changed
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
-        """Touched by a verdict on a dataset, or another chain; all by another policy, or somebody accused."""
+        """Touched by a verdict on a dataset, or another chain; all by another policy, or an accusation."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
 
@@ -74,7 +74,7 @@ class SuspensionReview:
         return self._suspend(now)
 
     def _spoken_of(self) -> set[DatasetId]:
-        """Datasets held here that anybody attested."""
+        """Lists held datasets with attestations."""
         with self._database.read() as connection:
             attested = Ledger(connection).datasets(ATTESTATION)
         return {dataset for dataset in attested if self._chains.chain(dataset).head() is not None}

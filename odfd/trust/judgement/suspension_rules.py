@@ -23,7 +23,7 @@ from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_verdi
 from odfd.trust.policy.policy import Policy
 
 GRACE: Final = 48 * 3600 * instant.SECOND
-"""How long a contradiction stands before it counts: time to hear of it, to run again and to be heard."""
+"""How long a contradiction stands before it counts: time to receive it, to re-run and to answer."""
 STRIKES: Final = 2
 """Datasets in which a group must be contradicted."""
 ME: Final = ""
@@ -45,7 +45,7 @@ class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
     own: Mapping[int, GroupVerdict] = {}
     """My own runs by step."""
     steps: Sequence[int]
-    """Steps to look at: the first of each stretch within which nobody's verdict changes is enough."""
+    """Steps to check: the first of each range without a change of any verdict is enough."""
 
 
 class Strike(NamedTuple):

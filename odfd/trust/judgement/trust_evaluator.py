@@ -80,13 +80,13 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Own runs, and where there is none what re-checks of others' evidence found."""
     root: bool
     quorum: int
-    """K of ``attested:K`` as asked of this dataset; 0 when nobody asks."""
+    """K of ``attested:K`` required for this dataset; 0 when it is not."""
     forked: bool = False
     """Whether a fork of it was ever proven; settling it leaves that."""
     decided: Decided = Decided()
     """What a person settled of it here."""
     withheld: bool = False
-    """Whether more was signed and nobody gave its blocks for a day."""
+    """Whether more was signed and no peer gave its blocks for a day."""
     suspended: frozenset[str] = frozenset()
     """Groups whose word counts no more on this node."""
 

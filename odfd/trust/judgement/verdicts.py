@@ -53,7 +53,7 @@ class DatasetStatus(enum.Enum):
     DISPUTED = "disputed"
     PENDING = "pending"
     TOO_COSTLY = "too-costly"
-    """Pending, and whoever counts here and tried it gave up."""
+    """Pending, and each counted validator that tried it gave up."""
 
 
 STOPS: Final = frozenset(
@@ -135,7 +135,7 @@ def verdict_on(attestation: Attestation, sequence_number: int) -> GroupVerdict |
 
 
 def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> GroupVerdict | None:
-    """Without a pinned engine and a strict query nobody is blamed."""
+    """Returns the mismatch at a step; none without a pinned engine and a strict query."""
     if engine is None or engine >= len(attestation.engines) or not attestation.engines[engine].pinned:
         return None
     if attestation.determinism != "strict":
@@ -189,7 +189,7 @@ class Electors(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     me: KeyDid
     quorum: int
-    """The K of ``attested:K`` as asked of this dataset; 0: nobody asks."""
+    """The K of ``attested:K`` required for this dataset; 0: none."""
     suspended: frozenset[str] = frozenset()
     """Groups whose word does not count for now."""
     engine: str = ""
@@ -214,7 +214,7 @@ def decide(
 
 
 def _is_too_costly(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
-    """Whether a listed validator, or this node, gave the step up: why nobody has re-run it, and no verdict on it."""
+    """Whether a listed validator, or this node, gave the step up, and there is no verdict on it."""
     counted = (
         each for key, each in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
     )
@@ -254,7 +254,7 @@ class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     witnessed: tuple[int, ...] = ()
     """How many blocks from the first each witness group has cosigned."""
     own: bool = False
-    """Whether this node made the steps itself: then it ran them, and needs nobody's word that they are right."""
+    """Whether this node made the steps itself, so that it needs no verdict on them."""
     observed: Mapping[int, int] | None = None
     """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
 

@@ -43,7 +43,7 @@ class SigningJournal:
     """One key's journal; read once, then appended to."""
 
     is_lost: bool = False
-    """Whether it is gone although its key is here: then nobody knows what the key has said, and it says no more."""
+    """Whether it is missing although its key is here: then its statements are unknown, and the key signs no more."""
 
     def __init__(self, path: Path, *, begun: bool = False) -> None:
         """``begun``: the key is here, and its journal was begun with it."""

@@ -62,7 +62,7 @@ class Proofs:
         return bool(gone) or not is_full
 
     def _replaced_by(self, proof: Proof) -> list[Multihash]:
-        """Those that say no more: of a fork all, else those that accuse nobody beside."""
+        """Lists superseded proofs: of a fork all, else those that accuse no other signer."""
         names = [name for _, name in self._same(proof)]
         if proof.kind == FORK:
             return names

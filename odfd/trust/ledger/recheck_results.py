@@ -25,7 +25,7 @@ CONFIRMED: Final = "confirmed"
 UNFIT: Final = "unfit"
 """No evidence, or of something else."""
 UNTRUE: Final = frozenset({"refuted", "incomplete", UNFIT})
-"""Results that speak against whoever named the bundle."""
+"""Results that count against the signer who named the bundle."""
 UNABLE: Final = "unable"
 BACKOFF: Final = 24 * 3600 * instant.SECOND
 """How long nothing more is fetched of a group whose evidence was untrue."""

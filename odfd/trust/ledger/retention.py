@@ -37,7 +37,7 @@ AFTERLIFE: Final = 365 * _DAY
 """Of what was known of a dataset, after the last word on it."""
 ATTESTATIONS: Final = 3
 HEADS: Final = 256
-"""Superseded words of one signer on a dataset: whoever signs each second fills no disk."""
+"""Superseded statements of one signer on a dataset, so that frequent ones fill no disk."""
 PAGE: Final = 500
 """Entries looked at, and dropped, in one transaction: others may write in between."""
 _PASSING: Final = frozenset(kind for each in TABLES if each.passes for kind in each.kinds)

@@ -24,7 +24,7 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import WANTED
 
 MAX_HEADS: Final = 1024
-"""Heads looked at: years of one that is signed anew every other day."""
+"""Heads read: years of one that is signed every other day."""
 
 
 def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator[tuple[HeadStatement, bytes]]:

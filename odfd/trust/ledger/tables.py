@@ -58,7 +58,7 @@ SEALED: Final = (
 )
 """Tables whose rows nothing else vouches for; the log is linked."""
 REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
-"""Those of which a damaged row may go: it is made or heard anew."""
+"""Tables whose damaged rows may be dropped: they are made or received again."""
 
 LATER: Final = (
     """

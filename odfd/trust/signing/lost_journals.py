@@ -26,7 +26,7 @@ from odfd.trust.ledger.tables import COSIGNATURES
 from odfd.trust.policy.policy import Policy
 
 ENOUGH: Final = 3
-"""Listed groups that told what they know, after which a journal is begun anew."""
+"""Listed groups that answered, after which a new journal is begun."""
 PATIENCE: Final = 60.0
 """Seconds after which fewer will do, as long as one of them is honest."""
 

@@ -51,14 +51,14 @@ from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
-"""How long a head counts as fresh; it is signed anew at a third of this."""
+"""How long a head counts as fresh; it is signed again at a third of this."""
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
 
 
 class _Addition(NamedTuple):
-    """What one chain gets. ``own`` keeps what goes with its last block, of which it is told the number."""
+    """What one chain gets. ``own`` writes what belongs to its last block, given its number."""
 
     dataset: DatasetId
     expected: Head | None

@@ -60,7 +60,7 @@ class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Brings a bundle into the store, under limits. Raises NotFound, Remote, Invalid, Environment."""
     engine: Engine
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
-    """An engine in a process that nobody else uses, nor used before."""
+    """An engine in a process of its own, never used before."""
     has_engine: Callable[[], bool]
     staging: Path
     """For a folder at a time, gone afterwards and emptied at the start."""
@@ -225,7 +225,7 @@ class EvidenceRechecker:
         return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
 
     async def _thrice(self, case: Unpacked, staging: Path) -> tuple[RecheckAnswer, int]:
-        """A difference is looked at thrice more, each time in a process of its own: nobody is accused for less."""
+        """Checks a difference three more times, each in a new process, before an accusation."""
         first = await recheck(case, self._settings.engine, staging)
         for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
             async with self._settings.fresh_engine() as own:

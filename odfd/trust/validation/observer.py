@@ -68,7 +68,7 @@ class Observer:
         self._settings = settings
         self.deps = settings.deps
         self._closed: dict[DatasetId, Multihash] = {}
-        """Blocks whose source is not for everybody to fetch."""
+        """Blocks whose source is not open to all."""
         self._nursery: trio.Nursery | None = None
         self._slots = Slots(TOGETHER, SLOW)
         self._looking: dict[DatasetId, bool] = {}

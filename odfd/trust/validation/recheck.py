@@ -67,7 +67,7 @@ class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     claimed: Actual
     computed: Actual | None = None
     determinism: str | None = None
-    """As the engine's analysis says, where it is why nobody is blamed."""
+    """The engine's analysis, where it prevents an accusation."""
     finding: RowDifference | None = None
 
 

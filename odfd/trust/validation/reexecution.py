@@ -53,7 +53,7 @@ class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     deps: ReplayDependencies
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
-    """An engine in a process that nobody else uses, nor used before; it ends with the context."""
+    """An engine in a process of its own, never used before; it ends with the context."""
     determinism: Determinism
     bundles: BundleStore | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
@@ -192,12 +192,12 @@ class Reexecution:
             Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._signer.clock.now())
 
     async def _why_nobody_is_blamed(self, dataset: DatasetId) -> str:
-        """By this node's own analysis of the query; empty: a difference is somebody's fault."""
+        """Returns why a difference accuses no one, by this node's analysis; empty: it is a fault."""
         found = await self._means.determinism(dataset)
         return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
 
     async def _once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None = None) -> _Answer | None:
-        """One run within the budget, on the engine that everybody uses or on one of its ``own``."""
+        """Runs once within the budget, on the shared engine or on one of its ``own``."""
         most, began = self._means.step_seconds(), trio.current_time()
         try:
             with trio.move_on_after(most) as patience:
@@ -308,7 +308,7 @@ class Reexecution:
         return found == block.raw
 
     def _keep_bundle(self, dataset: DatasetId, step: ReexecutionStep, actual: Actual) -> Multihash | None:
-        """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
+        """Stores the evidence as one file. The verdict stands without it, as others can re-run the step."""
         if self._means.bundles is None:
             return None
         with self._signer.database.read() as connection:

@@ -47,9 +47,9 @@ from odfd.trust.witness.consistency import (
 )
 
 RENEW: Final = 2 * 86400 * instant.SECOND
-"""A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
+"""A cosignature of an unchanged tree is renewed at this age, since quorums require recent ones."""
 AGAIN: Final = 3600 * instant.SECOND
-"""Whoever submits the same tree within this is given the same cosignature: nothing is written."""
+"""A repeated submission within this gets the same cosignature, without a write."""
 
 _ENVELOPE: Final = b"{"
 """How the evidence begins that is a head; what a log submitted is kept as it came."""
