@@ -56,6 +56,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "ingest": "bench.engine",
         "again": "bench.again",
         "exact": "bench.aggregates",
+        "resources": "bench.resources",
         "idle": "bench.transactions",
         "streaming": "bench.transactions",
         "history": "bench.transactions",
