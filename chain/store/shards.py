@@ -54,50 +54,43 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
         return to_millis(self.blocks[0].system_time) if self.blocks else self.new_upper
 
 
-class Committed(msgspec.Struct, frozen=True, tag=True):
-    """It is stored now, and was not before."""
-
+class _OnShard(msgspec.Struct, frozen=True):
     shard: Shard
+    """As it was found, or is now."""
 
 
-class Same(msgspec.Struct, frozen=True, tag=True):
-    """These bytes are stored already; or the progress was made."""
-
-    shard: Shard
+class Committed(_OnShard, frozen=True, tag=True):
+    """The transaction is stored now."""
 
 
-class Equivalent(msgspec.Struct, frozen=True, tag=True):
+class Same(_OnShard, frozen=True, tag=True):
+    """The same bytes are stored already; or the progress was made."""
+
+
+class Equivalent(_OnShard, frozen=True, tag=True):
     """The same rows are stored in slices of other bytes, as another library writes them. What is stored stays."""
 
-    shard: Shard
 
+class Conflicting(_OnShard, frozen=True, tag=True):
+    """The time is complete with other content, or none: two writers disagree, and a person has to decide."""
 
-class Conflicting(msgspec.Struct, frozen=True, tag=True):
-    """The time is complete, with something else or with nothing: two writers disagree, and a person has to look."""
-
-    shard: Shard
     time: int
     stored: tuple[Multihash, ...]
     proposed: tuple[Multihash, ...]
 
 
-class Stale(msgspec.Struct, frozen=True, tag=True):
-    """The head is another one: plan again from ``shard``."""
-
-    shard: Shard
+class Stale(_OnShard, frozen=True, tag=True):
+    """The head has changed: plan again from ``shard``."""
 
 
-class Gap(msgspec.Struct, frozen=True, tag=True):
+class Gap(_OnShard, frozen=True, tag=True):
     """The reclocking chain binds an earlier time, or does not reach so far: ``limit``. Go on at ``shard.upper``."""
 
-    shard: Shard
     limit: int
 
 
-class ShardSealed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing is appended to it any more."""
-
-    shard: Shard
+class ShardSealed(_OnShard, frozen=True, tag=True):
+    """The shard is sealed against further transactions."""
 
 
 Outcome: TypeAlias = Committed | Same | Equivalent | Conflicting | Stale | Gap | ShardSealed
