@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -34,6 +35,8 @@ MAX_RECORD_BYTES: Final = 4 << 20
 _ALIAS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z", re.ASCII)
 _FILE: Final = ".parquet"
 _RECORD: Final = ".json"
+_PART: Final = ".part"
+_SAID: Final = ".said"
 
 
 class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -145,7 +148,7 @@ class ProjectionStore:
 
     def part(self, resource_id: str) -> Path:
         """Where the next table is written first."""
-        return self.folder / f"{resource_id}.{os.urandom(8).hex()}.part"
+        return self.folder / f"{resource_id}.{os.urandom(8).hex()}{_PART}"
 
     def keep(self, resource_id: str, part: Path, record: TableRecord) -> None:
         """Puts a table in the place of the one before. Raises Environment."""
@@ -153,7 +156,7 @@ class ProjectionStore:
         try:
             _sync(part)
             part.rename(self._path(resource_id, record))
-            said = part.with_suffix(".said")
+            said = part.with_suffix(_SAID)
             said.write_bytes(msgspec.json.encode(record))
             _sync(said)
             said.rename(self.folder / f"{resource_id}{_RECORD}")
@@ -165,6 +168,12 @@ class ProjectionStore:
         stay = {self._path(resource_id, each).name for each in (before, record) if each is not None}
         for path in list(self.folder.glob(f"{resource_id}.*")):
             if path.suffix != _RECORD and path.name not in stay:  # a query may be about to read the one before
+                path.unlink(missing_ok=True)
+
+    def sweep(self, living: Collection[str]) -> None:
+        """Removes what a crash left: files of projections that are gone, and tables that were never finished."""
+        for path in list(self.folder.iterdir()):
+            if path.name.partition(".")[0] not in living or path.suffix in (_PART, _SAID):
                 path.unlink(missing_ok=True)
 
     def remove(self, resource_id: str) -> None:

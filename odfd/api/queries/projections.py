@@ -50,6 +50,8 @@ class ProjectionTables:
     def __init__(self, home: StateDirectory, queries: QueryService, clock: Clock, most: int) -> None:
         self._home, self._queries, self._clock, self._most = home, queries, clock, most
         self._store = ProjectionStore(home.folder(PROJECTIONS))
+        with home.database.read() as connection:
+            self._store.sweep({each.id for each in DeclaredStore(connection).all(TYPE)})
 
     def named(self, name: str) -> KeptTable | None:
         """The table of a projection by its name. Blocking."""

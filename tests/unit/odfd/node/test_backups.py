@@ -178,6 +178,7 @@ async def test_every_folder_of_the_state_is_kept_or_made_anew(world: Any, worlds
         "folds",
         "partial",
         "partial-evidence",
+        "projections",
         "peers",
         "readers",
         "segments",

@@ -104,11 +104,15 @@ async def test_a_table_that_is_damaged_is_computed_again_and_never_read(world: A
         await alice.pull()
         await status(alice)
         (kept,) = alice.home.folder(PROJECTIONS).glob("*.parquet")
+    left = [kept.with_name(f"{name}.part") for name in (kept.name.partition(".")[0], "gone")]
+    for each in (*left, kept.with_name("gone.json")):
+        each.write_bytes(b"left by a crash")
     sound = kept.read_bytes()
     kept.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
     async with world.running("alice") as alice:
         assert (await status(alice))["phase"] == "Ready"
         assert kept.read_bytes() == sound
+        assert len(list(kept.parent.iterdir())) == 2, "the table and its record"
         assert (await ask(alice, COUNTED))[1] == [{"n": 2, "most": 300_000}]
 
 
