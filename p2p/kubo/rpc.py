@@ -12,6 +12,7 @@ import binascii
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
@@ -92,8 +93,7 @@ class Kubo(Opened):
         self._pace = pace or Pace()
         # What the environment says of proxies is not meant for a daemon that the settings name.
         base = f"{self._api}/api/v0/"
-        client = new_client(base_url=base, headers=headers, timeout=patience.times, trust_env=False)
-        super().__init__(lambda: client)
+        super().__init__(partial(new_client, base_url=base, headers=headers, timeout=patience.times, trust_env=False))
 
     async def version(self) -> str:
         return str(_object(await self._call("version", {})).get("Version", "?"))

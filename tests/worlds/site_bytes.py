@@ -56,7 +56,7 @@ async def tried(*questions: Callable[[], Awaitable[object]]) -> list[object]:
 def website(_: Path) -> Iterator[Decode]:
     """Raw bytes on the connection: headers and chunks are read by the library, what they mean by us."""
     web, transport = Web(), httpx.AsyncHTTPTransport(verify=False)
-    web._client = web._led = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    web._made = web._led._made = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
 
     async def read(offset: int) -> int:
         async with web.open(URL, offset) as parts:
@@ -133,7 +133,7 @@ def kubo(_: Path) -> Iterator[Decode]:
     told = (200, b"")
     rpc = Kubo("http://kubo")
     transport = httpx.MockTransport(lambda _: httpx.Response(told[0], content=told[1]))
-    rpc._client = httpx.AsyncClient(base_url="http://kubo/api/v0/", transport=transport)
+    rpc._made = httpx.AsyncClient(base_url="http://kubo/api/v0/", transport=transport)
     questions: list[Callable[[], Any]] = [
         rpc.version,
         lambda: rpc.root_of("/f"),
