@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 BESIDE = [
     DOCS / f"{name}.md"
-    for name in ("flows", "resources", "backup", "first-node", "join", "repositories", "troubleshoot")
+    for name in ("flows", "resources", "backup", "first-node", "join", "repositories", "standards", "troubleshoot")
 ]
 """Documents that run with a daemon and without an engine."""
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))

@@ -16,6 +16,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
+DOCUMENTS: Final = ("frictionless", "croissant")
 
 
 commands = Commands()
@@ -32,12 +33,24 @@ def _place(text: str) -> str:
     argument("to", metavar="DIR|URL|FILE"),
     argument("--format", choices=FORMS, metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}"),
     argument("--rows-per-file", type=int, metavar="N", help="with --format: FILE-00001, FILE-00002, … of N rows each"),
+    argument(
+        "--describe",
+        action="append",
+        default=[],
+        choices=DOCUMENTS,
+        metavar="STANDARD",
+        help="with rows: a document about them beside them, frictionless or croissant; repeatable",
+    ),
     *TIMES,
     description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
     "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
     "With --format, or to a FILE whose ending is one, odfctl writes the rows: of the log, or of what holds\n"
     "(--current), at a time. A directory that is there, or a path that ends with /, is a directory by any name.",
-    example="nyc.flights ./out\nweather may.csv --current --as-of 2024-05-01",
+    example=(
+        "nyc.flights ./out\n"
+        "weather may.csv --current --as-of 2024-05-01\n"
+        "weather rows.parquet --describe frictionless --describe croissant"
+    ),
 )
 def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
@@ -45,6 +58,8 @@ def _export(session: Session, args: argparse.Namespace) -> int:
         return _rows(session, args, form)
     if args.rows_per_file is not None:
         raise Usage("a directory holds all blocks as they are", hint="--format parquet writes rows, so many a file")
+    if args.describe:
+        raise Usage("--describe is about a file of rows", hint="--format csv, ndjson or parquet writes one")
     if is_cut(args):
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to))
@@ -63,12 +78,17 @@ def _form_of(to: str) -> str:
 def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.formats import remarks_of
     from odfd.cli.sql.output_file import to_files
+    from odfd.cli.standards.documents import check_documents, write_documents
 
     if args.rows_per_file is not None and args.rows_per_file < 1:
         raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
+    check_documents(args.describe, form, args.rows_per_file)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
     written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file)
-    for line in (*remarks_of(written.head, written.rows), *written.remarks):
+    told: list[str] = []
+    if args.describe:
+        told = write_documents(session.client, args, form, written)
+    for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
         session.remark(line)
     return ExitCode.OK
 

@@ -41,6 +41,9 @@ class Exported(NamedTuple):
     head: wire.QueryHead
     rows: int
     remarks: Sequence[str]
+    files: Sequence[Path]
+    columns: Sequence[tuple[str, str]]
+    """Names, and types as Arrow spells them."""
 
 
 def to_files(
@@ -62,7 +65,13 @@ def to_files(
                     room = rows_per_file
                 files.write(piece)
                 room = None if room is None else room - len(piece)
-        return Exported(answered.head, answered.rows, files.keep())
+        remarks = files.keep()
+        return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns))
+
+
+def _spelled(columns: Any) -> Sequence[tuple[str, str]]:
+    """Columns of an Arrow schema or of values, with types as Arrow spells them."""
+    return [each if isinstance(each, tuple) else (each.name, str(each.type)) for each in columns]
 
 
 def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:
@@ -92,6 +101,10 @@ class _Files:
         self._open.close()
         for part, _place in self._made:
             part.unlink(missing_ok=True)
+
+    @property
+    def places(self) -> Sequence[Path]:
+        return [place for _part, place in self._made]
 
     def begin(self, form: str, columns: Any) -> None:
         """The next file; the one before is whole."""

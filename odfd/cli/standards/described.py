@@ -1,0 +1,128 @@
+"""Gathers what documents of other standards say of exported rows: from the daemon, and from the written files.
+
+Such a document goes wherever its files go, so it names no input that this node keeps private.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from chain.errors import NotFound
+from odfd.cli.sql.output_file import Exported
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import unwritable
+
+if TYPE_CHECKING:
+    from odfd.control.client import Client
+
+_PIECE: Final = 1 << 20
+
+
+class DescribedFile(NamedTuple):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class DescribedColumn(NamedTuple):
+    name: str
+    type: str
+    """As Arrow spells it: ``decimal128(5, 2)``."""
+    comment: str
+    required: bool
+
+
+class Described(NamedTuple):
+    """Exported rows of one dataset, and what is known of the dataset."""
+
+    detail: wire.DatasetDetail
+    head: wire.QueryHead
+    form: str
+    """``csv``, ``ndjson`` or ``parquet``."""
+    files: Sequence[DescribedFile]
+    columns: Sequence[DescribedColumn]
+    key: Sequence[str]
+    """Columns of which no two rows have equal values; empty: none is known."""
+    sources: Sequence[tuple[str, str]]
+    """Name and id of each input that this node shows to others."""
+    unnamed: int
+    """Inputs that are not among them."""
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The blocks that the rows were read from, and how far these may be relied on here."""
+        pins = [
+            {"dataset": pin.id, "block": pin.block, "sequenceNumber": pin.sequence_number} for pin in self.head.pins
+        ]
+        return {"id": self.detail.dataset.id, "readFrom": pins, "standing": self.head.standing}
+
+    @property
+    def license_url(self) -> str:
+        """Empty: there is none, or it is of no scheme of the web; the chain is not ours to trust."""
+        url = self.detail.license.website_url if self.detail.license else ""
+        return url if url.startswith(("https://", "http://")) else ""
+
+
+def described(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
+    """Asks the daemon about the dataset, and hashes the files.
+
+    ``current``: the rows are those that hold, so that the primary key of the source is one of the rows too.
+    """
+    detail = client.get(f"/datasets/{part(ref)}/detail", wire.DatasetDetail).value
+    schema = client.get(f"/datasets/{part(ref)}/schema", wire.Schema).value
+    fields = {field.name: field for field in schema.fields}
+    names = [name for name, _ in exported.columns]
+    sources = _shown_inputs(client, detail.inputs)
+    key = _primary_key(detail.source) if current else []
+    return Described(
+        detail=detail,
+        head=exported.head,
+        form=form,
+        files=[_file(path) for path in exported.files],
+        columns=[_column(name, kind, fields.get(name)) for name, kind in exported.columns],
+        key=key if set(key) <= set(names) else [],
+        sources=sources,
+        unnamed=len(detail.inputs) - len(sources),
+    )
+
+
+def _column(name: str, kind: str, field: wire.Column | None) -> DescribedColumn:
+    return DescribedColumn(name, kind, field.comment if field else "", bool(field and not field.optional))
+
+
+def _primary_key(source: dict[str, Any] | None) -> list[str]:
+    merge = (source or {}).get("merge")
+    key = merge.get("primaryKey") if isinstance(merge, dict) else None
+    return [str(each) for each in key] if isinstance(key, list) else []
+
+
+def _shown_inputs(client: Client, inputs: Sequence[str]) -> list[tuple[str, str]]:
+    """Inputs that this node shows to others; one that is not held here is not known to be public."""
+    shown = []
+    for each in inputs:
+        identity = each.rpartition("(")[2].removesuffix(")")
+        if not identity.startswith("did:"):
+            continue  # its author never said which dataset it is
+        try:
+            view = client.get(f"/datasets/{part(identity)}", wire.DatasetView).value
+        except NotFound:
+            continue
+        if view.published:
+            shown.append((view.name, view.id))
+    return shown
+
+
+def _file(path: Path) -> DescribedFile:
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_PIECE):
+                digest.update(data)
+                size += len(data)
+    except OSError as error:
+        raise unwritable(path, error, "export-file") from error
+    return DescribedFile(path.name, size, digest.hexdigest())
