@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from odfd import output
 from odfd.cli.command import REF, Commands, argument
@@ -22,18 +23,27 @@ commands = Commands()
     argument("--record", type=int, metavar="OFFSET", help="of this record"),
     argument("--column", metavar="C", help="only what this column of the record was made of"),
     argument("--graph", choices=tuple(DRAWINGS), help="the datasets as a graph, for Graphviz or for Markdown"),
-    argument("--limit", type=int, default=20, metavar="N", help="records told of each record (20)"),
+    argument(
+        "--events",
+        choices=("openlineage",),
+        help="the newest transactions of a derived dataset as run events, a line each",
+    ),
+    argument("--limit", type=int, default=20, metavar="N", help="records told of each record, or transactions (20)"),
     description="Without --record: the datasets that a dataset is made of, and those that are made of it here.\n"
     "With --record: which records of its inputs that record was made of, and why of these, from dataset\n"
     "to dataset down to the source of the first ingest. docs/provenance.md says what counts.",
     example=(
         "nyc.flights.delays\n"
         "nyc.flights.delays --record 17 --column delay -o json\n"
-        "nyc.flights.delays --graph dot | dot -Tsvg > lineage.svg"
+        "nyc.flights.delays --graph dot | dot -Tsvg > lineage.svg\n"
+        "nyc.flights.delays --events openlineage --limit 1000 > events.ndjson"
     ),
 )
 def _lineage(session: Session, args: argparse.Namespace) -> None:
     path = f"/datasets/{part(args.ref)}/lineage"
+    if args.events is not None:
+        _events(session, args)
+        return
     if args.record is None:
         if args.column is not None:
             raise Usage("--column asks about a record", hint="name it: --record OFFSET")
@@ -48,3 +58,18 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)
     session.answer(submit(session, path, request, wire.Lineage), record_tree)
+
+
+def _events(session: Session, args: argparse.Namespace) -> None:
+    """Writes NDJSON whatever the output format: tools that take events take lines of JSON."""
+    from odfd.cli.standards.runs import TransactionRuns
+
+    if args.record is not None or args.column is not None or args.graph is not None:
+        raise Usage("--events tells of all transactions", hint="leave out --record, --column and --graph")
+    if args.limit < 1:
+        raise Usage(f"no number of transactions: {args.limit}", hint="--limit 1000")
+    runs = TransactionRuns(session.client, args.ref, args.limit)
+    for event in runs.events():
+        output.say_json(json.dumps(event, ensure_ascii=False))
+    if runs.left_out:
+        session.remark(f"only the newest transactions, to the number of {args.limit}: --limit takes more")

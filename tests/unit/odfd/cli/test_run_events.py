@@ -1,0 +1,224 @@
+"""Transactions as OpenLineage events: equal to what OpenLineage's own classes make of the same facts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    dataset_version_dataset,
+    job_type_job,
+    output_statistics_output_dataset,
+    sql_job,
+    symlinks_dataset,
+)
+from openlineage.client.serde import Serde
+
+from chain.codec.blocks import decode_block
+from chain.codec.manifest import block_to_builtins
+from chain.errors import Invalid
+from chain.model.block import Block
+from chain.store.layout import DirectoryChain
+from odfd.cli import main
+from odfd.cli.standards.openlineage import PRODUCER
+from odfd.cli.standards.runs import TransactionRuns
+from odfd.control import wire
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+
+
+def blocks_of(name: str) -> list[Block]:
+    return [decode_block(raw) for raw in _raws(GOLDEN / name)]
+
+
+def _raws(folder: Path) -> list[bytes]:
+    chain = DirectoryChain(folder)
+    head = chain.head()
+    assert head is not None
+    return [chain.block_at(number).raw for number in range(head.size)]
+
+
+class Node:
+    """Answers about a derived dataset that kamu made."""
+
+    def __init__(self, name: str, kind: Literal["root", "derivative"] = "derivative") -> None:
+        self.name, self.kind = name, kind
+        self.blocks = blocks_of(name)
+        self.id = str(self.blocks[0].event.dataset_id)  # type: ignore[union-attr]
+        self.asked: list[str] = []
+
+    def get(self, path: str, kind: Any, query: Any = None) -> Any:
+        self.asked.append(path)
+        assert path.startswith(f"/datasets/{self.name}")
+        return argparse.Namespace(value=self._answer(path.split("/")[3:], query or {}))
+
+    def _answer(self, rest: list[str], query: Any) -> Any:
+        if not rest:
+            rely_on = wire.Reliance(blocks=len(self.blocks) - 1, fact="attested 2/3")
+            return wire.DatasetView(
+                name=self.name,
+                id=self.id,
+                kind=self.kind,
+                blocks=len(self.blocks),
+                rely_on=rely_on,
+            )
+        if rest == ["lineage"]:
+            nodes = (
+                wire.LineageNode(ref=self.name, id=self.id, relation="self"),
+                wire.LineageNode(ref="flights", id=self._input(), relation="upstream"),
+            )
+            return wire.LineageGraph(ref=self.name, id=self.id, nodes=nodes)
+        if rest == ["blocks"]:
+            below = query.get("before", len(self.blocks))
+            found = [each for each in reversed(self.blocks[:below]) if type(each.event).__name__ in query["kind"]]
+            return [
+                wire.BlockView(
+                    sequence_number=each.sequence_number,
+                    hash=str(each.hash),
+                    system_time="",
+                    event=type(each.event).__name__,
+                )
+                for each in found[: query["limit"]]
+            ]
+        (block,) = [each for each in self.blocks if str(each.hash) == rest[1]]
+        return wire.BlockDetail(
+            hash=str(block.hash), manifest_version=2, size=len(block.raw),
+            manifest=json.loads(json.dumps(block_to_builtins(block))),
+        )  # fmt: skip
+
+    def _input(self) -> str:
+        (first, *_) = [each for each in self.blocks if type(each.event).__name__ == "ExecuteTransform"]
+        return str(first.event.query_inputs[0].dataset_id)  # type: ignore[union-attr]
+
+
+def told(node: Any, limit: int = 20) -> tuple[list[dict[str, Any]], TransactionRuns]:
+    runs = TransactionRuns(node, node.name, limit)
+    return list(runs.events()), runs
+
+
+def symlink(name: str) -> symlinks_dataset.SymlinksDatasetFacet:
+    link = symlinks_dataset.Identifier(namespace="odfd", name=name, type="TABLE")
+    return symlinks_dataset.SymlinksDatasetFacet(identifiers=[link], producer=PRODUCER)
+
+
+def without_ours(value: Any) -> Any:
+    """An event without the facets that only we know."""
+    if isinstance(value, dict):
+        return {name: without_ours(each) for name, each in value.items() if not name.startswith("odf_")}
+    return [without_ours(each) for each in value] if isinstance(value, list) else value
+
+
+def theirs(node: Node, block: Block, run: str) -> dict[str, Any]:
+    """COMPLETE of a block's run, made by OpenLineage's client."""
+    event: Any = block.event
+    set_transform: Any = next(each.event for each in node.blocks if type(each.event).__name__ == "SetTransform")
+    sql, read, data = set_transform.transform, event.query_inputs[0], event.new_data
+    version = dataset_version_dataset.DatasetVersionDatasetFacet
+    interval = data.offset_interval
+    made = RunEvent(
+        eventType=RunState.COMPLETE,
+        eventTime=block_to_builtins(block)["systemTime"],
+        producer=PRODUCER,
+        run=Run(runId=run),
+        job=Job("odf", node.id, facets={
+            "sql": sql_job.SQLJobFacet(
+                query=sql.queries[0].query, dialect=sql.engine, producer=PRODUCER
+            ),
+            "jobType": job_type_job.JobTypeJobFacet("BATCH", "ODF", "TRANSFORM", producer=PRODUCER),
+        }),
+        inputs=[InputDataset("odf", str(read.dataset_id), facets={
+            "version": version(str(read.new_block_hash or read.prev_block_hash), producer=PRODUCER),
+            "symlinks": symlink("flights"),
+        })],
+        outputs=[OutputDataset("odf", node.id, facets={
+            "version": version(str(block.hash), producer=PRODUCER), "symlinks": symlink(node.name),
+        }, outputFacets={
+            "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                rowCount=interval.end - interval.start + 1, size=data.size, fileCount=1, producer=PRODUCER
+            ),
+        })],
+    )  # fmt: skip
+    return Serde.to_dict(made)
+
+
+def test_events_are_those_that_openlineage_itself_would_make() -> None:
+    node = Node("flights.long")
+    events, _ = told(node)
+    blocks = [each for each in node.blocks if type(each.event).__name__ == "ExecuteTransform"]
+    assert len(events) == 2 * len(blocks) > 2
+    compared = 0
+    for block, (start, complete) in zip(blocks, zip(events[::2], events[1::2], strict=True), strict=True):
+        assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
+        assert start["run"]["runId"] == complete["run"]["runId"]
+        assert start["eventTime"] == complete["eventTime"]
+        if block.event.new_data is None:  # type: ignore[union-attr]
+            continue
+        compared += 1
+        ours = without_ours(complete)
+        expected = theirs(node, block, complete["run"]["runId"])
+        assert Serde.remove_nulls_and_enums(ours) == Serde.remove_nulls_and_enums(expected)
+    assert compared
+
+
+def test_our_facets_have_what_the_block_says() -> None:
+    node = Node("flights.long")
+    events, _ = told(node)
+    complete = [each for each in events if each["eventType"] == "COMPLETE"]
+    last = node.blocks[-1]
+    transactions = [each["run"]["facets"]["odf_transaction"] for each in complete]
+    assert transactions[-1]["sequenceNumber"] == last.sequence_number
+    assert (transactions[-1]["block"], transactions[-1]["prevBlock"]) == (str(last.hash), str(last.prev_block_hash))
+    assert [each["isReliedOn"] for each in transactions] == [True] * (len(transactions) - 1) + [False]
+    slices = [each["outputs"][0]["outputFacets"].get("odf_slice") for each in complete]
+    hashes = [str(data.physical_hash) for each in node.blocks if (data := getattr(each.event, "new_data", None))]
+    assert [each["physicalHash"] for each in slices if each] == hashes
+    for facet in [*transactions, *filter(None, slices)]:
+        assert facet["_producer"] == PRODUCER
+        assert facet["_schemaURL"].startswith("https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/")
+
+
+def test_a_run_has_the_same_id_each_time_and_each_another() -> None:
+    first, _ = told(Node("flights.long"))
+    again, _ = told(Node("flights.long"))
+    assert first == again
+    ids = [each["run"]["runId"] for each in first]
+    assert len(set(ids)) == len(ids) // 2
+
+
+def test_all_inputs_and_queries_are_there() -> None:
+    events, _ = told(Node("events.both"))
+    complete = events[1]
+    assert len(complete["inputs"]) == 2
+    assert len(complete["job"]["facets"]["sql"]["query"].split(";\n")) == 2
+
+
+def test_the_newest_are_told_and_that_there_are_others() -> None:
+    every, whole = told(Node("flights.long"))
+    some, part = told(Node("flights.long"), 1)
+    assert some == every[-2:]
+    assert (part.left_out, whole.left_out) == (True, False)
+
+
+def test_a_transform_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfd.cli.standards.runs._PAGE", 1)
+    node = Node("flights.long")
+    events, _ = told(node)
+    assert events == told(Node("flights.long"))[0]
+    details = [path for path in node.asked if "/blocks/" in path]
+    assert len(details) == len(set(details)) == len(events) // 2 + 1
+
+
+def test_a_root_has_no_runs() -> None:
+    node: Any = Node("flights.long", kind="root")
+    with pytest.raises(Invalid, match="is a root: nothing derives it"):
+        TransactionRuns(node, node.name, 20)
+
+
+@pytest.mark.parametrize("more", [["--record", "1"], ["--graph", "dot"], ["--limit", "0"]])
+def test_options_that_do_not_go_together_are_refused(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["lineage", "x", "--events", "openlineage", *more]) == 2
+    assert "error: " in capsys.readouterr().err
