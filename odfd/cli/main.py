@@ -47,6 +47,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)
         super().__init__(allow_abbrev=False, **options)
+        self.register("type", int, _whole_number)
 
     def error(self, message: str) -> NoReturn:
         raise Usage(message, hint=f"see {self.prog} --help")
@@ -55,6 +56,14 @@ class Parser(argparse.ArgumentParser):
         """Help, and the version."""
         if message:
             output.say(message, end="")
+
+
+def _whole_number(word: str) -> int:
+    """What ``type=int`` of an argument reads; the message of argparse itself names Python's type."""
+    try:
+        return int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a whole number: {word!r}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

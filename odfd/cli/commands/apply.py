@@ -177,4 +177,12 @@ def _manifest(source: str, data: bytes, base: str) -> wire.ManifestText:
     try:
         return wire.ManifestText(source=source, text=data.decode(), base=base)
     except UnicodeDecodeError as error:
-        raise Invalid(f"not UTF-8 text (byte {error.start})", rule="manifest-encoding", place=source) from error
+        raise Invalid(
+            f"not UTF-8 text (byte {error.start})", rule="manifest-encoding", place=source, hint=_encoding_hint(data)
+        ) from error
+
+
+def _encoding_hint(data: bytes) -> str:
+    if data.startswith(b"\x1f\x8b"):
+        return "this is a gzip file: gunzip it first"
+    return "manifests are UTF-8: convert it, for example with iconv"

@@ -148,7 +148,11 @@ def _read(path: str) -> str:
     except OSError as error:
         raise Usage(f"cannot read {path}: {error.strerror}", rule="query-file") from error
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path} is not UTF-8", rule="query-file") from error
+        raise Invalid(
+            f"{path} is not UTF-8 text (byte {error.start})",
+            rule="query-file",
+            hint="queries are UTF-8: convert it, for example with iconv",
+        ) from error
 
 
 def _pins(path: str | None) -> tuple[wire.Pin, ...]:
