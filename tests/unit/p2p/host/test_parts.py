@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -174,3 +177,41 @@ def test_ecdsa_is_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedLibrary, match="ECDSA keys"):
         SEC1Encoder.decode_public_key(b"", None)
+
+
+ABSENT_NAMES = [
+    (part, module, name) for part in library.ABSENT for module, names in part.modules.items() for name in names
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "module", "name"), ABSENT_NAMES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_absent_names_say_why_they_are_absent(part: library.Part, module: str, name: str) -> None:
+    library.prepare()
+    stand_in = getattr(sys.modules[module], name)
+    with pytest.raises(UnsupportedLibrary, match=re.escape(part.reason)):
+        stand_in()
+    with pytest.raises(UnsupportedLibrary, match=re.escape(part.reason)):
+        stand_in.attribute  # noqa: B018 - what is asked for is not what matters
+
+
+def test_absent_names_are_names_of_the_library() -> None:
+    folder = Path(next(iter(sys.modules["libp2p"].__path__)))
+    for part, module, name in ABSENT_NAMES:
+        if part is not library.ECDSA:
+            source = folder.joinpath(*module.split(".")[1:]).with_suffix(".py")
+            assert re.search(rf"^(class|def|async def) {name}\b", source.read_text(), re.MULTILINE), f"{module}.{name}"
+
+
+def test_a_host_loads_neither_quic_nor_discoveries() -> None:
+    program = "import sys, p2p.host.host; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "libp2p" in done.stdout.split()
+    assert not {"aioquic", "zeroconf", "requests", "httpx", "miniupnpc"} & set(done.stdout.split())
+
+
+def test_the_library_can_be_had_as_it_is() -> None:
+    program = "from p2p.host import library; library.restore(); import libp2p; print(libp2p.new_host.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "new_host\n"
