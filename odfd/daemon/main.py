@@ -20,6 +20,7 @@ from config.load import Loaded, load
 from config.schema import ConfigError
 from odfd import __version__, output
 from odfd.control.assembly import Build
+from odfd.daemon.unused_modules import kept_out
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
 
 ENGINES = {"spark": "engines.spark.__main__"}
@@ -113,10 +114,11 @@ def _loaded(args: argparse.Namespace) -> Loaded:
 
 def _run(args: argparse.Namespace) -> int:
     # What only the daemon needs is imported here: `odfd config` stays quick.
-    from chain.struct_types import learn_struct_types
-    from odfd.daemon import wiring
-    from odfd.obs import log
-    from odfd.runtime.filesystem import set_umask
+    with kept_out():
+        from chain.struct_types import learn_struct_types
+        from odfd.daemon import wiring
+        from odfd.obs import log
+        from odfd.runtime.filesystem import set_umask
 
     set_umask()
     loaded = _loaded(args)
@@ -134,7 +136,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _services() -> Build:
-    build: Build = importlib.import_module(SERVICES).build_node
+    with kept_out():
+        build: Build = importlib.import_module(SERVICES).build_node
     return build
 
 

@@ -47,6 +47,8 @@ class Part:
     hint: str
     modules: Mapping[str, tuple[str, ...]]
     """Each module, parents first, with the names that others import from it."""
+    instances: bool = False
+    """Whether the library makes instances, of which it asks nothing."""
 
 
 ECDSA: Final = Part(
@@ -91,7 +93,7 @@ ABSENT: Final = (
     Part(
         "own-discovery",
         "the library's discovery is not used",
-        "p2p.lan and presences find peers",
+        "multicast on the LAN and presences find peers",
         {
             "libp2p.discovery": (),
             "libp2p.discovery.bootstrap": (),
@@ -102,6 +104,13 @@ ABSENT: Final = (
             "libp2p.discovery.upnp.upnp": ("UpnpManager",),
         },
     ),
+    Part(
+        "system-names",
+        "the library's resolver of names is not used",
+        "p2p.host resolves names by the system",
+        {"multiaddr.resolvers": ("DNSResolver",)},
+        instances=True,
+    ),
 )
 
 
@@ -110,10 +119,11 @@ def prepare() -> None:
     check_version()
     if "libp2p" in sys.modules:
         return
+    import multiaddr  # noqa: F401  the parent of a stand-in
+
     _skip_initialisers()
     for part in ABSENT:
         stand_in(part)
-    _without_quic_in_dns()
 
 
 def restore() -> None:
@@ -170,25 +180,21 @@ def _register(module: ModuleType) -> None:
         setattr(sys.modules[parent], child, module)
 
 
-def _without_quic_in_dns() -> None:
-    """dnspython imports aioquic where it is installed, to ask servers over QUIC: half of what resolving names loads."""
-    from dns import _features
-
-    _features.force("doq", enabled=False)
-
-
 class _Refusing(type):
     """The type of a name that stands in: it may be mentioned, in annotations and ``except``, and not used."""
 
     rule: str
     reason: str
     hint: str
+    instances: bool
 
     def _refuse(cls) -> NoReturn:
         raise UnsupportedLibrary(f"{cls.__name__} is not here: {cls.reason}", rule=cls.rule, hint=cls.hint)
 
-    def __call__(cls, *_: object, **__: object) -> NoReturn:
-        cls._refuse()
+    def __call__(cls, *arguments: object, **options: object) -> Any:
+        if not cls.instances:
+            cls._refuse()
+        return super().__call__(*arguments, **options)
 
     def __getattr__(cls, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -197,4 +203,5 @@ class _Refusing(type):
 
 
 def _refusal(name: str, part: Part) -> type:
-    return _Refusing(name, (Exception,), {"rule": part.rule, "reason": part.reason, "hint": part.hint})
+    members = {"rule": part.rule, "reason": part.reason, "hint": part.hint, "instances": part.instances}
+    return _Refusing(name, (Exception,), members)

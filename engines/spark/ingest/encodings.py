@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from charset_normalizer import from_bytes
-
 from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadStep
 from engines.spark.ingest.ranges import View
@@ -122,6 +120,8 @@ def guess(data: bytes) -> str | None:
         others = bytes(each for each in around if each > 127)
         if len(others) < _FEW and _is_letters(others):
             return _WINDOWS
+        from charset_normalizer import from_bytes  # its tables are large, and few files need a guess
+
         found = from_bytes(around).best()
         if found is None:
             return None
