@@ -32,6 +32,7 @@ from odfd.control.responses import (
     stream_of,
 )
 from odfd.errors import Bug, Usage, sole_fault
+from odfd.obs.log_lines import LineFilter
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
 
@@ -114,6 +115,16 @@ async def _events(services: Services, request: Request) -> object:
     return LineStream(services.events.follow(number(request, "since", None), kinds))
 
 
+async def _log_lines(services: Services, request: Request) -> object:
+    asked, limit = request.query_params, number(request, "limit", DEFAULT_ROWS * 5, 1, MAX_ROWS) or MAX_ROWS
+    filter_ = LineFilter(asked.get("task", ""), asked.get("level", ""), asked.get("part", ""))
+    if filter_.task:
+        await services.tasks.get(filter_.task)
+    if flag(request, "follow"):
+        return LineStream(services.log_lines.follow(filter_, limit))
+    return await services.log_lines.last(filter_, limit)
+
+
 async def _query(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
@@ -149,6 +160,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/page", lambda s, _: s.page.open()),
     ("GET", "/settings", lambda s, _: s.about.settings()),
     ("GET", "/events", _events),
+    ("GET", "/logs", _log_lines),
     ("GET", "/tasks", lambda s, r: s.tasks.list(brief=flag(r, "brief"))),
     ("GET", "/tasks/{id}", _task),
     ("DELETE", "/tasks/{id}", lambda s, r: s.tasks.cancel(_name(r, "id"))),

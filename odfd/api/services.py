@@ -27,6 +27,7 @@ from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import TrustService
 from odfd.control.board import BoardTasks, LogEvents
+from odfd.control.log_lines import LogService
 from odfd.page.server import PageServer
 from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.ipfs_publication import PublicationService
@@ -69,4 +70,5 @@ class Services:
     authority: AuthorityService
     tasks: BoardTasks
     events: LogEvents
+    log_lines: LogService
     page: PageServer

@@ -51,6 +51,7 @@ GROUPS: Final = (
             CommandEntry("annotate", "set annotations of a resource", _HERE + "resources"),
             CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "secret"),
             CommandEntry("events", "what became of resources: who came, changed, went, failed", _HERE + "events"),
+            CommandEntry("logs", "the last lines of the daemon's log, of all or of a task", _HERE + "logs"),
             CommandEntry("wait", "until something is so", _HERE + "wait"),
         ),
     ),

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from config.load import Loaded
 from config.model import Settings
 from odfd.obs.events import EventLog
+from odfd.obs.log_lines import LogLines
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import Clock
 from odfd.runtime.http import Application
@@ -31,6 +32,8 @@ class Context:
     board: TaskBoard
     version: str
     meter: NodeMeter = field(default_factory=NodeMeter)
+    lines: LogLines = field(default_factory=LogLines)
+    """The last lines of the log."""
     readiness: Readiness = field(default_factory=Readiness)
     servers: list[HttpServer] = field(default_factory=list)
     """All servers of this node; each is added by its maker."""

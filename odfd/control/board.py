@@ -11,7 +11,8 @@ from chain import instant
 from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
-from odfd.obs.events import Event, EventLog, Lagged, News
+from odfd.obs.events import Event, EventLog, News
+from odfd.runtime.ring import Lagged
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
 
 

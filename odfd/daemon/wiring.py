@@ -59,6 +59,7 @@ async def run(
     board = _board(settings, clock, logger, (events, meter))
     in_force = SettingsInForce(loaded)
     context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
+    log.keep_in(context.lines)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, assembly.api, gate, logger)

@@ -40,6 +40,7 @@ from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
+from odfd.control.log_lines import LogService
 from odfd.network.card_index import CardIndex
 from odfd.node.parts import NodeParts
 from odfd.node.trust_parts import witness_views
@@ -71,9 +72,7 @@ def services_of(parts: NodeParts) -> Services:
     others = (networks, judging, parts.webhooks, parts.projections)
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
-    running = RunningParts(
-        parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
-    )
+    running = _running(parts, flows)
     remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
@@ -108,7 +107,14 @@ def services_of(parts: NodeParts) -> Services:
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
+        log_lines=LogService(context.lines),
         page=PageServer(parts.settings.http, partial(secrets.token_urlsafe, 32), context.logger),
+    )
+
+
+def _running(parts: NodeParts, flows: FlowService) -> RunningParts:
+    return RunningParts(
+        parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
     )
 
 

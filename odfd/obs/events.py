@@ -1,14 +1,13 @@
-"""Keeps the node's events for ``odfctl watch`` (numbered, in a ring, for any number of readers), and lists their kinds.
+"""Keeps the node's events for ``odfctl watch``, numbered in a ring, and lists their kinds.
 
-A reader is a position in the ring, so a slow one costs nothing and holds nobody up; when the ring has moved past it,
-it is told how many events it missed. Events are news, not records: the chain and the ledger are the records. The log
-is made with the daemon, and its numbers begin anew with it.
+Events are news, not records: the chain and the ledger are the records. The log is made with the daemon, and its numbers
+begin anew with it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -16,6 +15,7 @@ import trio
 
 from chain.instant import Instant
 from odfd.runtime.clock import Clock
+from odfd.runtime.ring import Lagged, Ring
 
 RING: Final = 4096
 """Events kept: at the busiest (one per commit, ten a second) some minutes of news."""
@@ -31,14 +31,6 @@ class Event:
     data: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Lagged:
-    """Reports that ``missed`` events before number ``resume`` are lost to this reader; ``None``: the log is new."""
-
-    resume: int
-    missed: int | None
-
-
 News: TypeAlias = Event | Lagged
 
 
@@ -49,19 +41,16 @@ class EventLog:
         """``heard`` is called with each event, before any reader sees it."""
         self._clock = clock
         self._heard = heard
-        self._ring: deque[Event] = deque(maxlen=ring)
-        self._next = 1
-        self._grown = trio.Event()
+        self._ring: Ring[Event] = Ring(ring)
 
     @property
     def last(self) -> int:
         """The number of the last event; 0 before the first."""
-        return self._next - 1
+        return self._ring.last
 
     def emit(self, kind: str, subject: str = "", message: str = "", /, **data: object) -> Event:
         """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values."""
-        event = Event(self._next, self._clock.now(), kind, subject, message, data)
-        self._next += 1
+        event = Event(self._ring.last + 1, self._clock.now(), kind, subject, message, data)
         self._ring.append(event)
         self._heard(event)
         self.nudge()
@@ -70,39 +59,21 @@ class EventLog:
     @property
     def grown(self) -> trio.Event:
         """The trio event that the next event or nudge sets; a new one follows."""
-        return self._grown
+        return self._ring.grown
 
     def nudge(self) -> None:
         """Wakes waiting readers without an event, so that each checks its state."""
-        self._grown.set()
-        self._grown = trio.Event()
+        self._ring.nudge()
 
     def kept(self) -> list[Event]:
         """Lists all kept events, oldest first."""
-        return list(self._ring)
+        return [event for _, event in self._ring.kept()]
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:
         """Events after number ``since``, or from now on; without end."""
-        position = self.last if since is None else since
-        if position > self.last:
-            yield Lagged(self._oldest(), None)
-            position = self._oldest() - 1
-        while True:
-            grown = self._grown
-            oldest = self._oldest()
-            if position + 1 < oldest:
-                yield Lagged(oldest, oldest - position - 1)
-                position = oldest - 1
-                continue
-            if position < self.last:
-                event = self._ring[position + 1 - oldest]
-                position += 1
-                yield event
-                continue
-            await grown.wait()
-
-    def _oldest(self) -> int:
-        return self._next - len(self._ring)
+        async with aclosing(self._ring.follow(since)) as all_news:
+            async for news in all_news:
+                yield news if isinstance(news, Lagged) else news[1]
 
 
 EVENT_KINDS: Final = {

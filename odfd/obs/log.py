@@ -19,6 +19,7 @@ from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 from chain.visible import escaped, visible
 from config.log_levels import part_levels
 from config.model import Node
+from odfd.obs.log_lines import LogLines
 from odfd.output import visible_values
 
 FORMS: Final = ("auto", "text", "json")
@@ -26,11 +27,13 @@ _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 """Where it happened, without the values of variables: they may hold keys and data."""
+_JSON: Final = structlog.processors.JSONRenderer(ensure_ascii=False)
 MAX_TEXT: Final = 4000
 """Characters of one value: a peer or a query must not fill the disk through the log."""
 
 
 _COUNTED: list[Callable[[str], object]] = []
+_KEPT: list[LogLines] = []
 _NAMED: list[str] = []
 """Loggers of the standard module that have a level of their own."""
 
@@ -38,6 +41,11 @@ _NAMED: list[str] = []
 def count_by(counted: Callable[[str], object]) -> None:
     """Sets ``counted`` to be called with the level of each line."""
     _COUNTED[:] = [counted]
+
+
+def keep_in(lines: LogLines) -> None:
+    """Keeps each line that is written in ``lines`` too."""
+    _KEPT[:] = [lines]
 
 
 class Lines:
@@ -112,7 +120,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
     last: list[structlog.typing.Processor] = (
         [_visible, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_visible_traceback)]
         if text
-        else [_TRACEBACKS, structlog.processors.JSONRenderer(ensure_ascii=False), _escaped]
+        else [_TRACEBACKS, _JSON, _escaped]
     )
     lines = Lines(stream)
     structlog.configure(
@@ -124,6 +132,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
             _bounded,
             _count,
             lines.tell,
+            _keep,
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(levels.lowest),
@@ -150,6 +159,13 @@ class _VisibleFormatter(logging.Formatter):
 def _count(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
     for counted in _COUNTED:
         counted(values["level"])
+    return values
+
+
+def _keep(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for kept in _KEPT:
+        text = _JSON(None, "", _TRACEBACKS(None, "", dict(values)))
+        kept.add(values["level"], values["part"], str(values.get("task", "")), escaped(str(text)).encode())
     return values
 
 

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import structlog
 import trio
 from cachetools import FIFOCache
 
@@ -246,14 +247,17 @@ class TaskBoard:
 
     async def _perform(self, task: Task, work: Work) -> None:
         _OUTSIDE.set(self._outside)
+        structlog.contextvars.bind_contextvars(task=task.id)  # each line that is logged for it names it
         try:
             with task.scope:
                 async with self._slots.one():
                     task.state, task.started_at = TaskState.RUNNING, self._clock.now()
+                    self._logger.info("task begun", kind=task.kind, target=task.target)
                     await self._attempt(task, work)
         finally:
             if task.state in (TaskState.WAITING, TaskState.RUNNING):
                 task.state = TaskState.CANCELLED
+            self._logger.info("task ended", kind=task.kind, target=task.target, state=task.state.value)
             self._finish(task)
 
     async def _attempt(self, task: Task, work: Work) -> None:
@@ -265,7 +269,7 @@ class TaskBoard:
             task.state = TaskState.FAILED
             bug = isinstance(task.fault, Bug)
             self._logger.error(
-                "task failed", id=task.id, kind=task.kind, target=task.target, fault=str(task.fault),
+                "task failed", kind=task.kind, target=task.target, fault=str(task.fault),
                 exc_info=error if bug else None,
             )  # fmt: skip
 

@@ -166,6 +166,22 @@ class TaskView(Value, frozen=True, kw_only=True):
     fault: Problem | None = None
 
 
+class LogLineView(Value, frozen=True, kw_only=True):
+    """A line of ``odfctl logs``. One without a time and a part reports lines lost to this reader: ``values.missed``."""
+
+    sequence: int
+    """Counted from 1 since the start of the daemon."""
+    event: str
+    time: str = ""
+    level: str = ""
+    """``debug``, ``info``, ``warning``, ``error``."""
+    part: str = ""
+    """``odfd.mirrors``, ``p2p.driver``, …"""
+    task: str = ""
+    """The id of the task that it is of."""
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class EventView(Value, frozen=True, kw_only=True):
     """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``."""
 

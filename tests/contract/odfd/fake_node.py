@@ -12,7 +12,9 @@ from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remo
 from engines.query.frames import END, HEAD, ROWS, frame
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, task_ref
+from odfd.control.log_lines import LogService
 from odfd.obs.events import EventLog
+from odfd.obs.log_lines import LogLines
 from odfd.runtime.tasks import Report, TaskBoard
 
 FAULTS: dict[str, Callable[[], Exception]] = {
@@ -45,6 +47,8 @@ class FakeNode:
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
         self.page = self.proving = self.policies = self.journal_recovery = self.visibility = self.queries = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
+        self.lines = LogLines()
+        self.log_lines = LogService(self.lines)
 
     async def status(self) -> wire.Status:
         return wire.Status(

@@ -17,7 +17,7 @@ from odfd.api.routes import TABLE
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.endpoint import Caller, Gate
-from odfd.errors import Bug, Unreachable
+from odfd.errors import Bug, Unreachable, Usage
 from worlds.eventually import PATIENCE
 
 Serve = Callable[..., Any]
@@ -238,6 +238,34 @@ async def test_events_are_followed_from_a_number(serve: Serve) -> None:
             (1, "dataset.appended"),
             (3, "dataset.created"),
         ]
+
+
+async def test_lines_of_the_log_are_listed_and_followed(serve: Serve) -> None:
+    async with serve() as served:
+        task = (await served.ask("post", "/collect", wire.TaskRef, wire.CollectRequest())).value.id
+        for number in range(3):
+            text = b'{"event":"line %d","timestamp":"2026-01-01T00:00:00Z","blocks":%d}' % (number, number)
+            served.node.lines.add("warning" if number else "info", "odfd.mirrors", task if number > 1 else "", text)
+        found = (await served.ask("get", "/logs", list[wire.LogLineView], {"level": "warning"})).value
+        assert [(line.sequence, line.event, line.values) for line in found] == [
+            (2, "line 1", {"blocks": 1}),
+            (3, "line 2", {"blocks": 2}),
+        ]
+        (of_task,) = (await served.ask("get", "/logs", list[wire.LogLineView], {"task": task})).value
+        assert of_task.task == task
+
+        def first_three() -> list[Any]:
+            with closing(served.client.stream("/logs", wire.LogLineView, {"limit": 2, "follow": "true"})) as stream:
+                before = [next(stream).value, next(stream).value]
+                trio.from_thread.run_sync(served.node.lines.add, "error", "p2p.host", "", b'{"event":"new"}')
+                return [*before, next(stream).value]
+
+        lines = await trio.to_thread.run_sync(first_three)
+        assert [line.event for line in lines] == ["line 1", "line 2", "new"]
+        with pytest.raises(NotFound, match="no task 'nope'"):
+            await served.ask("get", "/logs", list[wire.LogLineView], {"task": "nope"})
+        with pytest.raises(Usage, match="no level 'loud'"):
+            await served.ask("get", "/logs", list[wire.LogLineView], {"level": "loud"})
 
 
 class Nobody(Gate):

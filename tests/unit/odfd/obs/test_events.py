@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.instant import Instant
-from odfd.obs.events import Event, EventLog, Lagged
+from odfd.obs.events import Event, EventLog
+from odfd.runtime.ring import Lagged
 from worlds.clock import FixedClock
 
 

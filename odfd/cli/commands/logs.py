@@ -1,0 +1,71 @@
+"""``logs``: shows the last lines of the daemon's log, and each as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Final
+
+from config.log_levels import LEVELS
+from odfd import output
+from odfd.cli import formatting
+from odfd.cli.command import Commands, argument
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, clean
+from odfd.control import wire
+from odfd.errors import Usage
+
+commands = Commands()
+_TASK: Final = "task"
+
+
+@commands.add(
+    "logs",
+    argument("task", nargs="?", metavar="task/ID", help="of one task, also one that is finished"),
+    argument("-f", "--follow", action="store_true", help="then each line as it comes"),
+    argument("-n", "--limit", type=int, metavar="N", help="the last N (100)"),
+    argument("--level", choices=LEVELS, help="of this level and above"),
+    argument("--part", metavar="PART", help="of one part of the daemon, like p2p or odfd.mirrors"),
+    description="The last lines of the daemon's log, oldest first. It keeps 10,000 lines and 4 MiB since it began;\n"
+    "older ones are where its standard error goes (journalctl -u odfd). The settings node.log-level and\n"
+    "node.log-levels say which lines there are.",
+    example="-f --level warning\ntask/1f0a2b3c\n--part odfd.mirrors -n 20",
+)
+def _logs(session: Session, args: argparse.Namespace) -> None:
+    asked = {"task": _task_id(args.task), "limit": args.limit, "level": args.level, "part": args.part}
+    query: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
+    if not args.follow:
+        lines = session.client.get("/logs", list[wire.LogLineView], query)
+        session.answer(lines, lambda found: "\n".join(map(_text, found)))
+        if not lines.value:
+            session.remark("no such line is kept: the log has those of node.log-level and above")
+        return
+    output.end_when_unread()
+    try:
+        for news in session.client.stream("/logs", wire.LogLineView, query | {"follow": "true"}):
+            session.line(news.sent, _text(news.value))
+            output.flush()
+    except KeyboardInterrupt:  # the way in which following is meant to end
+        return
+    raise session.client.gone()
+
+
+def _task_id(said: str | None) -> str | None:
+    """Raises Usage: lines are of tasks, and of no other kind."""
+    if said is None:
+        return None
+    kind, slash, name = said.rpartition("/")
+    if slash and kind not in (_TASK, "tasks"):
+        hint = f"odfctl events --for {said} tells what became of it; odfctl logs --part PART shows lines of a part"
+        raise Usage(f"a {kind[:40]} has no log: tasks have", hint=hint)
+    return name
+
+
+def _text(line: wire.LogLineView) -> str:
+    values = " ".join(f"{key}={_value(value)}" for key, value in line.values.items())
+    parts = (formatting.moment(line.time), f"{line.level:<7}", line.part, line.task and f"[{line.task}]", line.event)
+    return clean("  ".join(filter(None, (*parts, values))).rstrip(), WHOLE)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) and value and " " not in value else json.dumps(value, ensure_ascii=False)
