@@ -246,6 +246,11 @@ class SqliteChain:
         with self._database.read() as connection:
             return _head(connection, self._dataset, self._name)
 
+    def upper(self) -> int:
+        """Returns the frontier in whole milliseconds: earlier times are complete. One row and the last block."""
+        with self._database.read() as connection:
+            return uppers.upper_of(connection, self._dataset)
+
     def first(self) -> int:
         """Returns the number of the oldest stored block: 0, except in a former epoch."""
         with self._database.read() as connection:

@@ -38,6 +38,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("growth", growth_text(profile.growth) if profile and profile.slices else ""),
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
             ("watermark", formatting.moment(view.watermark)),
+            ("complete", _frontiers(view.frontiers)),
             ("created", formatting.moment(detail.created_at)),
             ("updated", formatting.moment(detail.updated_at)),
             ("inputs", ", ".join(detail.inputs)),
@@ -82,6 +83,14 @@ def card(view: wire.CardView) -> str:
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
     return "\n".join([head, "columns", *columns] if columns else [head])
+
+
+def _frontiers(found: wire.Frontiers | None) -> str:
+    """Formats the times of blocks to which nothing will be added."""
+    if found is None:
+        return ""
+    first = f"from {found.since} " if found.since else ""
+    return f"{first}for ever: it is sealed" if found.sealed else f"{first}before {found.upper}"
 
 
 def _license(license_: wire.License | None) -> str:

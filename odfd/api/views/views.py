@@ -18,6 +18,7 @@ from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetTransf
 from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
+from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
 from odfd.control import wire
@@ -95,6 +96,7 @@ class DatasetViews:
             conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_public(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
+            frontiers=frontiers_view(chain.upper()),
         )
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:
@@ -220,6 +222,13 @@ def _conditions(known: DatasetFacts) -> Iterator[str]:
         yield "Abandoned"
     if known.extent.inputs is not None and known.extent.inputs < known.size:
         yield "Tainted"
+
+
+def frontiers_view(upper: int) -> wire.Frontiers:
+    """``upper``: in whole milliseconds. A dataset that is one chain can be read from the beginning."""
+    if upper == SEALED:
+        return wire.Frontiers(sealed=True)
+    return wire.Frontiers(upper=instant.render(instant.from_millis(upper)))
 
 
 def rows_view(counts: RowCounts) -> wire.RowCounts:

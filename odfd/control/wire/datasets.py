@@ -20,6 +20,17 @@ class Reliance(Value, frozen=True, kw_only=True):
 DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged"]
 
 
+class Frontiers(Value, frozen=True, kw_only=True):
+    """Which times of a dataset can be read, as of a collection with one shard."""
+
+    since: str | None = None
+    """From it on what is read is whole; ``None``: from the beginning."""
+    upper: str | None = None
+    """Earlier times are complete: no block of them will ever follow. ``None``: all times are (``sealed``)."""
+    sealed: bool = False
+    """Whether it takes no block more."""
+
+
 class DatasetView(Value, frozen=True, kw_only=True):
     """A row of ``odfctl get datasets``."""
 
@@ -46,6 +57,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
     """Of its resource."""
+    frontiers: Frontiers | None = None
+    """``None``: its last block cannot be read, or it is not in a node's store."""
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):
