@@ -15,6 +15,8 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
 from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
+from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
+from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -36,8 +38,6 @@ from odfd.state.directory import StateDirectory
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
 ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
 """Types whose truth is not their declaration: they have commands, and checks, of their own."""
-LABEL: Final = "odfctl-label"
-"""The manager of those who label by hand: an apply leaves theirs alone."""
 PAGE: Final = 500
 """Events read at a time."""
 
@@ -52,6 +52,7 @@ class DeclarationService:
         self._clock, self._events = context.clock, context.events
         self._new_id = new_id
         self._registry = registry
+        self._system_labels = SystemLabels(home.chains)
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only where named: elements of sets."""
         self._applies = 0
@@ -88,6 +89,9 @@ class DeclarationService:
             rules = Rules(kept, self._references, self._parts)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
+        by_name = {(each.type.name, each.headers.name.casefold()): each.place for each in drafts}
+        for each in planned:
+            faults += self._label_faults(each.after, by_name[each.after.type, each.after.name.casefold()])
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
@@ -180,11 +184,12 @@ class DeclarationService:
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._type(word)
-        return self._view(await trio.to_thread.run_sync(self._find, kind, name))
+        return await trio.to_thread.run_sync(lambda: self._view(self._find(kind, name)))
 
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
         """Set labels and annotations, or take them away with ``null``. Raises NotFound, Invalid."""
-        view = self._view(await trio.to_thread.run_sync(self._label, self._type(word), name, request))
+        kind = self._type(word)
+        view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type)
         return view
 
@@ -194,7 +199,7 @@ class DeclarationService:
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
-        view = self._view(await trio.to_thread.run_sync(self._delete, kind, name))
+        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name)))
         self._events.emit("resource.deleted", view.name, view.type)
         return view
 
@@ -219,17 +224,18 @@ class DeclarationService:
         """
         kind = None if word is None else self._type(word).name
         epoch, at, standing = await trio.to_thread.run_sync(self._begin, since)
-        for each in standing:
-            if self._is_told(each.type, kind):
-                yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=self._view(each))
+        told = [each for each in standing if self._is_told(each.type, kind)]
+        for view in await trio.to_thread.run_sync(self._views, told):
+            yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view)
         yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
         while True:
             grown, more = self._events.grown, await trio.to_thread.run_sync(self._after, at)
-            for event in more:
-                at = event.rv
-                if self._is_told(event.resource.type, kind):
-                    op: Any = "Modified" if event.op == "Observed" else event.op
-                    yield wire.ResourceNews(version=f"{epoch}-{at}", op=op, resource=self._view(event.resource))
+            events = [each for each in more if self._is_told(each.resource.type, kind)]
+            views = await trio.to_thread.run_sync(self._views, [each.resource for each in events])
+            for event, view in zip(events, views, strict=True):
+                op: Any = "Modified" if event.op == "Observed" else event.op
+                yield wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=view)
+            at = more[-1].rv if more else at
             if not more:
                 await grown.wait()
 
@@ -279,13 +285,12 @@ class DeclarationService:
     def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
         with self._home.database.write() as connection:
             label = None if selector is None or kind is None else first_equality(selector)
-            found = self._store(connection).all(None if kind is None else kind.name, label)
-        return [
-            self._view(each)
-            for each in found
-            if self._is_told(each.type, None if kind is None else kind.name)
-            and (selector is None or matches(selector, each.labels))
-        ]
+            indexed = None if label is None or label[0] in SYSTEM_KEYS else label
+            found = self._store(connection).all(None if kind is None else kind.name, indexed)
+        told = [each for each in found if self._is_told(each.type, None if kind is None else kind.name)]
+        if selector is None:
+            return self._views(told)
+        return self._views([each for each in told if matches(selector, self._system_labels.all_of(each))])
 
     def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
         with self._home.database.write() as connection:
@@ -306,9 +311,11 @@ class DeclarationService:
         with self._home.database.write() as connection:
             store, now = self._store(connection), self._clock.now()
             before = self._found(store, kind, name)
-            after = _labelled(before, request)
+            after = labelled(before, request)
             for path, message, rule, hint in wrong_entries(after.labels, after.annotations):
                 raise Invalid(f"{path}: {message}", rule=rule, hint=hint)
+            for fault in self._label_faults(after):
+                raise fault
             if after == before:
                 return before
             after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
@@ -370,7 +377,16 @@ class DeclarationService:
             key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions
         }
 
+    def _label_faults(self, each: DeclaredResource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
+        """For labels as people want them that contradict those of the controller."""
+        return contradictions(each, self._system_labels.of(each), place)
+
+    def _views(self, found: Sequence[DeclaredResource]) -> Sequence[wire.ResourceView]:
+        """Blocking."""
+        return [self._view(each) for each in found]
+
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
+        """Blocking: a system label may be read from a chain."""
         kind = self._type(each.type)
         headers: dict[str, Any] = {"id": each.id, "name": each.name}
         headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
@@ -387,7 +403,8 @@ class DeclarationService:
         return wire.ResourceView(
             type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
             status=status,
-            labels=dict(each.labels), generation=each.generation, updated_at=instant.render(each.updated_at),
+            labels=dict(each.labels), system_labels=self._system_labels.of(each),
+            generation=each.generation, updated_at=instant.render(each.updated_at),
         )  # fmt: skip
 
 
@@ -473,19 +490,3 @@ def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None
         flow = flow_store.find(connection, key)
         return None if flow is None else (flow.name, None, None)
     return adopted(kind, held.name, held.spec)
-
-
-def _labelled(before: DeclaredResource, request: wire.LabelRequest) -> DeclaredResource:
-    managers = dict(before.managers)
-    parts: dict[str, dict[str, Any]] = {}
-    for part, said in (("labels", request.labels), ("annotations", request.annotations)):
-        values = dict(getattr(before, part))
-        for key, value in said.items():
-            if value is None:
-                values.pop(key, None)
-                managers.pop(f"{part}.{key}", None)
-            elif values.get(key) != value:
-                values[key] = value
-                managers[f"{part}.{key}"] = LABEL
-        parts[part] = values
-    return msgspec.structs.replace(before, managers=managers, **parts)

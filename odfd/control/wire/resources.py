@@ -60,6 +60,8 @@ class ResourceView(Value, frozen=True, kw_only=True):
     labels: dict[str, Any]
     generation: int
     updated_at: str
+    system_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Labels that the controller of its type contributes: selected by as others are, and in no manifest."""
     status: dict[str, Any] = msgspec.field(default_factory=dict)
     """``phase``, ``observedGeneration``, ``conditions``: what became of it."""
 

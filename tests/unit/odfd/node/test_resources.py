@@ -106,6 +106,46 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
 
+async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(world: Any, worlds: Any) -> None:
+    """Also a dataset that no manifest of a resource made; a second id is a label, in the one grammar of ``-l``."""
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one", ", labels: {env: prod}"), a_set(), worlds.ROOT)
+        one = await alice.api.declarations.get("dataset", "one")
+        cities = await alice.api.declarations.get("dataset", "cities")
+        assert one.system_labels == {"datasetKind": "Root", "did": one.headers["did"]}
+        assert cities.system_labels == {"datasetKind": "Root", "did": str(alice.dataset("cities"))}
+        assert one.labels == one.headers["labels"] == {"env": "prod"}
+        for word in (None, "datasets"):
+            assert await names(alice, word, "datasetKind=Root") == ["cities", "one"]
+            assert await names(alice, word, f"did={one.headers['did']}") == ["one"]
+            assert await names(alice, word, f"env=prod,did in ({one.headers['did']})") == ["one"]
+        assert await names(alice, None, "datasetKind=Derivative") == []
+        assert await names(alice, None, "!datasetKind") == ["a"]
+        for either in (one.id, one.headers["did"]):
+            assert (await alice.api.declarations.get("dataset", either)).id == one.id
+        async with aclosing(alice.api.declarations.watch(None, "dataset")) as watch:
+            first = await anext(watch)
+            assert first.resource is not None
+            assert first.resource.system_labels == cities.system_labels
+
+
+async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: Any) -> None:
+    async with world.running("alice") as alice:
+        same = plain("one", ", labels: {datasetKind: Root}")
+        assert {item.action for item in (await alice.apply(same, a_set())).items} == {"created"}
+        assert [item.action for item in (await alice.apply(same)).items] == ["unchanged"]
+        for label in ("datasetKind: Derivative", "did: 'did:odf:x'"):
+            for name in ("one", "new"):
+                text = plain(name).replace(f"{{name: {name}}}", f"\n  name: {name}\n  labels:\n    {label}")
+                with pytest.raises(Invalid, match="the node sets it") as told:
+                    await alice.apply(text)
+                assert (told.value.rule, told.value.place) == ("system-label", "m0.yaml:5")
+        with pytest.raises(Invalid, match="the node sets it, and this one is Root") as told:
+            await alice.api.declarations.label("ds", "one", wire.LabelRequest(labels={"datasetKind": "Derivative"}))
+        assert told.value.rule == "system-label"
+        await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"did": "free"}))
+
+
 async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: Any, worlds: Any) -> None:
     """Also one that was made by an older manifest, or came from others."""
     async with world.running("alice") as alice:
