@@ -18,6 +18,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from chain.errors import NotFound
+from odfd.api.idempotency import once
 from odfd.control import wire
 from odfd.control.responses import (
     FrameStream,
@@ -35,6 +36,7 @@ from odfd.errors import Bug, Usage, sole_fault
 from odfd.obs.log_lines import LineFilter
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
+from odfd.state.idempotency import AnswerStore
 
 if TYPE_CHECKING:
     # Not when it runs: tests serve these routes over a fake node, with no service behind them.
@@ -250,9 +252,13 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
 )
 
 
-def application(services: Services, logger: Logger) -> Application:
-    """The API over ``services``, to be served under ``/v1``."""
-    routes = [Route("/v1" + path, _guarded(ask, services, logger), methods=[method]) for method, path, ask in TABLE]
+def application(services: Services, logger: Logger, answers: AnswerStore | None = None) -> Application:
+    """The API over ``services``, to be served under ``/v1``; ``answers``: kept for POSTs with an idempotency key."""
+    routes = []
+    for method, path, ask in TABLE:
+        endpoint = _guarded(ask, services, logger)
+        endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
+        routes.append(Route("/v1" + path, endpoint, methods=[method]))
     handlers = {404: _nothing_there, 405: _nothing_there}
     return Starlette(routes=routes, exception_handlers=handlers)
 

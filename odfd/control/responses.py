@@ -129,8 +129,8 @@ def since_of(request: Request) -> str | None:
     return request.query_params.get("since") or request.headers.get("last-event-id") or None
 
 
-async def body(request: Request, kind: type[_T]) -> _T:
-    """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
+async def whole_body(request: Request) -> bytes:
+    """Reads the body of a request. Raises Invalid for one of more than ``MAX_BODY``."""
     parts, size = [], 0
     async with aclosing(request.stream()) as stream:
         async for part in stream:
@@ -138,8 +138,14 @@ async def body(request: Request, kind: type[_T]) -> _T:
             if size > MAX_BODY:
                 raise Invalid(f"the request is larger than {MAX_BODY} bytes", rule="request-size", hint="split it")
             parts.append(part)
+    return b"".join(parts)
+
+
+async def body(request: Request, kind: type[_T]) -> _T:
+    """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
+    data = await whole_body(request)
     try:
-        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
+        return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message, _, place = str(error).partition(" - at ")
         raise Invalid(message, rule="request", place=place.strip("`")) from error

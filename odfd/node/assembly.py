@@ -15,6 +15,7 @@ from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
+from odfd.state.idempotency import AnswerStore
 
 
 @contextmanager
@@ -49,7 +50,8 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("webhooks", parts.webhooks.run, restart),
         Child("reconciler", parts.reconciler.run, restart),
     ]
-    api = services.page.api = application(services, parts.context.logger)
+    answers = AnswerStore(parts.home.database, parts.context.clock.now)
+    api = services.page.api = application(services, parts.context.logger, answers)
     parts.context.servers.append(services.page.server)
     return Assembly(
         api=api,

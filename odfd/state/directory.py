@@ -33,6 +33,7 @@ from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
+from odfd.state import idempotency
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
@@ -57,7 +58,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
-    webhooks,
+    webhooks, idempotency,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -99,6 +100,7 @@ _UNWATCHED: Final = (
     "held_blocks",
     "held_bytes",
     "held_objects",
+    "idempotency",
     "object_links",
     "object_references",
     "pushes",

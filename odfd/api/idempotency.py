@@ -1,0 +1,94 @@
+"""Gives a POST that comes again with its ``Idempotency-Key`` the first answer, and refuses a key of another request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chain.errors import Fault
+from odfd.control.responses import problem, whole_body
+from odfd.errors import Usage
+from odfd.runtime.http import Message
+from odfd.state.idempotency import HEADER, AnswerStore, KeptAnswer
+
+Respond: TypeAlias = Callable[[Request], Awaitable[Response]]
+REPLAYED: Final = "idempotency-replayed"
+"""The header of an answer that was given before."""
+GRACE: Final = 10.0
+"""Seconds that a request has to end after its client went away, or the node was told to stop."""
+WITHOUT: Final = frozenset({
+    "/uploads", "/query", "/slices",
+    "/page", "/invitations", "/networks/{name}/invitations", "/datasets/{ref}/authority/key",
+})  # fmt: skip
+"""POSTs whose body or answer is a stream, or whose answer may hold what only its receiver shall have."""
+
+
+def once(respond: Respond, path: str, answers: AnswerStore | None) -> Respond:
+    """Wraps the endpoint of a POST; ``answers``: where they are kept, if anywhere."""
+
+    async def endpoint(request: Request) -> Response:
+        key = request.headers.get(HEADER)
+        if key is None:
+            return await respond(request)
+        try:
+            if answers is None or path in WITHOUT:
+                raise Usage(
+                    f"{request.url.path} takes no {HEADER}", rule="idempotency-key", hint="send it without the header"
+                )
+            return await _answered(respond, request, key, answers)
+        except Fault as fault:
+            return problem(fault)
+
+    return endpoint
+
+
+async def _answered(respond: Respond, request: Request, key: str, answers: AnswerStore) -> Response:
+    data = await whole_body(request)
+    sent = f"{request.url.path}?{request.url.query}\n".encode() + data
+    kept = await trio.to_thread.run_sync(answers.claim, key, sent)
+    if kept is not None:
+        return Response(kept.body, kept.status, {REPLAYED: "true"}, kept.media_type)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    async def act() -> Response:
+        response = await respond(Request(request.scope, receive))
+        await trio.to_thread.run_sync(_record, answers, key, sent, response)
+        return response
+
+    try:
+        return await _to_its_end(act)
+    finally:
+        answers.abandon(key, sent)
+
+
+async def _to_its_end(act: Callable[[], Awaitable[Response]]) -> Response:
+    """Goes on for ``GRACE`` after a cancellation: a client that went away will ask for the answer again."""
+    scope = trio.CancelScope(shield=True)
+
+    async def bound() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            scope.deadline = trio.current_time() + GRACE
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bound)
+        with scope:
+            response = await act()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        nursery.cancel_scope.cancel()
+    return response
+
+
+def _record(answers: AnswerStore, key: str, sent: bytes, response: Response) -> None:
+    if response.status_code >= 500:
+        answers.release(key, sent)
+        return
+    kept = KeptAnswer(status=response.status_code, media_type=response.media_type or "", body=bytes(response.body))
+    answers.settle(key, sent, kept)
