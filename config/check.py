@@ -12,6 +12,8 @@ from config.schema import Problem
 
 HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
 """Host and port."""
+ENDPOINT = re.compile(r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
+"""Of a collector: what has a user, a password or a question would be shown where settings are."""
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's address on Linux."""
 
@@ -75,11 +77,25 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",
                           "write it like 127.0.0.1:8080 or [::]:8080")  # fmt: skip
     yield from _page(settings.http)
+    yield from _traces(settings.traces.endpoint)
     for address in settings.metrics.listen:
         if not _is_loopback(address):
             yield Problem("setting metrics.listen", f"not an address of this machine alone: {address!r}",
                           "write it like 127.0.0.1:9464 or [::1]:9464; for others put a proxy with TLS and a password"
                           " before it")  # fmt: skip
+
+
+def _traces(endpoint: str) -> Iterator[Problem]:
+    if not endpoint:
+        return
+    found = ENDPOINT.fullmatch(endpoint)
+    if found is None:
+        yield Problem("setting traces.endpoint", "not the address of a collector: it is http:// or https://, a host and"
+                      " a path, without a user, a password or a question", "write it like"
+                      " http://127.0.0.1:4318/v1/traces")  # fmt: skip
+    elif found["scheme"] == "http" and found["host"] != "localhost" and not _is_loopback(f"{found['host']}:1"):
+        yield Problem("setting traces.endpoint", f"{found['host']} is beyond this machine, and http:// hides nothing",
+                      "write https://, or run a collector here that passes traces on")  # fmt: skip
 
 
 def _page(http: Http) -> Iterator[Problem]:

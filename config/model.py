@@ -133,6 +133,15 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Traces:
+    endpoint: str = setting(
+        "",
+        "collector of OpenTelemetry that takes traces by OTLP over HTTP, like http://127.0.0.1:4318/v1/traces; beyond "
+        "this machine by https://; empty: no traces are made",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
@@ -362,6 +371,7 @@ class Settings:
     p2p: P2p = field(default_factory=P2p)
     http: Http = field(default_factory=Http)
     metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces = field(default_factory=Traces)
     engine: Engine = field(default_factory=Engine)
     query: Query = field(default_factory=Query)
     flight: Flight = field(default_factory=Flight)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,9 +29,13 @@ from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import SystemClock
-from odfd.runtime.supervision import Child, Logger
+from odfd.runtime.spans import Tracer, trace_by
+from odfd.runtime.supervision import Child, Logger, Restart
 from odfd.runtime.systemd import Notifier, take_sockets
 from odfd.runtime.tasks import Bounds, Task, TaskBoard
+
+if TYPE_CHECKING:
+    from odfd.obs.span_exporter import SpanExporter
 
 CONTROL_FD = "control"
 """FileDescriptorName of the socket unit."""
@@ -60,11 +65,13 @@ async def run(
     in_force = SettingsInForce(loaded)
     context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
     log.keep_in(context.lines)
+    exporter = _exporter(settings, clock, meter, logger)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, assembly.api, gate, logger)
         context.servers.append(server.server)
         children = [
+            *([] if exporter is None else [Child("traces", exporter.run, Restart())]),
             *assembly.foundations,
             Child("tasks", board.run, grace_seconds=settings.node.drain_seconds),
             *assembly.workers,
@@ -92,6 +99,17 @@ def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
         )
 
     return heard
+
+
+def _exporter(settings: Settings, clock: SystemClock, meter: NodeMeter, logger: Logger) -> SpanExporter | None:
+    """Makes spans, and what sends them; neither without an endpoint, for which nothing is imported then."""
+    if not settings.traces.endpoint:
+        return None
+    from odfd.obs.span_exporter import SpanExporter
+
+    exporter = SpanExporter(settings.traces.endpoint, __version__, meter, logger)
+    trace_by(Tracer(clock, exporter.take))
+    return exporter
 
 
 def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter]) -> TaskBoard:

@@ -53,6 +53,7 @@ from odfd.ingest.slices import SliceIndex, asked, keep_slice
 from odfd.ingest.snapshots import confirmed, has_own_times
 from odfd.ingest.templates import redacted
 from odfd.runtime.filesystem import check_room
+from odfd.runtime.spans import span
 from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5
@@ -186,7 +187,8 @@ async def _pull(
             return tally.outcome(UNCACHEABLE)
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
-                found = await _fetch(deps, dataset, polled, state, folder)
+                with span("fetch"):
+                    found = await _fetch(deps, dataset, polled, state, folder)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
                 await _note_skipped(deps, dataset, state, found.skipped, tally)
@@ -198,7 +200,8 @@ async def _pull(
                 return tally.outcome("unsettled")
             report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
             async with outside("the preparation of its source"):
-                batch = await prepared(deps, polled, found, folder)
+                with span("read"):
+                    batch = await prepared(deps, polled, found, folder)
             try:
                 await transact(deps, state, _as_fetched(state), batch, tally, report)
             except SourceMoved:
@@ -301,7 +304,8 @@ async def transact(
         plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch, known)
         report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
-            settled, aside = await _computed(deps, plan, earlier)
+            with span("engine"):
+                settled, aside = await _computed(deps, plan, earlier)
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -309,7 +313,8 @@ async def transact(
             raise
         await _check_unchanged(batch)
         try:
-            head = await _committed(deps, dataset, plan, settled, aside, push)
+            with span("commit"):
+                head = await _committed(deps, dataset, plan, settled, aside, push)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

@@ -34,6 +34,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota, RateLimits
 from odfd.mirrors.sinks import PartialObject
 from odfd.runtime.filesystem import check_room
+from odfd.runtime.spans import span
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
@@ -133,7 +134,9 @@ class ObjectFetcher:
                 await self._bring_links(peers, in_force, block, tally, counted)
 
         try:
-            await _several(together(bringing_objects(terms, blocks)), take)
+            with span("objects") as seen:
+                await _several(together(bringing_objects(terms, blocks)), take)
+                seen.note("odfd.objects", tally.slices)
         finally:
             with trio.CancelScope(shield=True):
                 await counted.settle()

@@ -37,6 +37,7 @@ from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SinkFull, VerifiedChain
+from odfd.runtime.spans import span
 from odfd.transfer.named import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
@@ -119,7 +120,11 @@ class Steps:
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
         sink = VerifiedChain(start.state, start.frontier, signed, until, room)
         try:
-            await self._replication.pull_chain(goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec))
+            with span("blocks") as seen:
+                await self._replication.pull_chain(
+                    goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec)
+                )
+                seen.note("odfd.blocks", len(sink.blocks))
         except SinkFull as full:
             if whole or not sink.blocks:
                 raise (full.__cause__ or full) from None
@@ -129,16 +134,18 @@ class Steps:
     async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
         """Prove and commit blocks, with their objects where the spec asks for them."""
         spec, signed = goal.spec, goal.signed
-        if sink.until < signed.size:
-            await self._prove(goal.peers, sink, signed)
-        _check_expected(spec, sink)
-        _check_seed(sink, goal.rights)
-        check_base(sink.began, sink.blocks, signed, goal.rights)
+        with span("verify"):
+            if sink.until < signed.size:
+                await self._prove(goal.peers, sink, signed)
+            _check_expected(spec, sink)
+            _check_seed(sink, goal.rights)
+            check_base(sink.began, sink.blocks, signed, goal.rights)
         if spec.brings_data:
             objects += await self._object_fetcher.bring(spec, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
         # Asked now: once it is kept nobody tells how it was met.
         networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
-        head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
+        with span("commit"):
+            head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
         tally.blocks = sink.size
         return StepsKept(head, objects)
 

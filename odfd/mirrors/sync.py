@@ -36,6 +36,7 @@ from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.steps import Goal, Steps, StepsKept
+from odfd.runtime.spans import span
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -126,6 +127,14 @@ class MirrorSync:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+        with span("sync", spec.name) as seen:
+            outcome = await self._pass(spec, tally, begun)
+            if isinstance(outcome, Synced):
+                seen.note("odfd.blocks", outcome.blocks)
+                seen.note("odfd.objects", outcome.objects)
+            return outcome
+
+    async def _pass(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
         await trio.to_thread.run_sync(self._keeping.count_blocks, spec.id)
         if spec.want == "data":
             await trio.to_thread.run_sync(self._keeping.settle, spec)
@@ -190,9 +199,10 @@ class MirrorSync:
         if known_wrong is not None:
             raise known_wrong.with_traceback(None)
         size = held.head.size if behind else held.state.size
-        peers = await self._holders.of(spec.id, size)
-        if not peers and await self._replication.seek(spec.id):
+        with span("negotiate"):
             peers = await self._holders.of(spec.id, size)
+            if not peers and await self._replication.seek(spec.id):
+                peers = await self._holders.of(spec.id, size)
         if not peers:
             return NobodyHasIt("no connected peer serves it that far")
         begun()

@@ -71,6 +71,8 @@ METRICS: Final = (
            buckets=PARTS_OF_A_SECOND),
     Metric("odfd_log_lines_total", _C, "Lines of the log, by level.", {"level": LEVELS}),
     Metric("odfd_events_total", _C, "Events, by kind, as odfctl watch shows them.", {"kind": (*EVENT_KINDS, OTHER)}),
+    Metric("odfd_spans_total", _C, "Spans of traces: taken by the collector of traces.endpoint, dropped because too "
+           "many waited, or because it did not take them.", {"outcome": ("sent", "full", "unsent")}),
     Metric("odfd_http_responses_total", _C, "Answers over HTTP, by server and class of status.",
            {"server": SERVERS, "code": RESPONSES}),
     Metric("odfd_http_connections", _G, "Connections open to a server over HTTP.", {"server": SERVERS}),

@@ -30,6 +30,7 @@ from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.commit import Committer, block_time
+from odfd.runtime.spans import span
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
@@ -95,7 +96,8 @@ Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
     """Runs one transaction over everything new. Raises Conflict after repeated conflicts, and engine faults."""
     for attempt in range(1, ATTEMPTS + 1):
-        plan = await trio.to_thread.run_sync(plan_next, deps, dataset)
+        with span("read"):
+            plan = await trio.to_thread.run_sync(plan_next, deps, dataset)
         if not isinstance(plan, TransformPlan):
             return plan
         try:
@@ -186,21 +188,23 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, on_progres
     async with fresh_folder(deps.staging) as folder:
         files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, deps.objects, state))
         engine = deps.engines.engine(plan.transform.engine)
-        done = await execute(plan, plan.transaction_id, engine, deps.objects, files, on_progress)
+        with span("engine"):
+            done = await execute(plan, plan.transaction_id, engine, deps.objects, files, on_progress)
         if not isinstance(done, Executed):
             return done
         if not done.events:
             return UpToDate("the new blocks of the inputs bring neither rows nor a watermark")
-        await trio.to_thread.run_sync(_keep, deps.objects, files, done)
-        named = (done.data, done.checkpoint)
-        head = await deps.committer.commit(
-            plan.dataset,
-            Head(state.head, state.sequence_number),
-            done.events,
-            tuple(each.physical_hash for each in named if each is not None),
-            plan.system_time,
-            done.counts,
-        )
+        with span("commit"):
+            await trio.to_thread.run_sync(_keep, deps.objects, files, done)
+            named = (done.data, done.checkpoint)
+            head = await deps.committer.commit(
+                plan.dataset,
+                Head(state.head, state.sequence_number),
+                done.events,
+                tuple(each.physical_hash for each in named if each is not None),
+                plan.system_time,
+                done.counts,
+            )
     event = done.event if done.event in done.events else None
     return Committed(head=head, event=event, records=done.records, counts=done.counts)
 

@@ -19,7 +19,7 @@ BESIDE = [
     for name in ("flows", "resources", "backup", "first-node", "join", "repositories", "standards", "troubleshoot")
 ]
 """Documents that run with a daemon and without an engine."""
-WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
+WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "traces.md"]
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting
+from odfd.runtime.spans import Span, span
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads
@@ -174,7 +175,9 @@ class IngestPullService:
                 async with slots.one():
                     with report.part() as part:
                         async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
-                            items[entry.id] = await self._pull_one(entry, part, request)
+                            with span("pull", entry.name) as seen:
+                                items[entry.id] = found = await self._pull_one(entry, part, request)
+                                _note_pulled(seen, found)
                 over[entry.id].set()
 
             async def bring(target: Target) -> None:
@@ -461,3 +464,13 @@ def _wait(report: Report, entry: DatasetEntry) -> None:
 
 def _show(report: Report, step: ingesting.IngestStep) -> None:
     report.message, report.done = f"{step.phase} {step.file}", step.rows
+
+
+def _note_pulled(seen: Span, item: wire.PullItem | None) -> None:
+    """A fault of one dataset is an item among others, and none of the task: its span says that it failed."""
+    if item is not None and item.fault is not None:
+        seen.failed = True
+        seen.note("odfd.fault", item.fault.rule or "fault")
+    elif item is not None and item.outcome == "updated":
+        seen.note("odfd.blocks", item.blocks)
+        seen.note("odfd.rows", item.records)

@@ -26,6 +26,7 @@ from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import Engine
 from engines.errors import LimitExceeded
 from engines.provision.warm import EnginePool
+from odfd.runtime.spans import span
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
@@ -219,7 +220,11 @@ class Reexecution:
             engines = EnginePool({"spark": own})
             deps = ReplayParts(chains=deps.chains, objects=deps.objects, engines=engines, staging=deps.staging)
         async with fresh_folder(deps.staging) as folder:
-            outcome = await replay_step(deps, dataset, step.block.sequence_number, step.checkpoint, folder)
+            with span("run") as seen:
+                seen.note("odfd.block", step.block.sequence_number)
+                outcome = await replay_step(deps, dataset, step.block.sequence_number, step.checkpoint, folder)
+                if isinstance(outcome, Replayed):
+                    seen.note("odfd.reproduced", outcome.is_reproduced)
             if not isinstance(outcome, Replayed):
                 self._signer.logger.info("step not re-run", dataset=self._signer.name_of(dataset), reason=str(outcome))
                 is_blocked = isinstance(outcome, Blocked)
@@ -229,7 +234,8 @@ class Reexecution:
                 return None
             finding = None
             if not outcome.is_reproduced:
-                finding = await self._differences(step.block, outcome)
+                with span("compare"):
+                    finding = await self._differences(step.block, outcome)
             return _Answer(
                 reproduced=outcome.is_reproduced,
                 actual=actual_of(outcome.event, outcome.data),

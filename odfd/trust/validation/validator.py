@@ -25,6 +25,7 @@ from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_faults
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.spans import span
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.ledger.authorities import Authorities
@@ -191,8 +192,13 @@ class Validator:
 
     async def _advance(self, dataset: DatasetId) -> TurnOutcome:
         """Run the next step; after the last one, or when it cannot be run now, say what is new."""
-        name = self._signer.name_of(dataset)
-        step, complete = await trio.to_thread.run_sync(self._next_step, dataset), True
+        with span("validation", self._signer.name_of(dataset)):
+            return await self._one_step(dataset)
+
+    async def _one_step(self, dataset: DatasetId) -> TurnOutcome:
+        name, complete = self._signer.name_of(dataset), True
+        with span("plan"):
+            step = await trio.to_thread.run_sync(self._next_step, dataset)
         if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
             run = await self._trials.run(dataset, step, apart=self._is_isolated(dataset))
@@ -221,7 +227,8 @@ class Validator:
         if due is None and lasting is not None and lasting > 0:
             due = lasting
         if due == 0:
-            await self._speaker.say(dataset, why, self._settings.step_seconds())
+            with span("sign"):
+                await self._speaker.say(dataset, why, self._settings.step_seconds())
         elif due is not None:
             self._due[dataset] = Instant(self._signer.clock.now() + int(due * instant.SECOND))
 

@@ -128,6 +128,9 @@ def test_all_mistakes_at_once_with_place_and_suggestion(tmp_path: Path) -> None:
         ("[engine]\ncluster-address = '10.0.0.7'\n", "odfd.toml:2: the engine has settings for a cluster"),
         ("[engine]\ncluster-settings = '/etc/c.conf'\n", "set engine.master too"),
         ("[engine]\nmaster = 'yarn'\nsandbox = 'host'\n", "odfd.toml:2: executors of the cluster yarn need the net"),
+        ("[traces]\nendpoint = '127.0.0.1:4318'\n", "not the address of a collector"),
+        ("[traces]\nendpoint = 'https://me:secret@host/'\n", "without a user, a password"),
+        ("[traces]\nendpoint = 'http://127.host.example/'\n", "127.host.example is beyond this machine"),
         (f"[control]\nsocket = '/{'a' * 120}'\n", "odfd.toml:2: the socket path has 121 bytes"),
     ],
 )

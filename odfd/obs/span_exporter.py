@@ -1,0 +1,130 @@
+"""Sends spans to the collector of ``traces.endpoint`` by OTLP over HTTP; what cannot be sent is dropped and counted.
+
+Made with the daemon where an endpoint is set, and nowhere else. Giving it a span never waits and never fails. It keeps
+``WAITING`` spans at most, sends them in batches, one request at a time, and tries each batch once: a collector that is
+away costs its spans, and nothing of the work that they tell of.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from typing import Final
+
+import trio
+
+from odfd.obs import otlp
+from odfd.obs.meter import NodeMeter
+from odfd.runtime.spans import Span
+from odfd.runtime.supervision import Life, Logger
+from p2p.ip import Ip, anywhere
+
+WAITING: Final = 2048
+"""Spans, of some 300 bytes: ten pulls a second for twenty seconds. More are dropped."""
+BATCH: Final = 512
+"""Spans of one request: some 100 KB."""
+GATHER_SECONDS: Final = 1.0
+"""After the first span of a batch, so that others come along."""
+SEND_SECONDS: Final = 10.0
+"""Of one request, from the name of the collector to its answer; OTLP's own default."""
+LAST_SECONDS: Final = 2.0
+"""For what waits when the daemon stops."""
+
+
+class SpanExporter:
+    """The exporter of one daemon."""
+
+    def __init__(self, endpoint: str, version: str, meter: NodeMeter, logger: Logger) -> None:
+        self._endpoint = endpoint
+        self._meter = meter
+        self._logger = logger
+        self._resource = {
+            "service.name": "odfd",
+            "service.version": version,
+            "service.instance.id": secrets.token_hex(16),  # of this start: it names neither node nor key
+        }
+        self._waiting: deque[Span] = deque()
+        self._some = trio.Event()
+        self._lost = 0
+        """In a row; 0: the last batch was taken."""
+
+    def take(self, span: Span) -> None:
+        """Keeps a span until it is sent, or drops it. In the trio thread."""
+        if len(self._waiting) >= WAITING:
+            self._drop(1, "full", f"{WAITING} spans wait already")
+            return
+        self._waiting.append(span)
+        self._some.set()
+
+    async def run(self, life: Life) -> None:
+        """Sends until stopped, and then what waits, for ``LAST_SECONDS``."""
+        life.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_all, life.stopping)
+            await life.stopping.wait()
+            self._some.set()
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
+        if self._waiting:
+            self._drop(len(self._waiting), "unsent", "the daemon stopped")
+            self._waiting.clear()
+
+    async def _send_all(self, stopping: trio.Event) -> None:
+        while self._waiting or not stopping.is_set():
+            await self._some.wait()
+            if len(self._waiting) < BATCH:
+                with trio.move_on_after(GATHER_SECONDS):
+                    await stopping.wait()
+            if self._waiting:
+                await self._send()
+            if not self._waiting and not stopping.is_set():
+                self._some = trio.Event()
+
+    async def _send(self) -> None:
+        """Sends one batch. However it ends, it is gone and counted."""
+        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        why = "it was cut off"
+        try:
+            with trio.move_on_after(SEND_SECONDS) as patience:
+                why = await self._post(otlp.request(batch, self._resource, "odfd"))
+            if patience.cancelled_caught:
+                why = f"no answer in {SEND_SECONDS:g} seconds"
+        finally:
+            if why:
+                self._drop(len(batch), "unsent", why)
+            else:
+                self._sent(len(batch))
+
+    async def _post(self, body: bytes) -> str:
+        """Returns why it was not taken; empty: it was."""
+        import httpx
+
+        from p2p.dial import NotAllowed
+        from p2p.web.client import machine_authorities, new_client
+
+        allows = anywhere if self._endpoint.startswith("https:") else _here
+        headers = {"content-type": otlp.CONTENT_TYPE}
+        try:
+            async with (
+                new_client(allows, timeout=SEND_SECONDS, verify=machine_authorities(), trust_env=False) as client,
+                client.stream("POST", self._endpoint, headers=headers, content=body) as answer,
+            ):
+                return "" if answer.status_code == httpx.codes.OK else f"it answered {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, NotAllowed, OSError) as error:
+            return (str(error) or type(error).__name__)[:300]
+
+    def _sent(self, count: int) -> None:
+        self._meter.count("odfd_spans_total", count, outcome="sent")
+        if self._lost:
+            self._logger.info("traces are taken again", dropped=self._lost)
+            self._lost = 0
+
+    def _drop(self, count: int, how: str, why: str) -> None:
+        """Logs the first of a row alone, and their number at its end: a collector may be away for days."""
+        self._meter.count("odfd_spans_total", count, outcome=how)
+        if not self._lost:
+            self._logger.error("traces are dropped", endpoint="traces.endpoint", why=why)
+        self._lost += count
+
+
+def _here(ip: Ip) -> bool:
+    return ip.is_loopback

@@ -1,0 +1,142 @@
+"""Records spans of traces: what a pull, a sync or a validation did, when, and as part of what.
+
+Code says ``with span("fetch"):`` whether anybody listens or not; without a tracer that costs a look at a context
+variable. The tracer and the current span are inherited by tasks that are started, and by worker threads. A span has
+numbers and words of our own code: no name, address, row or message, since it leaves the machine. The ``subject`` of a
+span is logged here, beside the ids of its trace, and never leaves.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import structlog
+import trio
+
+from chain.errors import Fault
+from chain.instant import Instant
+from odfd.errors import sole_fault
+from odfd.runtime.clock import Clock
+
+NAMES: Final = {
+    "pull": "one dataset is brought up to date",
+    "fetch": "what a source has is downloaded, or looked for",
+    "read": "what was fetched is prepared for the engine; of a derived dataset: its inputs are read and planned",
+    "engine": "the engine computes, and its output is checked",
+    "commit": "blocks and objects become part of the dataset",
+    "sync": "one pass over a mirror",
+    "negotiate": "which signed head there is, and which peers have it",
+    "blocks": "blocks are fetched, hashed and judged by every rule",
+    "objects": "data of blocks is fetched, hashed and checked against them",
+    "verify": "what was fetched is proven to begin, or to be, what was signed",
+    "validation": "one step of another's dataset is run again, or what was found is signed",
+    "plan": "which step is next",
+    "run": "the step is run by an engine, and both hashes of its output are taken",
+    "compare": "rows that differ are looked for",
+    "sign": "verdicts are signed and announced, if it is time",
+}
+"""Every span, with what happens in it."""
+ATTRIBUTES: Final = {
+    "odfd.rows": "records that were committed",
+    "odfd.blocks": "blocks that were fetched or committed",
+    "odfd.objects": "objects that came",
+    "odfd.block": "number of the block that is run again",
+    "odfd.reproduced": "whether the published result came out",
+    "odfd.fault": "rule of the fault that ended it, or the kind of the error",
+    "odfd.cancelled": "whether it was cancelled",
+}
+"""Every attribute, with its meaning."""
+
+NEVER: Final = Instant(0)
+"""The end of a span that has none yet."""
+
+Value: TypeAlias = int | bool | str
+
+
+@dataclass(slots=True)
+class Span:
+    """Something that began and ended."""
+
+    name: str
+    trace_id: bytes
+    """16 bytes, random."""
+    span_id: bytes
+    """8 bytes, random."""
+    parent_id: bytes
+    """Of the span around it; empty: it is the first of its trace."""
+    began: Instant
+    ended: Instant = NEVER
+    failed: bool = False
+    attributes: dict[str, Value] = field(default_factory=dict)
+
+    def note(self, name: str, value: Value) -> None:
+        """Sets one of ``ATTRIBUTES``. Raises KeyError for another: what leaves the machine is listed."""
+        if name not in ATTRIBUTES:
+            raise KeyError(name)
+        self.attributes[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Gives each span that ended to ``take``, which neither blocks nor fails; called from the trio thread."""
+
+    clock: Clock
+    take: Callable[[Span], None]
+
+
+_TRACER: Final[ContextVar[Tracer | None]] = ContextVar("tracer", default=None)
+_CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
+
+
+def trace_by(tracer: Tracer | None) -> None:
+    """Sets the tracer of this task and of those that it starts from now on."""
+    _TRACER.set(tracer)
+
+
+@contextmanager
+def span(name: str, subject: str = "") -> Iterator[Span]:
+    """Makes the block a span, below the current one. Its lines in the log have ``trace_id`` and ``span_id``.
+
+    ``subject``: what it is about, like the name of a dataset; logged at the beginning, for people of this machine.
+    """
+    tracer, parent = _TRACER.get(), _CURRENT.get()
+    if tracer is None:
+        yield Span(name, b"", b"", b"", NEVER)
+        return
+    if name not in NAMES:
+        raise KeyError(name)
+    trace_id = secrets.token_bytes(16) if parent is None else parent.trace_id
+    made = Span(name, trace_id, secrets.token_bytes(8), b"" if parent is None else parent.span_id, tracer.clock.now())
+    token = _CURRENT.set(made)
+    try:
+        with structlog.contextvars.bound_contextvars(trace_id=made.trace_id.hex(), span_id=made.span_id.hex()):
+            if subject:
+                structlog.get_logger().info("trace begun", span=name, subject=subject)
+            yield made
+    except BaseException as error:
+        _note_failure(made, error)
+        raise
+    finally:
+        _CURRENT.reset(token)
+        made.ended = tracer.clock.now()
+        tracer.take(made)
+
+
+def _note_failure(made: Span, error: BaseException) -> None:
+    """Notes the rule alone: a message may quote rows, names and addresses."""
+    if isinstance(error, trio.Cancelled):
+        made.note("odfd.cancelled", True)
+        return
+    made.failed = True
+    fault = sole_fault(error) if isinstance(error, Exception) else None
+    made.note("odfd.fault", fault_word(fault) if fault is not None else type(error).__name__)
+
+
+def fault_word(fault: Fault) -> str:
+    """Returns the rule of a fault; of one without a rule its family."""
+    return fault.rule or type(fault).__name__
