@@ -177,6 +177,9 @@ class ChainStore(Protocol):
     def chain(self, dataset: DatasetId) -> ChainReader:
         """A reader, also of a chain that has no block yet (its head is ``None``)."""
 
+    def upper(self, dataset: DatasetId) -> int:
+        """The frontier in whole milliseconds: a block of an earlier time is refused. 0 of a chain without blocks."""
+
     def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         """Raises Conflict when a head or frontier is not as expected, or a block is of a time that is complete; Invalid
         when a block does not follow or an object is missing.

@@ -125,6 +125,11 @@ class SqliteChains:
     def chain(self, dataset: DatasetId) -> SqliteChain:
         return SqliteChain(self._database, dataset)
 
+    def upper(self, dataset: DatasetId) -> int:
+        """Returns the frontier in whole milliseconds: earlier times are complete. One row and the last block."""
+        with self._database.read() as connection:
+            return uppers.upper_of(connection, dataset)
+
     def former_epochs(self, dataset: DatasetId) -> Sequence[int]:
         """Lists the former epochs of which blocks are kept, oldest first."""
         with self._database.read() as connection:
@@ -245,11 +250,6 @@ class SqliteChain:
     def head(self) -> Head | None:
         with self._database.read() as connection:
             return _head(connection, self._dataset, self._name)
-
-    def upper(self) -> int:
-        """Returns the frontier in whole milliseconds: earlier times are complete. One row and the last block."""
-        with self._database.read() as connection:
-            return uppers.upper_of(connection, self._dataset)
 
     def first(self) -> int:
         """Returns the number of the oldest stored block: 0, except in a former epoch."""

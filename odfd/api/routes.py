@@ -189,6 +189,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/datasets/{ref}/schema", lambda s, r: s.datasets.schema(_name(r))),
     ("POST", "/datasets/{ref}/ingest", _on(wire.IngestRequest, lambda s: s.flow.ingest)),
     ("PUT", "/datasets/{ref}/watermark", _on(wire.WatermarkRequest, lambda s: s.flow.set_watermark)),
+    ("PUT", "/datasets/{ref}/upper", lambda s, r: s.flow.advance(_name(r))),
     ("POST", "/datasets/{ref}/correct", _on(wire.CorrectRequest, lambda s: s.flow.correct)),
     ("POST", "/datasets/{ref}/export", _on(wire.ExportRequest, lambda s: s.flow.export)),
     ("POST", "/datasets/{ref}/verify", _on(wire.VerifyRequest, lambda s: s.verification.verify)),

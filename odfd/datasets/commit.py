@@ -18,6 +18,7 @@ from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
+from chain.store.shards import SEALED
 from chain.wording import plural
 from engines.contract import RowCounts
 from odfd.datasets.pushes import Push
@@ -83,11 +84,29 @@ CLOCK_BEHIND: Final = "clock-behind"
 CLOCK_AHEAD: Final = "clock-ahead"
 
 
-def block_time(state: ChainState, now: Instant) -> Instant:
-    """Returns the next block's time: whole milliseconds, never before the head's. Raises Refused (``clock-behind``)."""
+def block_time(state: ChainState, now: Instant, upper: int) -> Instant:
+    """Returns the next block's time: whole milliseconds, never before the head's nor in a time that is complete.
+
+    ``upper``: the chain's, in milliseconds. Raises Refused (``clock-behind``, ``shard-sealed``).
+    """
     check_clock(state, now)
-    whole = Instant(now // MILLISECOND * MILLISECOND)
+    check_upper(upper, now)
+    whole = max(Instant(now // MILLISECOND * MILLISECOND), instant.from_millis(upper))
     return whole if state.system_time is None else max(whole, state.system_time)
+
+
+def check_upper(upper: int, now: Instant) -> None:
+    """Raises Refused where a block would have to be of a time long after ``now``, or there are to be none."""
+    if upper == SEALED:
+        raise Refused("the dataset is sealed: it takes no block more", rule="shard-sealed")
+    if instant.from_millis(upper) - now <= TOLERANCE:
+        return
+    raise Refused(
+        f"the clock of this machine says {instant.render(_second(now))}, and all times before"
+        f" {instant.render(instant.from_millis(upper))} were promised to be complete: one of them is wrong",
+        rule=CLOCK_BEHIND,
+        hint="set the clock; a promise is not taken back, so if it was made by a wrong clock, export to a new dataset",
+    )
 
 
 def check_clock(state: ChainState, now: Instant) -> None:

@@ -127,7 +127,7 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
         raise NotFound("the dataset has no rows yet", rule="correct-row")
     schema, vocab = to_arrow(declared).remove_metadata(), state.vocab
     _check_columns(schema, vocab, merge, spec)
-    time = block_time(state, deps.now())
+    time = block_time(state, deps.now(), deps.store.upper(dataset))
     key = {name: value_of(text, schema.field(name)) for name, text in spec.key.items()}
     parts = deps.index.parts(deps.store.chain(dataset), state, deps.objects, merge)
     row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)

@@ -228,7 +228,7 @@ async def _confirm(
 
     def look() -> tuple[ChainState, Instant, AddData | None]:
         state = load(deps, dataset)
-        now = block_time(state, deps.now())
+        now = block_time(state, deps.now(), deps.store.upper(dataset))
         same = state.polling_source == polled and (seen is None or state.source_state == seen)
         event = confirmed(deps.store.chain(dataset), state, deps.objects, polled, now) if same else None
         return state, now, event
@@ -362,7 +362,9 @@ def _plan(
     source, founding = choose(state)
     earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    plan = plan_ingest(state, source, batch, block_time(state, deps.now()), earlier, founding, aside)
+    plan = plan_ingest(
+        state, source, batch, block_time(state, deps.now(), deps.store.upper(dataset)), earlier, founding, aside
+    )
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
@@ -444,7 +446,7 @@ async def _fetch(
         passed_over = taken.passed_over
     job = FetchJob(
         state=state.source_state,
-        now=block_time(state, deps.now()),
+        now=block_time(state, deps.now(), deps.store.upper(dataset)),
         folder=folder,
         settings=settings,
         passed_over=passed_over,

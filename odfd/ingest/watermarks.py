@@ -43,7 +43,7 @@ async def set_watermark(
     """
     for attempt in range(ATTEMPTS):
         state = await trio.to_thread.run_sync(load, deps, dataset)
-        time = block_time(state, deps.now())
+        time = block_time(state, deps.now(), deps.store.upper(dataset))
         event = marking(state, to, time, ahead=ahead)
         if event is None or state.head is None:
             return WatermarkSet(head=None, watermark=to)

@@ -15,6 +15,7 @@ from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
+from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
@@ -57,7 +58,8 @@ def services_of(parts: NodeParts) -> Services:
     doctor = Doctor(home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
-    flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values)
+    promises = Promises(home, context.clock.now, parts.jumps.ahead)
+    flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
     flows = FlowService(home, parts.flows, pulling, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned

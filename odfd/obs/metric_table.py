@@ -40,8 +40,8 @@ class Metric:
 UNITS: Final = ("bytes", "seconds", "ratio")
 OTHER: Final = "other"
 TASKS: Final = (
-    "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest", "lineage", "mirror",
-    "prove", "publish", "pull", "reset", "verify", "watermark", OTHER,
+    "advance", "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest", "lineage",
+    "mirror", "prove", "publish", "pull", "reset", "verify", "watermark", OTHER,
 )  # fmt: skip
 LEVELS: Final = ("debug", "info", "warning", "error")
 SERVERS: Final = ("control", "site", "metrics", "page")

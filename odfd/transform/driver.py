@@ -128,7 +128,7 @@ def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
         if cut is None:
             return short[-1]
         cuts[each] = cut
-    time = block_time(state, deps.now())
+    time = block_time(state, deps.now(), deps.chains.upper(dataset))
     past = read_past(_checkpoint(deps.objects, state))
     plan = plan_at(deps.chains, reader, state, cuts, past, time, within(deps.rows))
     return short[0] if short and isinstance(plan, UpToDate) else plan

@@ -14,6 +14,7 @@ from pathlib import Path
 from chain.codec.blocks import decode_block
 from chain.errors import NotFound
 from chain.ids import DatasetId
+from chain.instant import to_millis
 from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store import append as rules
@@ -47,6 +48,11 @@ class MemoryChains:
         self._together(also)
         for append in appends:
             self._chains.setdefault(append.dataset, []).extend(map(_decoded, append.blocks))
+
+    def upper(self, dataset: DatasetId) -> int:
+        """As in the port, without promises."""
+        blocks = self._chains.get(dataset)
+        return to_millis(blocks[-1].system_time) if blocks else 0
 
     def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
         """As in the port; nothing is kept apart."""

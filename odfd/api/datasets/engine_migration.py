@@ -120,7 +120,7 @@ class EngineMigrationService:
             Head(state.head, state.sequence_number),
             (event,),
             (),
-            block_time(state, self._deps.now()),
+            block_time(state, self._deps.now(), self._home.chains.upper(entry.id)),
         )
         self._events.emit(
             "engine.proven", entry.name, f"{proof.transforms} transforms, same answers", digest=identity.digest

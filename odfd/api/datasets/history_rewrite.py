@@ -141,7 +141,7 @@ class HistoryRewriteService:
         """Of new blocks. A reset makes none, and is the way out where the last one is of a wrong clock."""
         if plan.after == "nothing":
             return chain.block_at(plan.base.sequence_number).system_time
-        return block_time(load_state(chain), self._clock.now())
+        return block_time(load_state(chain), self._clock.now(), self._home.chains.upper(plan.dataset))
 
     def _plan(self, entry: DatasetEntry, request: wire.RewriteRequest) -> RewritePlan | None:
         chain = self._home.chains.chain(entry.id)

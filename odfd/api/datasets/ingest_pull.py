@@ -23,6 +23,7 @@ from chain.state import ChainState, load_state
 from chain.wording import plural
 from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.transforms import way_anew
@@ -70,6 +71,7 @@ class IngestPullParts(NamedTuple):
     repairing: Repair
     values: Callable[[str], Mapping[str, str]]
     """What sources of the dataset of a name may read, beside what the settings let all sources read."""
+    promises: Promises
 
 
 class IngestPullService:
@@ -86,7 +88,7 @@ class IngestPullService:
         self._home = home
         self._ingest, self._transform = shops
         self._scheduler = scheduler
-        self._uploads, self._import_export, self._repairing, self._values = hands
+        self._uploads, self._import_export, self._repairing, self._values, self._promises = hands
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
@@ -147,6 +149,18 @@ class IngestPullService:
             return wire.PullResult(items=(item,))
 
         return task_ref(self._board.submit("watermark", entry.name, work))
+
+    async def advance(self, ref: str) -> wire.TaskRef:
+        """Result: PullResult with one item. Raises Refused where other nodes may write the dataset."""
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+
+        async def work(report: Report) -> wire.PullResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                upper = await trio.to_thread.run_sync(self._promises.advance, entry.id)
+            text = f"times before {instant.render(upper)} are complete"
+            return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
+
+        return task_ref(self._board.submit("advance", entry.name, work))
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Result: CorrectResult. Raises Refused unless it is a ledger of this node's own."""

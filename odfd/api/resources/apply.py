@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 import trio
 
+from chain import instant
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
 from chain.ids import DatasetId, parse_own_name
 from chain.instant import MILLISECOND, Instant
@@ -306,14 +307,14 @@ class ApplyOperation:
         self, desired: DesiredSnapshot, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]
     ) -> None:
         """Blocks, name and the folder of relative paths are one commit."""
-        now = self._clock.now()
+        now, upper = self._clock.now(), self._home.chains.upper(target)
 
         def name_it(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
             Catalog(resources).add(desired.name, target, now)
             resources.apply(BASE_KIND, str(target), desired.base.encode(), now)
 
-        self._committer.commit_now(target, head, events, (), _whole(now), name_it)
+        self._committer.commit_now(target, head, events, (), max(_whole(now), instant.from_millis(upper)), name_it)
 
     def _place(self, desired: DesiredSnapshot, target: DatasetId) -> None:
         """Relative paths of a dataset that was imported begin nowhere until its manifest is applied here."""

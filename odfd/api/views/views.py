@@ -96,7 +96,7 @@ class DatasetViews:
             conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_public(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
-            frontiers=frontiers_view(chain.upper()),
+            frontiers=frontiers_view(self._home.chains.upper(entry.id)),
         )
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:

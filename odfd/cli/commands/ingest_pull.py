@@ -160,6 +160,18 @@ def _watermark(session: Session, args: argparse.Namespace) -> int:
     return outcome(session, follow(session, ref, wire.PullResult).sent)
 
 
+@commands.add(
+    "advance",
+    REF,
+    description="Promise that no block of an earlier time than now will follow, for those who read the dataset at a\n"
+    "time. It adds no block, and is not taken back; later blocks get later times.",
+    example="nyc.flights",
+)
+def _advance(session: Session, args: argparse.Namespace) -> int:
+    ref = session.client.put(f"/datasets/{part(args.ref)}/upper", wire.TaskRef).value
+    return outcome(session, follow(session, ref, wire.PullResult).sent)
+
+
 flow = commands.group(
     "flow",
     description="A flow pulls a dataset when its schedule says so, or when other datasets have new data. Derived"

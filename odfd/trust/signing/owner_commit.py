@@ -40,7 +40,7 @@ from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
-from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump
+from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
@@ -199,6 +199,7 @@ class OwnerCommitter:
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
         now = self._clock()
         check_clock(state, now)
+        check_upper(self._chains.upper(dataset), now)
         check_jump(self._clock_ahead(state.system_time), now)
         blocks = author_blocks(state, events, max(system_time, state.system_time or system_time))
         with self._database.read() as connection:

@@ -21,14 +21,14 @@ def after(time: int) -> ChainState:
 
 
 def test_block_times_are_whole_milliseconds_and_never_go_back() -> None:
-    assert block_time(ChainState.EMPTY, Instant(1_999_999)) == 1_000_000
-    assert block_time(after(5 * MILLISECOND), Instant(1)) == 5 * MILLISECOND
-    assert block_time(after(NOW + TOLERANCE), NOW) == NOW + TOLERANCE
+    assert block_time(ChainState.EMPTY, Instant(1_999_999), 0) == 1_000_000
+    assert block_time(after(5 * MILLISECOND), Instant(1), 0) == 5 * MILLISECOND
+    assert block_time(after(NOW + TOLERANCE), NOW, 0) == NOW + TOLERANCE
 
 
 def test_a_clock_days_behind_the_last_block_writes_nothing() -> None:
     with pytest.raises(Refused, match="2024-05-01T00:00:00Z, and the last block is of 2025-05-01") as raised:
-        block_time(after(NOW + YEAR), NOW)
+        block_time(after(NOW + YEAR), NOW, 0)
     assert raised.value.rule == "clock-behind"
     assert "odfctl doctor" in raised.value.hint
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from chain import instant
-from chain.instant import to_millis
+from chain.errors import Refused
+from chain.instant import SECOND, Instant, to_millis
 from chain.store.shards import SEALED, CommitPoint, Committed, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
+from odfd.trust.ledger.log import Ledger
+
+MERGE = "merge: {kind: Ledger, primaryKey: [event_time, city]}"
+
+
+def newest(node: Any, dataset: Any) -> Any:
+    """The last head that was signed, and when."""
+    with node.home.database.read() as connection:
+        return Ledger(connection).newest_head(dataset)
 
 
 def point(node: Any) -> CommitPoint:
@@ -61,3 +73,102 @@ async def test_a_promise_is_told_at_once_and_after_a_restart(world: Any, worlds:
         promise(alice, "cities", SEALED)
         assert await seen(alice, "cities") == wire.Frontiers(sealed=True)
         assert "complete   for ever: it is sealed" in shown(await alice.api.datasets.describe("cities"))
+
+
+async def advanced(node: Any, name: str) -> wire.PullItem:
+    result = await node.done(node.api.flow.advance(name))
+    (item,) = result.items
+    return item
+
+
+def at(upper: str | None) -> int:
+    assert upper is not None
+    return to_millis(instant.parse(upper))
+
+
+async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: Any, worlds: Any) -> None:
+    """No block and no signature; the next block is not before it, also when the clock went back meanwhile."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        cities, size = alice.dataset("cities"), alice.size("cities")
+        signed = newest(alice, cities)
+        world.clock.instant += 60 * SECOND
+        before = world.clock.instant
+        item = await advanced(alice, "cities")
+        upper = (await seen(alice, "cities")).upper
+        assert before // 10**6 <= at(upper) <= world.clock.instant // 10**6
+        assert item.message == f"times before {upper} are complete"
+        assert (alice.size("cities"), newest(alice, cities)) == (size, signed)
+        world.clock.instant -= 3600 * SECOND
+        assert (await advanced(alice, "cities")).message == item.message
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        (pulled,) = await alice.pull("cities")
+        assert pulled.outcome == "updated", pulled
+        await alice.apply(worlds.ROOT.replace("merge: {kind: Append}", MERGE))
+        blocks = await alice.api.datasets.log("cities", [], 100, None, None)
+        assert {block.system_time for block in blocks[: alice.size("cities") - size]} == {upper}
+        assert blocks[0].event == "SetPollingSource"
+        assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_a_derived_dataset_is_written_at_its_frontier_too(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull("cities")
+        world.clock.instant += 60 * SECOND
+        await advanced(alice, "towns")
+        upper = (await seen(alice, "towns")).upper
+        world.clock.instant -= 3600 * SECOND
+        assert (await alice.pull("towns"))[-1].outcome == "updated"
+        (block, *_) = await alice.api.datasets.log("towns", [], 1, None, None)
+        assert block.system_time == upper
+
+
+async def test_only_who_alone_may_write_promises(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        before = await seen(bob, "theirs")
+        with pytest.raises(Refused, match="other keys than this node's") as raised:
+            await advanced(bob, "theirs")
+        assert raised.value.rule == "advance-writer"
+        assert await seen(bob, "theirs") == before
+
+
+async def test_a_promise_of_a_wrong_clock_is_not_made_and_not_followed(world: Any, worlds: Any) -> None:
+    """What a clock that is days ahead would promise could not be taken back; where it was, nothing is written."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        before = await seen(alice, "cities")
+        now = world.clock.now
+        world.clock.now = lambda: Instant(now() + 30 * 86_400 * SECOND)
+        with pytest.raises(Refused) as ahead:
+            await advanced(alice, "cities")
+        assert ahead.value.rule == "clock-ahead"
+        world.clock.now = now
+        assert await seen(alice, "cities") == before
+        promise(alice, "cities", to_millis(world.clock.instant + 30 * 86_400 * SECOND))
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        (pulled,) = await alice.pull("cities")
+        assert pulled.outcome == "failed"
+        assert pulled.fault.rule == "clock-behind"
+        promise(alice, "cities", SEALED)
+        with pytest.raises(Refused, match="sealed"):
+            await advanced(alice, "cities")
+
+
+async def test_reading_and_idling_move_nothing(world: Any, worlds: Any) -> None:
+    """Whoever looks at frontiers writes and signs nothing, however much time passed; only who asks moves them."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        cities = alice.dataset("cities")
+        before, signed = await seen(alice, "cities"), newest(alice, cities)
+        kept = alice.home.chains.upper(cities)
+        for _ in range(24):
+            world.clock.instant += 3600 * SECOND
+            assert await seen(alice, "cities") == before
+        assert alice.home.chains.upper(cities) == kept
+        assert newest(alice, cities) == signed

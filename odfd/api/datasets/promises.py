@@ -1,0 +1,59 @@
+"""Promises that times of a node's own datasets are complete: their frontier moves when a reader asks, without a block.
+
+Nothing moves by itself, so an idle node writes nothing. Spec: docs/spec/collections.md#on-demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant, from_millis, to_millis
+from chain.state import load_state
+from chain.store.shards import CommitPoint, Proposal
+from chain.store.sqlite_shards import SqliteShards
+from odfd.datasets.commit import check_clock, check_jump, check_upper
+from odfd.state.directory import StateDirectory
+from odfd.trust.ledger.authorities import Authorities
+
+
+class Promises:
+    """Moves frontiers up to the clock. Called from worker threads, while nobody else writes the dataset."""
+
+    def __init__(
+        self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]
+    ) -> None:
+        """``ahead``: how far the clock was set ahead, as ``JumpWatch`` tells it."""
+        self._home = home
+        self._now = now
+        self._ahead = ahead
+        self._point = CommitPoint(SqliteShards(home.database, home.chains))
+
+    def advance(self, dataset: DatasetId) -> Instant:
+        """Returns the frontier: earlier times are complete. A clock that went back moves nothing.
+
+        Raises Refused: others may write the dataset, a clock that is far from its times or was set, it is sealed.
+        """
+        now = self._now()
+        self._check_sole_writer(dataset, now)
+        state = load_state(self._home.chains.chain(dataset))
+        check_clock(state, now)
+        check_upper(self._home.chains.upper(dataset), now)
+        check_jump(self._ahead(state.system_time), now)
+        (outcome,) = self._point.append([Proposal(dataset=dataset, new_upper=to_millis(now))])
+        return from_millis(outcome.shard.upper)
+
+    def _check_sole_writer(self, dataset: DatasetId, now: Instant) -> None:
+        """Raises Refused: a block of another writer would contradict what was promised here."""
+        with self._home.database.read() as connection:
+            rights = Authorities(connection).rights(dataset)
+        held = {key.did for key in self._home.keys.held(dataset)} if self._home.keys.has_dataset_key(dataset) else set()
+        may = {key for key in rights.writers if rights.may_write(key, now)}
+        if may and may <= held:
+            return
+        raise Refused(
+            f"other keys than this node's may write {dataset.short}: it cannot promise what they do",
+            rule="advance-writer",
+            hint="its only writer can; elsewhere the last block tells which times are complete",
+        )
