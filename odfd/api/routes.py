@@ -18,6 +18,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from chain.errors import NotFound
+from odfd.api import resource_protocol
 from odfd.api.idempotency import once
 from odfd.control import wire
 from odfd.control.responses import (
@@ -254,12 +255,15 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
 
 
 def application(services: Services, logger: Logger, answers: AnswerStore | None = None) -> Application:
-    """The API over ``services``, to be served under ``/v1``; ``answers``: kept for POSTs with an idempotency key."""
+    """The API over ``services``, under ``/v1`` and RFC-018's paths; ``answers``: kept for POSTs with a key."""
     routes = []
     for method, path, ask in TABLE:
         endpoint = _guarded(ask, services, logger)
         endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
         routes.append(Route("/v1" + path, endpoint, methods=[method]))
+    routes += [
+        Route(path, _guarded(ask, services, logger), methods=[method]) for method, path, ask in resource_protocol.TABLE
+    ]
     handlers = {404: _nothing_there, 405: _nothing_there}
     return Starlette(routes=routes, exception_handlers=handlers)
 

@@ -111,3 +111,28 @@ class ResourceNews(Value, frozen=True, kw_only=True):
     """To go on from: a watch since it tells what comes after."""
     op: Literal["Added", "Modified", "Deleted", "Bookmark"]
     resource: ResourceView | None = None
+
+
+class ResourceManifest(Value, frozen=True, kw_only=True):
+    """A resource in the shape of a manifest, as RFC-018's paths answer."""
+
+    schema: str = msgspec.field(name="$schema")
+    headers: dict[str, Any]
+    spec: Any = None
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ResourceList(Value, frozen=True, kw_only=True):
+    """The resources of a type."""
+
+    resource_version: str
+    """Of this moment: a watch since it tells what comes after."""
+    items: tuple[ResourceManifest, ...]
+
+
+class ResourceManifestNews(Value, frozen=True, kw_only=True):
+    """A line of a watch of RFC-018's paths."""
+
+    version: str = msgspec.field(name="rv")
+    op: Literal["Added", "Modified", "Deleted", "Bookmark"]
+    object: ResourceManifest | None = None
