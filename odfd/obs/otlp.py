@@ -1,6 +1,6 @@
 """Encodes spans as OTLP: the request of an exporter, in Protocol Buffers, as ``opentelemetry/proto`` declares it.
 
-Seven messages and eleven fields are all that is needed, and OTLP 1.x keeps their numbers for ever (ADR 43). Pure.
+Nine messages with 22 fields are all that is needed, and OTLP 1.x keeps their numbers (ADR 43). Pure.
 """
 
 from __future__ import annotations
