@@ -80,16 +80,18 @@ def _from_file(file: Path, known: Mapping[str, Key], gathered: _Gathered) -> Non
         with file.open("rb") as opened:
             data = opened.read(MAX_FILE + 1)
     except OSError as error:
-        gathered.problems.append(Problem(str(file), f"cannot be read: {error.strerror or error}"))
+        hint = "name a file that the daemon may read, or write a first one: odfd init"
+        gathered.problems.append(Problem(str(file), f"cannot be read: {error.strerror or error}", hint))
         return
     if len(data) > MAX_FILE:
-        gathered.problems.append(Problem(str(file), f"is larger than {MAX_FILE} bytes"))
+        gathered.problems.append(Problem(str(file), f"is larger than {MAX_FILE} bytes", "name a file of settings"))
         return
     try:
         text = data.decode()
         document = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        gathered.problems.append(Problem(str(file), f"is not UTF-8 text (byte {error.start})"))
+        hint = "settings are UTF-8: convert it, for example with iconv"
+        gathered.problems.append(Problem(str(file), f"is not UTF-8 text (byte {error.start})", hint))
     except tomllib.TOMLDecodeError as error:
         gathered.problems.append(_not_toml(file, str(error)))
     else:
