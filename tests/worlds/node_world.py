@@ -494,7 +494,7 @@ class Node:
                 nursery.cancel_scope.cancel()
 
     def kinds(self) -> list[str]:
-        return [event.kind for event in self.events._ring]
+        return [event.kind for event in self.events.kept()]
 
     def dataset(self, name: str) -> DatasetId:
         with self.home.catalog() as catalog:

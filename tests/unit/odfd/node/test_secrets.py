@@ -106,7 +106,7 @@ async def test_a_filled_value_is_nowhere_to_be_read(
         assert "${{ env.KEY }}" in shown
         assert TOKEN not in shown
         assert TOKEN not in repr(alice.logger.said)
-        assert TOKEN not in repr(alice.events._ring)
+        assert TOKEN not in repr(alice.events.kept())
         assert TOKEN.encode() not in b"".join(chain.raw_blocks(0, alice.size("cities")))
         assert not found_in(alice.home.directory, TOKEN)
         assert status != 200 or alice.size("cities") == 4
