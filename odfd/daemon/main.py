@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -19,9 +19,11 @@ from config import render as rendering
 from config.load import Loaded, load
 from config.schema import ConfigError
 from odfd import __version__, output
-from odfd.control.assembly import Build
 from odfd.daemon.unused_modules import kept_out
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
+
+if TYPE_CHECKING:  # it imports structlog, which must come after kept_out
+    from odfd.control.assembly import Build
 
 ENGINES = {"spark": "engines.spark.__main__"}
 """Engines that can be run by themselves; each module has ``main(arguments) -> exit code``."""
