@@ -1,25 +1,24 @@
-"""Prepares the import of libp2p: checks its version, and lets it load only what a host uses.
+"""Lets libp2p load only what a host uses, after a check of its version.
 
 ``import libp2p`` loads each of its transports, discoveries and record stores: 1,400 modules, 0.7 s of processor and
-90 MB for a process. ``p2p.host.hardening`` assembles a host from half of them. So two things are put in ``sys.modules``
-before its first import:
+90 MB for a process. ``p2p.host.hardening`` assembles a host from half of them. So a finder on ``sys.meta_path`` answers
+for two sets of names, and is asked when they are imported, not before:
 
 * packages whose initialiser is not run (``PACKAGES``), because it imports what is beside the module that is wanted;
-* stand-ins (``ABSENT``) for modules that are mentioned and never used. Whoever uses one is told why it is not there.
+* modules that are mentioned and never used (``ABSENT``). Whoever uses a name of one is told why it is not there.
 
-One stand-in is for a package that cannot always be installed: ``fastecdsa`` (C code without wheels, only for ECDSA host
-keys and the secio transport).
+One of the second set cannot always be installed: ``fastecdsa`` (C code without wheels, only for ECDSA host keys and the
+secio transport).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -34,7 +33,7 @@ PACKAGES: Final = (
     "libp2p.security",
     "libp2p.transport",
 )
-"""Packages of libp2p whose initialisers are not run, parents first."""
+"""Packages of libp2p whose initialisers are not run."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Part:
     """Why it is not there, for whoever uses it all the same."""
     hint: str
     modules: Mapping[str, tuple[str, ...]]
-    """Each module, parents first, with the names that others import from it."""
+    """Each module with the names that others import from it."""
     instances: bool = False
     """Whether the library makes instances, of which it asks nothing."""
 
@@ -115,21 +114,16 @@ ABSENT: Final = (
 
 
 def prepare() -> None:
-    """Idempotent; without effect where libp2p was imported before. Raises UnsupportedLibrary."""
+    """Idempotent; without effect on what was imported before. Raises UnsupportedLibrary."""
     check_version()
-    if "libp2p" in sys.modules:
-        return
-    import multiaddr  # noqa: F401  the parent of a stand-in
-
-    _skip_initialisers()
-    for part in ABSENT:
-        stand_in(part)
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
 
 
 def restore() -> None:
-    """Undo ``prepare`` but for fastecdsa, before the first import: a process may measure the library as it is."""
-    for name in (*PACKAGES, *(module for part in ABSENT if part is not ECDSA for module in part.modules)):
-        sys.modules.pop(name, None)
+    """Undo ``prepare``, before the first import: a process may measure the library as it is."""
+    sys.meta_path.remove(FINDER)
+    sys.meta_path.insert(0, _Finder((), (ECDSA,)))
 
 
 def check_version() -> None:
@@ -146,38 +140,38 @@ def check_version() -> None:
         )
 
 
-def _skip_initialisers() -> None:
-    found = importlib.util.find_spec("libp2p")
-    places = found.submodule_search_locations if found else None
-    if not places:
-        raise UnsupportedLibrary(
-            "libp2p is not a package", rule="libp2p-version", hint=f"pip install libp2p=={SUPPORTED}"
-        )
-    for name in PACKAGES:
-        _register(_package(name, Path(places[0], *name.split(".")[1:])))
+class _Finder(MetaPathFinder):
+    """Answers for packages without their initialisers, and for modules that stand in for absent ones."""
+
+    def __init__(self, packages: Sequence[str], absent: Sequence[Part]) -> None:
+        self._packages = frozenset(packages)
+        self._absent = {name: part for part in absent for name in part.modules}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if part := self._absent.get(name):
+            return ModuleSpec(name, _StandIn(part), is_package=True)
+        if name not in self._packages:
+            return None
+        found = PathFinder.find_spec(name, path, target)
+        return found and _namespace(found)
 
 
-def _package(name: str, folder: Path) -> ModuleType:
-    spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = [str(folder)]
-    return importlib.util.module_from_spec(spec)
+def _namespace(found: ModuleSpec) -> ModuleSpec:
+    """The package of ``found`` as one without an initialiser. Without a loader there is nothing to run."""
+    spec = ModuleSpec(found.name, None, is_package=True)
+    spec.submodule_search_locations = found.submodule_search_locations
+    return spec
 
 
-def stand_in(part: Part) -> None:
-    """Register modules in the place of those of ``part``."""
-    for name, members in part.modules.items():
-        module = ModuleType(name)
-        module.__path__ = []
-        for member in members:
-            setattr(module, member, _refusal(f"{name}.{member}", part))
-        _register(module)
+class _StandIn(Loader):
+    """Makes a module of the names that others import from an absent one."""
 
+    def __init__(self, part: Part) -> None:
+        self._part = part
 
-def _register(module: ModuleType) -> None:
-    sys.modules[module.__name__] = module
-    parent, _, child = module.__name__.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], child, module)
+    def exec_module(self, module: ModuleType) -> None:
+        for member in self._part.modules[module.__name__]:
+            setattr(module, member, _refusal(f"{module.__name__}.{member}", self._part))
 
 
 class _Refusing(type):
@@ -205,3 +199,6 @@ class _Refusing(type):
 def _refusal(name: str, part: Part) -> type:
     members = {"rule": part.rule, "reason": part.reason, "hint": part.hint, "instances": part.instances}
     return _Refusing(name, (Exception,), members)
+
+
+FINDER: Final = _Finder(PACKAGES, ABSENT)
