@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from worlds.source_tree import parsed
+from worlds.source_tree import forget
 
 
 @pytest.fixture(scope="package", autouse=True)
 def forget_trees() -> Iterator[None]:
-    """Two hundred megabytes, which no other test needs."""
     yield
-    parsed.cache_clear()
+    forget()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from worlds.source_tree import parsed
+from worlds.source_tree import nodes
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -45,9 +45,9 @@ MANY: Final = {
 }
 
 
-def counts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def counts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, noun) of counts that are formatted as they are, right before a noun that says there are several."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             for value, text in zip(node.values, node.values[1:], strict=False):
                 if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
@@ -64,11 +64,11 @@ def test_counts_agree_with_their_nouns() -> None:
         for root in ROOTS
         for path in sorted((TREE / root).rglob("*.py"))
         if (name := ".".join(path.relative_to(TREE).with_suffix("").parts)) not in MANY
-        for line, noun in counts(parsed(path))
+        for line, noun in counts(nodes(path))
     ]
     assert not bare, f"chain.wording.plural says 1 row, and 2 rows: {bare}"
 
 
 def test_the_test_sees_a_count() -> None:
     text = "f\"{count} rows of {MOST} rows, {plural(n, 'row')} and {len(x):,} blocks\""
-    assert [noun for _, noun in counts(ast.parse(text))] == ["rows", "blocks"]
+    assert [noun for _, noun in counts(ast.walk(ast.parse(text)))] == ["rows", "blocks"]

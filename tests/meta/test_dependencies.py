@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from engines.closure import imported
 from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]
@@ -22,14 +23,22 @@ ABSENT = {"fastecdsa", "_typeshed"}
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def modules(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Top-level names that files import, each with its file."""
-    for path in (path for folder in folders for path in sorted((TREE / folder).rglob("*.py"))):
-        for node in statements(parsed(path)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [str(node.module)]
-            yield from ((name.partition(".")[0], str(path.relative_to(TREE))) for name in names)
+def files(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.rglob("*.py")))
+
+
+def modules(path: Path) -> Iterator[str]:
+    """Top-level names that a file imports."""
+    for node in statements(parsed(path)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        yield from (name.partition(".")[0] for name in names)
+
+
+def looks_like(path: Path) -> set[str]:
+    """The same names and more: texts with the form of an import count too, and nothing is parsed."""
+    return {name.partition(".")[0] for name in imported(path.read_text())} - {""}
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -52,13 +61,17 @@ def declared() -> tuple[set[str], set[str]]:
     return first, more
 
 
-def undeclared(folders: Iterable[str], known: set[str]) -> set[tuple[str, str]]:
+def undeclared(folders: Iterable[Path], known: set[str]) -> set[tuple[str, str]]:
+    """Names of modules, with the folder's files that import them. A file is parsed if its text has such a name."""
     folders_of_ours = (TREE, TREE / "tests", TREE / "client")
     local = {path.name.removesuffix(".py") for folder in folders_of_ours for path in folder.iterdir()}
     known = known | {plain(name) for name in {*sys.stdlib_module_names, *local, *ABSENT}}
-    imported = set(modules(folders))
-    owned = {name: {plain(each) for each in (name, *owners().get(name, ()))} for name, _ in imported}
-    return {each for each in imported if not owned[each[0]] & known}
+
+    def unknown(names: Iterable[str]) -> set[str]:
+        return {name for name in names if not {plain(each) for each in (name, *owners().get(name, ()))} & known}
+
+    suspects = (path for folder in folders for path in files(folder) if unknown(looks_like(path)))
+    return {(name, path.name) for path in suspects for name in unknown(modules(path))}
 
 
 @cache
@@ -68,19 +81,27 @@ def owners() -> Mapping[str, list[str]]:
 
 
 def test_what_we_ship_imports_what_it_declares() -> None:
-    assert not undeclared(SHIPPED, declared()[0])
+    assert not undeclared(map(TREE.joinpath, SHIPPED), declared()[0])
 
 
 def test_what_lies_beside_it_imports_what_the_extras_declare() -> None:
-    assert not undeclared(BESIDE, set().union(*declared()))
+    assert not undeclared(map(TREE.joinpath, BESIDE), set().union(*declared()))
+
+
+def test_the_test_sees_what_is_not_declared(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "def late():\n    import os, flask_of_theirs.parts as flask\n    return flask, os\n"
+    )
+    (tmp_path / "text.py").write_text('TEXT = """\nfrom django_of_theirs import urls\n"""\n')
+    assert undeclared([tmp_path], set()) == {("flask_of_theirs", "late.py")}
 
 
 def test_the_client_imports_pyarrow_alone() -> None:
     """It is installed by itself. What people may have beside it (pandas, polars) is imported when it is asked for."""
     beside = "client/odfd_client/spark.py"  # who imports it has Spark; its extra says so
-    imported = list(modules(["client"]))
-    assert {name for name, at in imported if at != beside} - sys.stdlib_module_names == {"odfd_client", "pyarrow"}
-    assert {name for name, at in imported if at == beside} - sys.stdlib_module_names == {
+    found = [(name, str(path.relative_to(TREE))) for path in files(TREE / "client") for name in modules(path)]
+    assert {name for name, at in found if at != beside} - sys.stdlib_module_names == {"odfd_client", "pyarrow"}
+    assert {name for name, at in found if at == beside} - sys.stdlib_module_names == {
         "odfd_client",
         "pyarrow",
         "pyspark",

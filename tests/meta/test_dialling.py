@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from worlds.source_tree import parsed
+from worlds.source_tree import called, nodes
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -33,11 +33,9 @@ def openings() -> Iterator[tuple[str, str]]:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
             name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(parsed(path)):
-                if isinstance(node, ast.Call):
-                    called = ast.unparse(node.func).rpartition(".")[2]
-                    if called in OPENING:
-                        yield name, called
+            for node in nodes(path):
+                if isinstance(node, ast.Call) and called(node) in OPENING:
+                    yield name, called(node)
 
 
 def test_nothing_opens_a_connection_beside_the_opener() -> None:

@@ -6,16 +6,20 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from worlds.source_tree import parsed
+from worlds.source_tree import nodes, parsed
 
 TREE = Path(__file__).parents[2]
 ROOTS = ("chain", "config", "engines", "odfd", "p2p", "client")
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+def paths() -> Iterator[Path]:
     for root in ROOTS:
-        for path in sorted((TREE / root).rglob("*.py")):
-            yield str(path.relative_to(TREE)), parsed(path)
+        yield from sorted((TREE / root).rglob("*.py"))
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in paths():
+        yield str(path.relative_to(TREE)), parsed(path)
 
 
 def test_every_module_says_what_it_is_for() -> None:
@@ -25,9 +29,9 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_no_class_says_only_where_to_read() -> None:
     classes = [
-        (f"{name} {node.name}", ast.get_docstring(node) or "")
-        for name, tree in modules()
-        for node in ast.walk(tree)
+        (f"{path.relative_to(TREE)} {node.name}", ast.get_docstring(node) or "")
+        for path in paths()
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
     ]
     assert len(classes) > 500, "the test no longer finds what it is about"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from worlds.source_tree import parsed
+from worlds.source_tree import called, nodes
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd", "client")
@@ -26,20 +26,26 @@ ALLOWED: Final = {
     "engines.sandbox.escape_probe": "its answer, to the pipe of whoever started it",
 }
 STREAMS: Final = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")
+LAST: Final = frozenset(each.rpartition(".")[2] for each in STREAMS)
 PRINTING: Final = ("print", "pprint", "print_exc", "print_exception", "print_stack", "print_help", "print_usage")
 
 
-def writes(tree: ast.AST) -> Iterator[str]:
+def writes(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Mentions of a standard stream, but to ask whether it is a terminal; and calls of what writes to one."""
     asked = {
         id(node.func.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "isatty"
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in PRINTING:
+    for node in nodes:
+        if isinstance(node, ast.Call) and called(node) in PRINTING:
             yield ast.unparse(node.func)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in STREAMS and id(node) not in asked:
+        elif (
+            isinstance(node, ast.Attribute)
+            and node.attr in LAST
+            and ast.unparse(node) in STREAMS
+            and id(node) not in asked
+        ):
             yield ast.unparse(node)
 
 
@@ -48,7 +54,7 @@ def test_nothing_is_written_beside_the_writer() -> None:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
             name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
-            if name not in ALLOWED and (found := sorted(set(writes(parsed(path))))):
+            if name not in ALLOWED and (found := sorted(set(writes(nodes(path))))):
                 beside[name] = found
     assert not beside, f"these write by themselves; odfd.output lets nothing through that a terminal obeys: {beside}"
 
@@ -57,4 +63,9 @@ def test_the_test_sees_what_is_written() -> None:
     text = (
         "import sys\nprint(1)\nsys.stderr.write('x')\nsys.stdout.isatty()\nf(file=sys.stderr)\ntraceback.print_exc()\n"
     )
-    assert sorted(writes(ast.parse(text))) == ["print", "sys.stderr", "sys.stderr", "traceback.print_exc"]
+    assert sorted(writes(list(ast.walk(ast.parse(text))))) == [
+        "print",
+        "sys.stderr",
+        "sys.stderr",
+        "traceback.print_exc",
+    ]

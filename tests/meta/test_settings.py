@@ -18,7 +18,7 @@ import pytest
 
 from config import schema
 from config.load import RESERVED
-from worlds.source_tree import parsed
+from worlds.source_tree import nodes
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -69,10 +69,10 @@ def _messages() -> Iterator[Text]:
     """Texts for people in the code; one that is put together of parts, whole, with … for what is filled in."""
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
-            tree = parsed(path)
+            found = nodes(path)
             whole = ast.JoinedStr | ast.Expr  # what stands alone is documentation
-            inside = {id(part) for node in ast.walk(tree) if isinstance(node, whole) for part in parts(node)}
-            for node in ast.walk(tree):
+            inside = {id(part) for node in found if isinstance(node, whole) for part in parts(node)}
+            for node in found:
                 text = None
                 if isinstance(node, ast.JoinedStr):
                     text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from worlds.source_tree import parsed
+from worlds.source_tree import nodes
 
 TREE = Path(__file__).parents[2]
 ROOTS = ("config", "chain", "engines", "p2p", "odfd", "client", "demo", "bench")
@@ -38,7 +38,7 @@ def too_big() -> Iterator[tuple[str, str]]:
         name = path.relative_to(TREE)
         if text.count("\n") > MODULE_END:
             yield f"{name}", f"{text.count(chr(10))} lines"
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if body_lines(node) > BODY_END:
                     yield f"{name} {node.name}", f"body of {body_lines(node)} lines"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from contract.waits.test_dripping import ASKS
 
 from config import schema
-from worlds.source_tree import parsed
+from worlds.source_tree import called, nodes
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -37,11 +37,11 @@ def waiting() -> Iterator[str]:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
             name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(parsed(path)):
+            for node in nodes(path):
                 if isinstance(node, ast.Call):
-                    called = ast.unparse(node.func)
-                    last = called.rpartition(".")[2]
-                    if (last in WAITING or called == "subprocess.run") and ELSEWHERE.get(name) != last:
+                    last = called(node)
+                    waits = last in WAITING or (last == "run" and ast.unparse(node.func) == "subprocess.run")
+                    if waits and ELSEWHERE.get(name) != last:
                         yield name
 
 
