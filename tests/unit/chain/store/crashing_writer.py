@@ -1,4 +1,4 @@
-"""A process that writes to a store and dies at a named step: ``crashing_writer.py DIRECTORY STEP``.
+"""Writes to a store in a process that dies at a named step.
 
 Every run tries to bring the store to the same end (two chains of three blocks, a large and a small object, one row of
 another room), in two commits, from wherever it finds it. ``STEP`` is ``NAME:n``, the n-th time that step is reached;
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 from pathlib import Path
 
 from chain.codec.blocks import encode_block
@@ -75,7 +74,3 @@ def write(chains: SqliteChains, objects: DiskObjects) -> None:
 
         if appends:
             chains.commit(appends, note)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
