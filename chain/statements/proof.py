@@ -12,7 +12,6 @@ What follows from a proof is decided elsewhere. Pure.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -316,7 +315,7 @@ def _first_difference(size: int, ours: Leaves, theirs: Leaves) -> int | None:
 def _node(text: str) -> bytes:
     try:
         node = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise Invalid("a path holds something that is not base64", rule="proof-path") from error
     if len(node) != HASH_SIZE:
         raise Invalid(f"a path holds a node of {len(node)} bytes", rule="proof-path")

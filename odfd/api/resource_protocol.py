@@ -1,65 +1,169 @@
 """Endpoints of RFC-018's resource protocol: ``/CONTEXT/VERSION/TYPE[/REF]``, the same for each registered type.
 
-They ask the same service as ``/v1/resources``, and answer in the shape of manifests.
+They ask the same services as ``/v1``, and take and answer resources in the shape of manifests.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
-from chain.errors import NotFound
+from chain.errors import Invalid
+from odfd.api import resource_operations as operations
+from odfd.api.endpoints import JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, path_part
+from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.control.responses import flag, lines, since_of, stream_of
+from odfd.control.responses import answer, body, flag, lines, problem, since_of, stream_of, whole_body
+from odfd.errors import Usage, http_status
 from odfd.resources.selectors import matches, parse_selector
 from odfd.resources.types import VERSION, ResourceType
 
 if TYPE_CHECKING:
     from odfd.api.services import Services
 
-Endpoint: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
-_ALL: Final = f"/{{context}}/{VERSION}/{{type}}"
+YAML: Final = "application/yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
+DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
+FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
+PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
+_ALL: Final = "/{context}/{version}/{type}"
+_ONE: Final = _ALL + "/{ref}"
+APPLY: Final = f"/resource/{VERSION}/apply"
 
 
+@asks(WATCH, SINCE, LABELS, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
 async def _all(services: Services, request: Request) -> object:
+    """Lists the resources of a type, or watches them."""
     kind = _type(request)
     if flag(request, "watch"):
         return await lines(_watched(services.declarations, kind, since_of(request)), stream_of(request))
     return await _listed(services.declarations, kind, request.query_params.get("labels"))
 
 
+@asks(FORM, answers=wire.ResourceManifest)
 async def _one(services: Services, request: Request) -> object:
-    return _manifest(await services.declarations.get(_type(request).name, str(request.path_params["ref"])))
+    """Returns a resource by name, id or did."""
+    form = request.query_params.get("form", "")
+    if form not in ("", "input"):
+        raise Usage(f"there is no form {form[:40]!r}", rule="query", hint="form=input, or none")
+    found = operations.portable if form else operations.read
+    return await found(services, _type(request), path_part(request))
 
 
+@asks(DRY_RUN, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
+async def _create(services: Services, request: Request) -> object:
+    """Creates a resource of a manifest; one that exists is refused."""
+    kind, text = _type(request), await _text(request)
+    await operations.check_new(services, kind, operations.sole_draft(text, kind))
+    return await _applied(services, request, text)
+
+
+@asks(DRY_RUN, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
+async def _put(services: Services, request: Request) -> object:
+    """Applies the manifest of a resource: makes it, or changes it as a whole."""
+    kind, text = _type(request), await _text(request)
+    draft = operations.sole_draft(text, kind)
+    await operations.check_meant(services, kind, path_part(request), draft)
+    return await _applied(services, request, text)
+
+
+@asks(DRY_RUN, takes=dict[str, Any], body_types=(MERGE_PATCH, JSON), answers=wire.ApplyItem, statuses=(200, 202))
+async def _patch(services: Services, request: Request) -> object:
+    """Changes parts of a resource: a merge-patch (RFC 7396) of its manifest."""
+    kind, patch = _type(request), await body(request, dict[str, Any])
+    after = await operations.patched(services, kind, path_part(request), patch)
+    (text,) = operations.texts_of([after])
+    operations.sole_draft(text, kind)
+    return await _applied(services, request, text)
+
+
+@asks(answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
-    return _manifest(await services.declarations.delete(_type(request).name, str(request.path_params["ref"])))
+    """Deletes a resource with what it stands for, and returns it as it was."""
+    return await operations.delete(services, _type(request), path_part(request))
 
 
-TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
+@asks(
+    DRY_RUN, PRUNE,
+    takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyResult, statuses=(200, 202),
+)  # fmt: skip
+async def _apply(services: Services, request: Request) -> object:
+    """Applies manifests of any types: all of them, or none."""
+    return await _carried_out(services, request, await _texts(request))
+
+
+TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
+    ("POST", APPLY, _apply),
     ("GET", _ALL, _all),
-    ("GET", _ALL + "/{ref}", _one),
-    ("DELETE", _ALL + "/{ref}", _delete),
+    ("POST", _ALL, _create),
+    ("GET", _ONE, _one),
+    ("PUT", _ONE, _put),
+    ("PATCH", _ONE, _patch),
+    ("DELETE", _ONE, _delete),
 )
 
 
 def _type(request: Request) -> ResourceType:
-    """The type of a path: singular, plural or alias, whatever the case. Raises NotFound."""
-    context, word = str(request.path_params["context"]), str(request.path_params["type"])
-    kind = TYPES.word(word)
-    if kind is None or kind.spec is None:
-        raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
-    if context.lower() != kind.context:
-        raise NotFound(
-            f"{kind.name} is no type of {context[:80]!r}", rule="unknown-type",
-            hint=f"it is at /{kind.context}/{VERSION}/{kind.plural}",
-        )  # fmt: skip
-    return kind
+    return operations.type_of(*(path_part(request, each) for each in ("context", "version", "type")))
+
+
+async def _texts(request: Request) -> tuple[wire.ManifestText, ...]:
+    """The manifests of a body, by its type. Raises Invalid, Usage."""
+    said = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    data = await whole_body(request)
+    if said == YAML:
+        try:
+            return (wire.ManifestText(source=operations.SOURCE, text=data.decode("utf-8")),)
+        except UnicodeDecodeError as error:
+            raise Invalid("the text is not UTF-8", rule="request") from error
+    if said != JSON:
+        raise Usage(f"manifests are {JSON} or {YAML}, not {said[:80]!r}", rule="media-type", hint="name the type")
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Invalid(str(error), rule="request") from error
+    return operations.texts_of(found if isinstance(found, list) else [found])
+
+
+async def _text(request: Request) -> wire.ManifestText:
+    texts = await _texts(request)
+    if len(texts) != 1:
+        raise Invalid("one manifest goes here", rule="request", hint=f"POST several to {APPLY}")
+    return texts[0]
+
+
+async def _carried_out(services: Services, request: Request, texts: tuple[wire.ManifestText, ...]) -> Response:
+    """Applies; a failure is a problem with the fault of the first item, and all items beside it."""
+    asked = wire.ApplyRequest(
+        manifests=texts, dry_run=flag(request, "dryRun"), prune=request.query_params.get("prune")
+    )  # fmt: skip
+    result = await operations.apply(services, asked)
+    fault = operations.failure_of(result)
+    if isinstance(result, wire.TaskRef):
+        response = answer(result, 202)
+        response.headers["location"] = f"/v1/tasks/{result.id}"
+        return response
+    if fault is None:
+        return answer(result)
+    # What a manifest names and is not here is a mistake of the body, not of the path.
+    status = 422 if http_status(fault) in (400, 404) else None
+    return problem(fault, status, {"items": msgspec.to_builtins(result.items)})
+
+
+async def _applied(services: Services, request: Request, text: wire.ManifestText) -> Response:
+    """The item of one resource."""
+    response = await _carried_out(services, request, (text,))
+    if response.status_code != 200:
+        return response
+    (item,) = msgspec.json.decode(bytes(response.body), type=wire.ApplyResult).items
+    made = item.action == "created" and not flag(request, "dryRun")
+    return answer(item, 201 if made else 200)
 
 
 async def _listed(declarations: DeclarationService, kind: ResourceType, labels: str | None) -> wire.ResourceList:
@@ -72,7 +176,7 @@ async def _listed(declarations: DeclarationService, kind: ResourceType, labels: 
             if view is None:
                 return wire.ResourceList(resource_version=each.version, items=tuple(items))
             if selector is None or matches(selector, {**view.labels, **view.system_labels}):
-                items.append(_manifest(view))
+                items.append(manifest_of(view))
     raise AssertionError("a watch from the beginning has a bookmark")
 
 
@@ -81,9 +185,5 @@ async def _watched(
 ) -> AsyncIterator[wire.ResourceManifestNews]:
     async with aclosing(cast("Any", declarations.watch(since, kind.name))) as news:
         async for each in news:
-            told = None if each.resource is None else _manifest(each.resource)
+            told = None if each.resource is None else manifest_of(each.resource)
             yield wire.ResourceManifestNews(version=each.version, op=each.op, object=told)
-
-
-def _manifest(view: wire.ResourceView) -> wire.ResourceManifest:
-    return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=view.status)

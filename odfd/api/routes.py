@@ -6,11 +6,11 @@ else that escapes one is a bug, told as such to the caller and with its trace to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,7 +18,22 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from chain.errors import NotFound
+from engines.query.frames import MEDIA_TYPE as FRAMES
 from odfd.api import resource_protocol
+from odfd.api.endpoints import (
+    JSON,
+    LABELS,
+    OCTETS,
+    SINCE,
+    WATCH,
+    Ask,
+    Parameter,
+    asks,
+    check_query,
+    on_dataset,
+    path_part,
+    with_body,
+)
 from odfd.api.idempotency import once
 from odfd.control import wire
 from odfd.control.responses import (
@@ -43,74 +58,78 @@ if TYPE_CHECKING:
     # Not when it runs: tests serve these routes over a fake node, with no service behind them.
     from odfd.api.services import Services
 
-Endpoint: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
-_R = TypeVar("_R", bound=wire.Request)
 MAX_ROWS: Final = 10_000
 """Blocks or records of one answer."""
 DEFAULT_ROWS: Final = 20
+LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1, MAX_ROWS, DEFAULT_ROWS)
+MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
+KIND: Final = Parameter("kind", "texts", "A kind; given several times, several kinds.")
+FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which goes on.")
 
 
 def _rows(request: Request) -> int:
-    return number(request, "limit", DEFAULT_ROWS, 1, MAX_ROWS) or DEFAULT_ROWS
+    return LIMIT.number(request) or DEFAULT_ROWS
 
 
-def _name(request: Request, part: str = "ref") -> str:
-    return str(request.path_params[part])
+_name = path_part
 
 
-def _with(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awaitable[object]]]) -> Endpoint:
-    """An endpoint of an operation that takes the body of the request, a ``kind``."""
-
-    async def endpoint(services: Services, request: Request) -> object:
-        return await operation(services)(await body(request, kind))
-
-    return endpoint
-
-
-def _on(kind: type[_R], operation: Callable[[Services], Callable[[str, _R], Awaitable[object]]]) -> Endpoint:
-    """An endpoint of an operation on a dataset that takes the body of the request too."""
-
-    async def endpoint(services: Services, request: Request) -> object:
-        return await operation(services)(_name(request), await body(request, kind))
-
-    return endpoint
-
-
+@asks(
+    KIND, LIMIT,
+    Parameter("before", "number", "Only blocks with a smaller sequence number."),
+    Parameter("epoch", "number", "Blocks of this epoch, which a later one gave up."),
+    answers=Sequence[wire.BlockView],
+)  # fmt: skip
 async def _log(services: Services, request: Request) -> object:
     kinds = request.query_params.getlist("kind")
     before, epoch = number(request, "before", None), number(request, "epoch", None)
     return await services.datasets.log(_name(request), kinds, _rows(request), before, epoch)
 
 
+@asks(Parameter("name", "text", "Of the file, for messages."), takes=bytes, body_types=(OCTETS,), answers=wire.Upload)
 async def _stage(services: Services, request: Request) -> object:
     async with aclosing(request.stream()) as chunks:
         return await services.flow.stage(request.query_params.get("name", "-"), chunks)
 
 
+@asks(takes=wire.ConnectRequest, operation=lambda s: s.peers.connect)
 async def _connect(services: Services, request: Request) -> object:
     return await services.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
 
 
+@asks(takes=wire.InvitationRequest, operation=lambda s: s.networks.invite)
 async def _invite(services: Services, request: Request) -> object:
     return await services.networks.invite(_name(request, "name"), await body(request, wire.InvitationRequest))
 
 
+@asks(answers=bytes, media_type=OCTETS)
 async def _evidence(services: Services, request: Request) -> object:
     found = await services.trust.evidence(_name(request, "id"))
     kind = "application/octet-stream"
     return FileResponse(found, media_type=kind) if isinstance(found, Path) else Response(found, media_type=kind)
 
 
+@asks(FOLLOW, answers=wire.TaskView, stream=wire.TaskView)
 async def _task(services: Services, request: Request) -> object:
     if flag(request, "follow"):
         return await lines(services.tasks.follow(_name(request, "id")))
     return await services.tasks.get(_name(request, "id"))
 
 
+@asks(
+    Parameter("deep", "flag", "Also read all that is stored, as a stream."),
+    answers=Sequence[wire.Probe],
+    stream=wire.Probe,
+)
 async def _doctor(services: Services, request: Request) -> object:
     return LineStream(services.about.examine()) if flag(request, "deep") else await services.about.doctor()
 
 
+@asks(
+    KIND, Parameter("kept", "flag", "Only what is kept, as a list."),
+    Parameter("since", "number", "The sequence number that the stream goes on from."),
+    answers=Sequence[wire.EventView], stream=wire.EventView,
+)  # fmt: skip
 async def _events(services: Services, request: Request) -> object:
     kinds = request.query_params.getlist("kind")
     if flag(request, "kept"):
@@ -118,8 +137,14 @@ async def _events(services: Services, request: Request) -> object:
     return LineStream(services.events.follow(number(request, "since", None), kinds))
 
 
+@asks(
+    MANY, FOLLOW, Parameter("task", "text", "Only lines of this task."),
+    Parameter("level", "text", "Only lines of this level and those above."),
+    Parameter("part", "text", "Only lines of this part of the daemon."),
+    answers=Sequence[wire.LogLineView], stream=wire.LogLineView,
+)  # fmt: skip
 async def _log_lines(services: Services, request: Request) -> object:
-    asked, limit = request.query_params, number(request, "limit", DEFAULT_ROWS * 5, 1, MAX_ROWS) or MAX_ROWS
+    asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
     filter_ = LineFilter(asked.get("task", ""), asked.get("level", ""), asked.get("part", ""))
     if filter_.task:
         await services.tasks.get(filter_.task)
@@ -128,14 +153,17 @@ async def _log_lines(services: Services, request: Request) -> object:
     return await services.log_lines.last(filter_, limit)
 
 
+@asks(takes=wire.QueryRequest, answers=bytes, media_type=FRAMES)
 async def _query(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
 
+@asks(takes=wire.QueryRequest, answers=bytes, media_type=FRAMES)
 async def _slices(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.slices, await body(request, wire.QueryRequest)))
 
 
+@asks(WATCH, SINCE, LABELS, answers=Sequence[wire.ResourceView], stream=wire.ResourceNews)
 async def _resources(services: Services, request: Request) -> object:
     """Of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
@@ -144,19 +172,42 @@ async def _resources(services: Services, request: Request) -> object:
     return await services.declarations.list(kind, asked.get("labels"))
 
 
+@asks(
+    WATCH,
+    SINCE,
+    MANY,
+    Parameter("of", "text", "Only of this resource, as TYPE/NAME."),
+    answers=Sequence[wire.ResourceChange],
+    stream=wire.ResourceChange,
+)
 async def _changes(services: Services, request: Request) -> object:
-    asked, limit = request.query_params, number(request, "limit", DEFAULT_ROWS * 5, 1, MAX_ROWS) or MAX_ROWS
+    asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
     if flag(request, "watch"):
         return stream_of(request)(await services.history.follow(since_of(request), asked.get("of"), limit))
     return await services.history.last(asked.get("of"), limit)
 
 
+@asks(takes=wire.LabelRequest, operation=lambda s: s.declarations.label)
 async def _label(services: Services, request: Request) -> object:
     said = await body(request, wire.LabelRequest)
     return await services.declarations.label(_name(request, "type"), _name(request, "name"), said)
 
 
-TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
+_tasks = asks(Parameter("brief", "flag", "Without the results of finished ones."))(
+    lambda s, r: s.tasks.list(brief=flag(r, "brief"))
+)
+_explain = asks(Parameter("path", "text", "Of a field: spec.read."))(
+    lambda s, r: s.schemas.explain(_name(r, "word"), r.query_params.get("path", ""))
+)
+_describe = asks(Parameter("profile", "flag", "With statistics of its columns."))(
+    lambda s, r: s.datasets.describe(_name(r), profile=flag(r, "profile"))
+)
+_tail = asks(LIMIT)(lambda s, r: s.datasets.tail(_name(r), _rows(r)))
+_peers = asks(Parameter("holds", "flag", "With the datasets that each serves."))(
+    lambda s, r: s.peers.list(holds=flag(r, "holds"))
+)
+
+TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
     ("GET", "/engines", lambda s, _: s.about.engines()),
     ("GET", "/doctor", _doctor),
@@ -164,7 +215,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/settings", lambda s, _: s.about.settings()),
     ("GET", "/events", _events),
     ("GET", "/logs", _log_lines),
-    ("GET", "/tasks", lambda s, r: s.tasks.list(brief=flag(r, "brief"))),
+    ("GET", "/tasks", _tasks),
     ("GET", "/tasks/{id}", _task),
     ("DELETE", "/tasks/{id}", lambda s, r: s.tasks.cancel(_name(r, "id"))),
     ("GET", "/resources", _resources),
@@ -176,48 +227,52 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
     ("GET", "/types", lambda s, _: s.schemas.types()),
-    ("GET", "/types/{word}", lambda s, r: s.schemas.explain(_name(r, "word"), r.query_params.get("path", ""))),
+    ("GET", "/types/{word}", _explain),
     ("GET", "/schemas/{path:path}", lambda s, r: s.schemas.schema(_name(r, "path"))),
     ("GET", "/datasets", lambda s, _: s.datasets.list()),
     ("GET", "/datasets/{ref}", lambda s, r: s.datasets.get(_name(r))),
-    ("GET", "/datasets/{ref}/detail", lambda s, r: s.datasets.describe(_name(r), profile=flag(r, "profile"))),
+    ("GET", "/datasets/{ref}/detail", _describe),
     ("DELETE", "/datasets/{ref}", lambda s, r: s.datasets.delete(_name(r))),
     ("GET", "/datasets/{ref}/manifest", lambda s, r: s.datasets.manifest(_name(r))),
-    ("PUT", "/datasets/{ref}/name", _on(wire.RenameRequest, lambda s: s.datasets.rename)),
+    ("PUT", "/datasets/{ref}/name", on_dataset(wire.RenameRequest, lambda s: s.datasets.rename)),
     ("GET", "/datasets/{ref}/blocks", _log),
     ("GET", "/datasets/{ref}/blocks/{at}", lambda s, r: s.datasets.block(_name(r), _name(r, "at"))),
-    ("GET", "/datasets/{ref}/tail", lambda s, r: s.datasets.tail(_name(r), _rows(r))),
+    ("GET", "/datasets/{ref}/tail", _tail),
     ("GET", "/datasets/{ref}/schema", lambda s, r: s.datasets.schema(_name(r))),
-    ("POST", "/datasets/{ref}/ingest", _on(wire.IngestRequest, lambda s: s.flow.ingest)),
-    ("PUT", "/datasets/{ref}/watermark", _on(wire.WatermarkRequest, lambda s: s.flow.set_watermark)),
+    ("POST", "/datasets/{ref}/ingest", on_dataset(wire.IngestRequest, lambda s: s.flow.ingest)),
+    ("PUT", "/datasets/{ref}/watermark", on_dataset(wire.WatermarkRequest, lambda s: s.flow.set_watermark)),
     ("PUT", "/datasets/{ref}/upper", lambda s, r: s.flow.advance(_name(r))),
-    ("POST", "/datasets/{ref}/correct", _on(wire.CorrectRequest, lambda s: s.flow.correct)),
-    ("POST", "/datasets/{ref}/export", _on(wire.ExportRequest, lambda s: s.flow.export)),
-    ("POST", "/datasets/{ref}/verify", _on(wire.VerifyRequest, lambda s: s.verification.verify)),
-    ("POST", "/datasets/{ref}/prove", _on(wire.ProveRequest, lambda s: s.proving.prove)),
-    ("POST", "/datasets/{ref}/rewrite", _on(wire.RewriteRequest, lambda s: s.rewriting.rewrite)),
+    ("POST", "/datasets/{ref}/correct", on_dataset(wire.CorrectRequest, lambda s: s.flow.correct)),
+    ("POST", "/datasets/{ref}/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),
+    ("POST", "/datasets/{ref}/verify", on_dataset(wire.VerifyRequest, lambda s: s.verification.verify)),
+    ("POST", "/datasets/{ref}/prove", on_dataset(wire.ProveRequest, lambda s: s.proving.prove)),
+    ("POST", "/datasets/{ref}/rewrite", on_dataset(wire.RewriteRequest, lambda s: s.rewriting.rewrite)),
     ("GET", "/datasets/{ref}/lineage", lambda s, r: s.lineage.graph(_name(r))),
-    ("POST", "/datasets/{ref}/lineage", _on(wire.LineageRequest, lambda s: s.lineage.trace)),
+    ("POST", "/datasets/{ref}/lineage", on_dataset(wire.LineageRequest, lambda s: s.lineage.trace)),
     ("GET", "/datasets/{ref}/trust", lambda s, r: s.trust.show(_name(r))),
-    ("POST", "/datasets/{ref}/trust/resolve", _on(wire.ResolveRequest, lambda s: s.resolving.resolve)),
+    ("POST", "/datasets/{ref}/trust/resolve", on_dataset(wire.ResolveRequest, lambda s: s.resolving.resolve)),
     ("GET", "/datasets/{ref}/authority", lambda s, r: s.authority.show_authority(_name(r))),
-    ("POST", "/datasets/{ref}/authority", _on(wire.AuthorityRequest, lambda s: s.authority.change_authority)),
-    ("POST", "/datasets/{ref}/authority/draft", _on(wire.AuthorityDraftRequest, lambda s: s.authority.draft_authority)),
+    ("POST", "/datasets/{ref}/authority", on_dataset(wire.AuthorityRequest, lambda s: s.authority.change_authority)),
+    (
+        "POST",
+        "/datasets/{ref}/authority/draft",
+        on_dataset(wire.AuthorityDraftRequest, lambda s: s.authority.draft_authority),
+    ),
     ("POST", "/datasets/{ref}/authority/key", lambda s, r: s.authority.dataset_key(_name(r))),
     ("POST", "/uploads", _stage),
-    ("POST", "/apply", _with(wire.ApplyRequest, lambda s: s.datasets.apply)),
-    ("POST", "/pull", _with(wire.PullRequest, lambda s: s.flow.pull)),
-    ("POST", "/push", _with(wire.PushRequest, lambda s: s.pushing.push)),
-    ("POST", "/import", _with(wire.ImportRequest, lambda s: s.flow.import_)),
-    ("POST", "/backup", _with(wire.BackupRequest, lambda s: s.backups.backup)),
-    ("POST", "/collect", _with(wire.CollectRequest, lambda s: s.collection.collect)),
-    ("POST", "/publish", _with(wire.VisibilityRequest, lambda s: s.visibility.publish)),
-    ("POST", "/unpublish", _with(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),
-    ("POST", "/share", _with(wire.ShareRequest, lambda s: s.visibility.share)),
+    ("POST", "/apply", with_body(wire.ApplyRequest, lambda s: s.datasets.apply)),
+    ("POST", "/pull", with_body(wire.PullRequest, lambda s: s.flow.pull)),
+    ("POST", "/push", with_body(wire.PushRequest, lambda s: s.pushing.push)),
+    ("POST", "/import", with_body(wire.ImportRequest, lambda s: s.flow.import_)),
+    ("POST", "/backup", with_body(wire.BackupRequest, lambda s: s.backups.backup)),
+    ("POST", "/collect", with_body(wire.CollectRequest, lambda s: s.collection.collect)),
+    ("POST", "/publish", with_body(wire.VisibilityRequest, lambda s: s.visibility.publish)),
+    ("POST", "/unpublish", with_body(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),
+    ("POST", "/share", with_body(wire.ShareRequest, lambda s: s.visibility.share)),
     ("POST", "/query", _query),
     ("POST", "/slices", _slices),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
-    ("POST", "/mirrors", _with(wire.MirrorRequest, lambda s: s.mirrors.add)),
+    ("POST", "/mirrors", with_body(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda s, r: s.mirrors.remove(_name(r))),
     ("PUT", "/mirrors/{ref}/pause", lambda s, r: s.mirrors.pause(_name(r))),
     ("DELETE", "/mirrors/{ref}/pause", lambda s, r: s.mirrors.resume(_name(r))),
@@ -226,32 +281,45 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("PUT", "/flows/{name}/pause", lambda s, r: s.flows.pause(_name(r, "name"))),
     ("DELETE", "/flows/{name}/pause", lambda s, r: s.flows.resume(_name(r, "name"))),
     ("GET", "/publications", lambda s, _: s.publications.list()),
-    ("POST", "/publications", _with(wire.PublishRequest, lambda s: s.publications.publish)),
+    ("POST", "/publications", with_body(wire.PublishRequest, lambda s: s.publications.publish)),
     ("DELETE", "/publications/{ref}", lambda s, r: s.publications.withdraw(_name(r))),
-    ("POST", "/search", _with(wire.SearchRequest, lambda s: s.search.search)),
+    ("POST", "/search", with_body(wire.SearchRequest, lambda s: s.search.search)),
     ("GET", "/cards/{ref}", lambda s, r: s.search.card(_name(r))),
     ("GET", "/networks", lambda s, _: s.networks.list()),
-    ("POST", "/networks", _with(wire.NetworkRequest, lambda s: s.networks.join)),
+    ("POST", "/networks", with_body(wire.NetworkRequest, lambda s: s.networks.join)),
     ("POST", "/networks/{name}/invitations", _invite),
-    ("POST", "/invitations", _with(wire.InvitationText, lambda s: s.networks.invitation)),
+    ("POST", "/invitations", with_body(wire.InvitationText, lambda s: s.networks.invitation)),
     ("GET", "/networks/{name}", lambda s, r: s.networks.show(_name(r, "name"))),
     ("DELETE", "/networks/{name}", lambda s, r: s.networks.leave(_name(r, "name"))),
-    ("GET", "/peers", lambda s, r: s.peers.list(holds=flag(r, "holds"))),
+    ("GET", "/peers", _peers),
     ("POST", "/peers", _connect),
     ("GET", "/peers/{peer}", lambda s, r: s.peers.show(_name(r, "peer"))),
     ("PUT", "/peers/{peer}/block", lambda s, r: s.peers.block(_name(r, "peer"))),
     ("DELETE", "/peers/{peer}/block", lambda s, r: s.peers.unblock(_name(r, "peer"))),
     ("GET", "/validators", lambda s, _: s.trust.validators()),
-    ("POST", "/validators", _with(wire.ValidatorRequest, lambda s: s.trust.add_validator)),
-    ("POST", "/validators/lift", _with(wire.LiftRequest, lambda s: s.trust.lift)),
+    ("POST", "/validators", with_body(wire.ValidatorRequest, lambda s: s.trust.add_validator)),
+    ("POST", "/validators/lift", with_body(wire.LiftRequest, lambda s: s.trust.lift)),
     ("DELETE", "/validators/{key}", lambda s, r: s.trust.remove_validator(_name(r, "key"))),
-    ("POST", "/signers", _with(wire.SignRequest, lambda s: s.journal_recovery.sign_again)),
+    ("POST", "/signers", with_body(wire.SignRequest, lambda s: s.journal_recovery.sign_again)),
     ("GET", "/policy", lambda s, _: s.policies.policy()),
-    ("POST", "/policy/network", _with(wire.NetworkRulesRequest, lambda s: s.policies.publish_rules)),
-    ("POST", "/policy/accept", _with(wire.AcceptRequest, lambda s: s.policies.accept_rules)),
+    ("POST", "/policy/network", with_body(wire.NetworkRulesRequest, lambda s: s.policies.publish_rules)),
+    ("POST", "/policy/accept", with_body(wire.AcceptRequest, lambda s: s.policies.accept_rules)),
     ("GET", "/evidence/{id}", _evidence),
     ("POST", "/evidence/{id}", lambda s, r: s.trust.fetch_evidence(_name(r, "id"))),
 )
+
+DOCUMENT: Final = Path(__file__).with_name("openapi.json")
+"""The OpenAPI document, which ``odfd.api.openapi`` makes."""
+
+
+@asks(answers=dict[str, Any])
+async def _openapi(_: Services, _request: Request) -> object:
+    """This document."""
+    return FileResponse(DOCUMENT, media_type=JSON)
+
+
+BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (("GET", "/openapi.json", _openapi),)
+"""Endpoints outside of ``/v1`` and RFC-018's paths."""
 
 
 def application(services: Services, logger: Logger, answers: AnswerStore | None = None) -> Application:
@@ -261,16 +329,18 @@ def application(services: Services, logger: Logger, answers: AnswerStore | None 
         endpoint = _guarded(ask, services, logger)
         endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
         routes.append(Route("/v1" + path, endpoint, methods=[method]))
-    routes += [
-        Route(path, _guarded(ask, services, logger), methods=[method]) for method, path, ask in resource_protocol.TABLE
-    ]
+    for method, path, ask in (*BESIDE, *resource_protocol.TABLE):
+        endpoint = _guarded(ask, services, logger)
+        endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
+        routes.append(Route(path, endpoint, methods=[method]))
     handlers = {404: _nothing_there, 405: _nothing_there}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-def _guarded(ask: Endpoint, services: Services, logger: Logger) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(ask: Ask, services: Services, logger: Logger) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
+            check_query(ask, request)
             value = await ask(services, request)
         except Exception as error:
             fault = sole_fault(error)
@@ -293,6 +363,8 @@ def _guarded(ask: Endpoint, services: Services, logger: Logger) -> Callable[[Req
 async def _nothing_there(request: Request, error: Exception) -> Response:
     path, method = request.url.path, request.method
     if getattr(error, "status_code", 404) == 405:
-        return problem(Usage(f"{path} does not take {method}", rule="route"))
+        answered = problem(Usage(f"{path} does not take {method}", rule="route"), 405)
+        answered.headers.update(getattr(error, "headers", None) or {})
+        return answered
     hint = "odfctl and the daemon may be of different versions: compare odfctl --version with odfctl status"
     return problem(NotFound(f"the API has nothing at {path}", rule="route", hint=hint))

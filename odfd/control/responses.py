@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar, cast
 
@@ -28,8 +28,11 @@ def answer(value: object, status: int = 200) -> Response:
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
-def problem(fault: Fault) -> Response:
-    return Response(_encoder.encode(to_problem(fault)), http_status(fault), media_type=PROBLEM_JSON)
+def problem(fault: Fault, status: int | None = None, more: Mapping[str, object] | None = None) -> Response:
+    """``status``: where HTTP has a closer one than that of the family; ``more``: further members."""
+    status = status or http_status(fault)
+    members = to_problem(fault) | {"status": status} | dict(more or {})
+    return Response(_encoder.encode(members), status, media_type=PROBLEM_JSON)
 
 
 class LineStream(Response):
@@ -161,5 +164,12 @@ def number(request: Request, name: str, default: int | None, least: int = 0, mos
     return int(text)
 
 
+_FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
 def flag(request: Request, name: str) -> bool:
-    return request.query_params.get(name, "") in ("1", "true", "yes")
+    """Whether a flag of the query string is set. Raises Usage for what is neither true nor false."""
+    said = request.query_params.get(name, "")
+    if said.lower() not in _FLAGS:
+        raise Usage(f"{name} is true or false, not {said[:40]!r}", rule="query")
+    return _FLAGS[said.lower()]

@@ -7,7 +7,6 @@ has lost everything is tried again. Touch a dataset in ``loop`` when its head mo
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
@@ -241,7 +240,7 @@ class PublicationService:
             raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
         try:
             raw = base64.b64decode(text, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise Invalid("the delegation is not base64", rule="ipns-delegation") from error
         check_delegation(raw, dataset, record.name_of(key.dataset_id))
         return raw

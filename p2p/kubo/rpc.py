@@ -8,7 +8,6 @@ daemon is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -286,7 +285,7 @@ def _extra(raw: bytes) -> bytes:
         raise _odd("no record where one was asked for")
     try:
         return base64.b64decode(extra, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise _odd("a record that is not base64") from error
 
 

@@ -23,7 +23,7 @@ import trio
 
 from chain import instant
 from chain.data.parquet import open_slice, write_slice
-from chain.errors import Fault, Invalid, Remote
+from chain.errors import Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -268,9 +268,10 @@ class Member:
             await self.pull_statements(other.peer_id)
 
     async def leave(self, name: str) -> Network:
-        left, self.network = self.network, None
-        assert left is not None
-        assert left.name == name
+        left = self.network
+        if left is None or left.name != name:
+            raise Refused(f"this node is not in the network {name}", rule="network")
+        self.network = None
         with self._db.write() as connection:
             Resources(connection).delete(NETWORK, name, START)
         return left

@@ -7,7 +7,6 @@ before it is announced, and the head that goes with it is signed at once.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -198,5 +197,5 @@ def signatures_of(texts: Iterable[wire.SignatureText]) -> list[tuple[KeyDid, byt
 def _base64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise Invalid(f"the {what} is not base64", rule="request") from error

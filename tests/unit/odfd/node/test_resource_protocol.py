@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import structlog
 import trio
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from odfd.api.resource_operations import merged, texts_of
 from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
 from worlds.eventually import PATIENCE
@@ -17,15 +21,22 @@ SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: {env}}}}}\n
 DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
 
-async def ask(node: Any, method: str, path: str, query: str = "", until: bytes = b"") -> tuple[int, list[Any]]:
-    """Returns the status and the JSON values of the answer; of a stream, those up to the one with ``until``."""
+async def ask(
+    node: Any, method: str, path: str, query: str = "", until: bytes = b"", body: object = b""
+) -> tuple[int, list[Any]]:
+    """Returns the status and the JSON values of the answer; of a stream, those up to the one with ``until``.
+
+    ``body``: a text of YAML, or what is sent as JSON.
+    """
+    sent = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     data, status, enough = bytearray(), 0, trio.CancelScope()
     scope = {
-        "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": [], "root_path": "",
+        "type": "http", "method": method, "path": path, "query_string": query.encode(), "root_path": "",
+        "headers": [(b"content-type", b"application/yaml")] if isinstance(body, str) else [],
     }  # fmt: skip
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": sent, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         nonlocal status
@@ -80,12 +91,158 @@ async def test_r57_a_watch_goes_on_from_what_was_listed(world: Any) -> None:
         ("/config/v1alpha1/Zebra", "unknown-type"),
         ("/flow/v1alpha1/VariableSet", "unknown-type"),
         ("/auth/v1alpha1/Account", "unknown-type"),
-        ("/config/v2/VariableSet", "route"),
+        ("/config/v2/VariableSet", "unknown-version"),
         ("/config/v1alpha1/VariableSet/nobody", "resource"),
         ("/config/v1alpha1", "route"),
+        ("/nowhere/v1alpha1/VariableSet", "route"),
     ],
 )
 async def test_r57_what_is_not_there_is_said_to_be_not_found(world: Any, path: str, rule: str) -> None:
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", path)
         assert (status, problem["rule"]) == (404, rule)
+
+
+VS = "/config/v1alpha1/variablesets"
+APPLY = "/resource/v1alpha1/apply"
+
+
+def a_set(name: str = "a", **more: Any) -> dict[str, Any]:
+    return {"$schema": "VariableSet", "headers": {"name": name, **more}, "spec": {"variables": {"x": "1"}}}
+
+
+async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world: Any) -> None:
+    async with world.running("alice") as alice:
+        status, (item,) = await ask(alice, "POST", VS, "dryRun=true", body=a_set())
+        assert (status, item["action"]) == (200, "created")
+        assert (await ask(alice, "GET", f"{VS}/a"))[0] == 404
+        status, (item,) = await ask(alice, "POST", VS, body=a_set())
+        assert (status, item["action"]) == (201, "created")
+        status, (problem,) = await ask(alice, "POST", VS, body=a_set())
+        assert (status, problem["rule"]) == (409, "exists")
+        status, (item,) = await ask(alice, "PUT", f"{VS}/a", body=SET.format(name="a", env="prod"))
+        assert (status, item["action"], item["changes"]) == (200, "updated", ['+ labels.env: "prod"'])
+        status, (item,) = await ask(alice, "PUT", f"{VS}/b", body=a_set("b"))
+        assert (status, item["action"]) == (201, "created")
+        _, (held,) = await ask(alice, "GET", f"{VS}/a", "form=input")
+        headers = {"name": "a", "labels": {"env": "prod"}}
+        assert (held["headers"], held["spec"], held["status"]) == (headers, {"variables": {"x": "1"}}, {})
+        _, (item,) = await ask(alice, "PUT", f"{VS}/a", body={key: held[key] for key in ("$schema", "headers", "spec")})
+        assert item["action"] == "unchanged"
+        status, (gone,) = await ask(alice, "DELETE", f"{VS}/a")
+        assert (status, gone["headers"]["name"]) == (200, "a")
+        assert (await ask(alice, "DELETE", f"{VS}/a"))[0] == 404
+
+
+async def test_r56_a_merge_patch_changes_parts_and_renames(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await ask(alice, "POST", VS, body=a_set(labels={"env": "prod", "team": "x"}))
+        patch = {"headers": {"name": "c", "labels": {"env": None}}, "spec": {"variables": {"y": "2"}}}
+        status, (item,) = await ask(alice, "PATCH", f"{VS}/a", body=patch)
+        assert (status, item["action"], item["name"]) == (200, "updated", "c")
+        _, (held,) = await ask(alice, "GET", f"{VS}/c")
+        assert (held["headers"]["labels"], held["spec"]) == ({"team": "x"}, {"variables": {"x": "1", "y": "2"}})
+        status, (problem,) = await ask(alice, "PATCH", f"{VS}/c", body={"headers": {"id": "0"}})
+        assert (status, problem["rule"]) == (422, "no-such-id")
+        assert (await ask(alice, "PATCH", f"{VS}/nobody", body={}))[0] == 404
+
+
+async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        ds = "/dataset/v1alpha1/datasets/raw"
+        info = {"kind": "SetInfo", "description": "of the morning"}
+        status, (item,) = await ask(alice, "PATCH", ds, body={"spec": {"metadata": [info]}})
+        assert (status, item["action"], "SetInfo" in item["changes"]) == (200, "updated", True)
+        _, (held,) = await ask(alice, "GET", ds, "form=input")
+        assert held["spec"]["metadata"] == [info]
+        assert (await ask(alice, "DELETE", ds))[0] == 200
+        assert [each.name for each in await alice.api.datasets.list()] == []
+
+
+async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: Any) -> None:
+    flow = {"$schema": "Flow", "headers": {"name": "f"}, "spec": {
+        "target": "Dataset:raw", "triggers": [{"kind": "Schedule", "cron": "0 * * * *"}], "tasks": [{"kind": "Ingest"}],
+    }}  # fmt: skip
+    async with world.running("alice") as alice:
+        status, (done,) = await ask(alice, "POST", APPLY, body=[a_set(), a_set("b")])
+        assert (status, [each["action"] for each in done["items"]]) == (200, ["created", "created"])
+        status, (done,) = await ask(alice, "POST", APPLY, body=SET.format(name="a", env="x") + "---\n" + DATASET)
+        assert (status, {each["name"]: each["action"] for each in done["items"]}) == (
+            200, {"raw": "created", "a": "updated"},
+        )  # fmt: skip
+        status, (problem,) = await ask(alice, "POST", APPLY, body=[a_set("c"), flow | {"spec": {}}])
+        assert (status, problem["status"]) == (422, 422)
+        assert (await ask(alice, "GET", f"{VS}/c"))[0] == 404
+        wrong = {"$schema": "Dataset", "headers": {"name": "d"}, "spec": {"kind": "Derivative", "metadata": [
+            {"kind": "SetTransform", "inputs": [{"datasetRef": "nowhere"}],
+             "transform": {"kind": "Sql", "engine": "spark", "query": "select 1"}}]}}  # fmt: skip
+        status, (problem,) = await ask(alice, "POST", APPLY, body=[a_set("c"), wrong])
+        assert (status, problem["status"]) == (422, 422)
+        assert {each["name"]: each["action"] for each in problem["items"]} == {"c": "skipped", "d": "failed"}
+        assert (await ask(alice, "GET", f"{VS}/c"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "rule"),
+    [
+        ("POST", "/flow/v1alpha1/flows", a_set(), 422, "type"),
+        ("POST", VS, a_set(id="11111111-1111-4111-8111-111111111111"), 422, "no-such-id"),
+        ("POST", VS, [a_set(), a_set("b")], 422, "request"),
+        ("PUT", f"{VS}/b", a_set("a"), 404, "resource"),
+        ("PUT", f"{VS}/kept", a_set("a"), 422, "name"),
+        ("PUT", f"{VS}/kept", a_set("kept", id="11111111-1111-4111-8111-111111111111"), 422, "no-such-id"),
+        ("POST", APPLY, [], 422, "request"),
+        ("POST", APPLY, [1], 422, "request"),
+        ("POST", APPLY, b"[" * 100_000, 422, "request"),
+        ("POST", APPLY, b"\xff", 422, "request"),
+        ("GET", f"{VS}/kept", b"", 404, "resource"),
+    ],
+)  # fmt: skip
+async def test_r56_what_is_not_meant_is_refused_and_nothing_changes(
+    world: Any, method: str, path: str, body: object, status: int, rule: str
+) -> None:
+    async with world.running("alice") as alice:
+        if method != "GET":
+            await alice.apply(SET.format(name="kept", env="prod"))
+        told, (problem,) = await ask(alice, method, path, body=body)
+        assert (told, problem["rule"]) == (status, rule)
+        _, (left,) = await ask(alice, "GET", VS)
+        assert [each["headers"]["name"] for each in left["items"]] == ["kept"] * (method != "GET")
+
+
+async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(world: Any) -> None:
+    async with world.running("alice") as alice:
+        status, (problem,) = await ask(alice, "GET", "/config/v2/VariableSet")
+        assert (status, "v1alpha1" in problem["hint"]) == (404, True)
+        uri = TYPES.written("VariableSet").uri.replace("v1alpha1", "v2")
+        status, (problem,) = await ask(alice, "POST", APPLY, body=a_set() | {"$schema": uri})
+        assert (status, "v1alpha1" in problem["hint"]) == (422, True), problem
+
+
+async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(world: Any) -> None:
+    async with world.running("alice") as alice:
+        for path, query, hint in (
+            (VS, "lables=env%3Dprod", "did you mean labels?"),
+            ("/v1/datasets", "x=1", "it takes none"),
+            ("/v1/tasks", "brief=perhaps", ""),
+        ):
+            status, (problem,) = await ask(alice, "GET", path, query)
+            assert (status, problem["rule"], problem.get("hint", "")) == (400, "query", hint)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text() | st.integers(), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8))  # fmt: skip
+def test_json_of_a_manifest_is_the_same_as_yaml(value: Any) -> None:
+    (text,) = texts_of([{"value": value}])
+    assert yaml.safe_load(text.text) == {"value": value}
+
+
+OBJECTS = st.dictionaries(st.sampled_from("abc"), st.integers() | st.dictionaries(st.sampled_from("xy"), st.integers()))
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_merge_patch_of_what_differs_makes_one_of_the_other(before: Any, after: Any) -> None:
+    assert merged(before, dict.fromkeys(before) | dict.fromkeys(after)) == {}
+    assert merged({}, after) == after
+    assert merged(merged(before, after), after) == merged(before, after)

@@ -1,0 +1,111 @@
+"""Declares endpoints of the API: what each takes from the query string and the body, and the types of its answers.
+
+A request with a parameter that its endpoint does not declare is refused, so the OpenAPI document, which is made of
+these declarations, leaves out nothing that an endpoint reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+
+from starlette.requests import Request
+
+from odfd.control import wire
+from odfd.control.responses import body, flag, number
+from odfd.errors import Usage
+
+if TYPE_CHECKING:
+    # Not when it runs: tests serve these endpoints over a fake node, with no service behind them.
+    from odfd.api.services import Services
+
+Ask: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
+Kind: TypeAlias = Literal["text", "texts", "flag", "number"]
+JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+_R = TypeVar("_R", bound=wire.Request)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the query string; ``texts``: it may be given several times."""
+
+    name: str
+    kind: Kind
+    about: str
+    least: int = 0
+    most: int = 2**63 - 1
+    default: int | None = None
+
+    def number(self, request: Request) -> int | None:
+        return number(request, self.name, self.default, self.least, self.most)
+
+
+WATCH: Final = Parameter("watch", "flag", "Answer with a stream of changes, which does not end.")
+SINCE: Final = Parameter("since", "text", "The version that a watch goes on from; without it, from what stands now.")
+LABELS: Final = Parameter("labels", "text", "A selector of labels, such as env=prod.")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint with its declaration; a plain function in a table is one without a query and a body."""
+
+    ask: Ask
+    query: tuple[Parameter, ...] = ()
+    takes: object = None
+    """The type of the body; ``bytes``: anything."""
+    body_types: tuple[str, ...] = (JSON,)
+    answers: object = None
+    """The type of the answer, where it is not that of the operation which is called; ``bytes``: no JSON."""
+    media_type: str = JSON
+    stream: object = None
+    """The type of a line of the answer as a stream."""
+    operation: Callable[[Any], Any] | None = None
+    """Returns the operation of a service, from the services."""
+    statuses: tuple[int, ...] = ()
+    """Of answers that are no problems, where there are others than 200, or 202 for a task."""
+
+    def __call__(self, services: Services, request: Request) -> Awaitable[object]:
+        return self.ask(services, request)
+
+
+def asks(*query: Parameter, **declared: Any) -> Callable[[Ask], Endpoint]:
+    """Declares an endpoint; ``declared``: fields of ``Endpoint``."""
+    return lambda ask: Endpoint(ask, query, **declared)
+
+
+def check_query(ask: Ask, request: Request) -> None:
+    """Raises Usage for a parameter that the endpoint does not take, and for a flag that is neither true nor false."""
+    known = {each.name: each for each in ask.query} if isinstance(ask, Endpoint) else {}
+    for name in request.query_params:
+        if name not in known:
+            near = difflib.get_close_matches(name[:80], known, 1)
+            takes = ", ".join(known) if known else "none"
+            hint = f"did you mean {near[0]}?" if near else f"it takes {takes}"
+            raise Usage(f"{request.url.path} takes no parameter {name[:80]!r}", rule="query", hint=hint)
+        if known[name].kind == "flag":
+            flag(request, name)
+
+
+def path_part(request: Request, part: str = "ref") -> str:
+    return str(request.path_params[part])
+
+
+def with_body(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awaitable[object]]]) -> Endpoint:
+    """An endpoint of an operation that takes the body of the request, a ``kind``."""
+
+    async def ask(services: Services, request: Request) -> object:
+        return await operation(services)(await body(request, kind))
+
+    return Endpoint(ask, takes=kind, operation=operation)
+
+
+def on_dataset(kind: type[_R], operation: Callable[[Services], Callable[[str, _R], Awaitable[object]]]) -> Endpoint:
+    """An endpoint of an operation on a dataset that takes the body of the request too."""
+
+    async def ask(services: Services, request: Request) -> object:
+        return await operation(services)(path_part(request), await body(request, kind))
+
+    return Endpoint(ask, takes=kind, operation=operation)

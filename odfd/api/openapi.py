@@ -1,0 +1,239 @@
+"""Makes the OpenAPI 3.1 document of the control API from its tables of endpoints and the types of ``wire``.
+
+Run as a module it writes ``openapi.json`` beside it, which the node serves: nothing is generated while it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+
+from odfd.api import resource_protocol, routes
+from odfd.api.endpoints import JSON, Ask, Endpoint, Parameter
+from odfd.api.idempotency import REPLAYED, WITHOUT
+from odfd.control import wire
+from odfd.control.responses import EVENT_STREAM, NDJSON
+from odfd.errors import PROBLEM_JSON
+from odfd.state.idempotency import HEADER
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_PROBLEMS: Final = {
+    400: ("Usage", "The request is malformed: a parameter, a path or a header."),
+    403: ("Refused", "Policy forbids it, or the caller may not speak to this node."),
+    404: ("NotFound", "There is no such thing."),
+    409: ("Conflict", "Something changed meanwhile, or is there already."),
+    422: ("Invalid", "The body, or a name, breaks a rule; `place` says where."),
+    500: ("Bug", "A fault of this program; its log has the trace."),
+    502: ("Remote", "Another party failed: a peer, a server, an engine."),
+    503: ("Environment", "This machine lacks something: disk, Java, a key; or the node stops."),
+}
+_PARTS: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+class Operation(NamedTuple):
+    """A row of a table, with its whole path."""
+
+    method: str
+    path: str
+    ask: Ask
+    repeats: bool
+    """Whether it takes an ``Idempotency-Key``."""
+
+
+def operations() -> list[Operation]:
+    """Lists all operations of the API in the order of their tables."""
+    found = [Operation(method, "/v1" + path, ask, method == "POST" and path not in WITHOUT)
+             for method, path, ask in routes.TABLE]  # fmt: skip
+    for method, path, ask in (*resource_protocol.TABLE, *routes.BESIDE):
+        found.append(Operation(method, path, ask, method == "POST"))
+    return found
+
+
+def document() -> dict[str, Any]:
+    """Makes the document."""
+    described = [_described(each) for each in operations()]
+    kinds = list(dict.fromkeys(kind for each in described for kind in each.kinds() if kind is not bytes))
+    schemas, components = msgspec.json.schema_components(
+        [*kinds, wire.Problem], ref_template="#/components/schemas/{name}"
+    )
+    shapes = {repr(kind): shape for kind, shape in zip([*kinds, wire.Problem], schemas, strict=True)}
+    shapes[repr(bytes)] = {"type": "string", "contentMediaType": "application/octet-stream"}
+    paths: dict[str, dict[str, Any]] = {}
+    for each in described:
+        path = _PARTS.sub(r"{\1}", each.row.path)
+        paths.setdefault(path, {})[each.row.method.lower()] = each.operation(shapes)
+    return {
+        "openapi": "3.1.1",
+        "jsonSchemaDialect": _DIALECT,
+        "info": {"title": "odfd control API", "version": "1", "description": _ABOUT},
+        "servers": [{"url": "http://odfd", "description": "Over the control socket; any host does."}],
+        "paths": paths,
+        "components": {"schemas": components, "responses": _problem_responses(), "headers": _HEADERS},
+    }  # fmt: skip
+
+
+_ABOUT: Final = (
+    "Served on the control socket. A fault is problem+json (RFC 9457): `family`, `rule` and `hint` say what to do. "
+    "An operation that takes long answers 202 with a task, which `/v1/tasks/{id}` shows. "
+    "Fields are added in later versions and never changed: clients ignore those that they do not know."
+)
+_HEADERS: Final = {
+    REPLAYED: {"description": "The answer was given before, to the same key.", "schema": {"const": "true"}},
+    "allow": {"description": "Methods that the path takes.", "schema": {"type": "string"}},
+}
+
+
+class _Described(NamedTuple):
+    """An operation, with what its declaration and the types of services say of it."""
+
+    row: Operation
+    endpoint: Endpoint
+    answers: object
+    summary: str
+
+    def kinds(self) -> Iterable[Any]:
+        """The types of its values."""
+        return (kind for kind in (self.endpoint.takes, self.answers, self.endpoint.stream) if kind is not None)
+
+    def operation(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
+        path, method = self.row.path, self.row.method
+        words = [word for word in re.split(r"\W+", _PARTS.sub(r"\1", path)) if word]
+        parameters = [_path_parameter(name) for name in _PARTS.findall(path)]
+        parameters += [_query_parameter(each) for each in self.endpoint.query]
+        parameters += [_KEY] if self.row.repeats else []
+        made: dict[str, Any] = {
+            "operationId": "_".join([method.lower(), *words]),
+            "summary": self.summary,
+            "tags": [words[1] if words[0] == "v1" and len(words) > 1 else words[0]],
+            "responses": self._responses(shapes),
+        }
+        if parameters:
+            made["parameters"] = parameters
+        if self.endpoint.takes is not None:
+            shape = shapes[repr(self.endpoint.takes)]
+            made["requestBody"] = {"content": {kind: {"schema": shape} for kind in self.endpoint.body_types}}
+        return made
+
+    def _responses(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
+        content = {self.endpoint.media_type: {"schema": shapes[repr(self.answers)]}}
+        if self.endpoint.stream is not None:
+            line = {"type": "string", "contentMediaType": JSON, "contentSchema": shapes[repr(self.endpoint.stream)]}
+            about = 'One JSON value a line; a line `{"problem": …}` is the fault that ended the stream.'
+            content[NDJSON] = {"schema": line | {"description": about}}
+            content[EVENT_STREAM] = {"schema": line | {"description": "The same as events, if they are accepted."}}
+        done: dict[str, Any] = {"description": "Done.", "content": content}
+        if self.row.repeats:
+            done["headers"] = {REPLAYED: {"$ref": f"#/components/headers/{REPLAYED}"}}
+        statuses = self.endpoint.statuses or ((202,) if self.answers is wire.TaskRef else (200,))
+        task = {"description": "A task does it.", "content": {JSON: {"schema": shapes[repr(wire.TaskRef)]}}}
+        found = {str(each): task if each == 202 and self.answers is not wire.TaskRef else done for each in statuses}
+        told = {str(each): {"$ref": f"#/components/responses/{name}"} for each, (name, _) in _PROBLEMS.items()}
+        return dict(sorted({**found, **told}.items()))
+
+
+_KEY: Final = {
+    "name": HEADER,
+    "in": "header",
+    "description": "Names this request: sent again with it, it is answered as the first time, for a day.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+}
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _query_parameter(each: Parameter) -> dict[str, Any]:
+    schemas: dict[str, dict[str, Any]] = {
+        "text": {"type": "string"},
+        "texts": {"type": "array", "items": {"type": "string"}},
+        "flag": {"type": "boolean", "default": False},
+        "number": {"type": "integer", "minimum": each.least, "maximum": each.most},
+    }
+    schema = schemas[each.kind] | ({} if each.default is None else {"default": each.default})
+    return {"name": each.name, "in": "query", "description": each.about, "schema": schema}
+
+
+def _problem_responses() -> dict[str, Any]:
+    shape = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    return {
+        name: {"description": about, "content": {PROBLEM_JSON: shape}} for name, about in _PROBLEMS.values()
+    }  # fmt: skip
+
+
+def _described(row: Operation) -> _Described:
+    endpoint = row.ask if isinstance(row.ask, Endpoint) else Endpoint(row.ask)
+    called = None if endpoint.answers is not None and inspect.iscoroutinefunction(endpoint.ask) else _called(endpoint)
+    answers = endpoint.answers if endpoint.answers is not None else typing.get_type_hints(called)["return"]
+    return _Described(row, endpoint, answers, _summary(called or endpoint.ask))
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    text = inspect.getdoc(function) or "Raises"
+    if text.startswith("Raises"):
+        text = function.__qualname__.replace("Service.", " ").strip("_").replace("_", " ").capitalize() + "."
+    return " ".join(re.split(r"(?<=\.)\s|\n\n", text, maxsplit=1)[0].split()).replace("``", "`")
+
+
+class _Asked(Exception):
+    """Carries out of an endpoint which operation it calls."""
+
+    def __init__(self, operation: Callable[..., Any]) -> None:
+        self.operation = operation
+
+
+class _Recorder:
+    """Stands for the services: tells which operation is called."""
+
+    def __init__(self) -> None:
+        from odfd.api.services import Services
+
+        self._services = typing.get_type_hints(Services)
+
+    def __getattr__(self, name: str) -> _Service:
+        return _Service(self._services[name])
+
+
+class _Service:
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operation: Callable[..., Any] = getattr(self._cls, name)
+
+        def call(*_: object, **__: object) -> None:
+            raise _Asked(operation)
+
+        call.__wrapped__ = operation  # type: ignore[attr-defined]
+        return call
+
+
+def _called(endpoint: Endpoint) -> Callable[..., Any]:
+    """Returns the operation that an endpoint calls, as its class defines it."""
+    if endpoint.operation is not None:
+        called: Callable[..., Any] = inspect.unwrap(endpoint.operation(_Recorder()))
+        return called
+    parts: Any = dict.fromkeys(("ref", "at", "id", "name", "type", "word", "path", "peer", "key"), "x")
+    try:
+        endpoint.ask(typing.cast("Any", _Recorder()), Request({
+            "type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "path_params": parts,
+        }))  # fmt: skip
+    except _Asked as asked:
+        return asked.operation
+    raise AssertionError("it calls no operation of a service")
+
+
+def text() -> str:
+    """Returns the document as it is checked in."""
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    routes.DOCUMENT.write_text(text())

@@ -1,0 +1,214 @@
+"""Operations on resources that RFC-018's paths and GraphQL share: read, apply, change and delete, for any type."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
+import trio
+
+from chain.codec.bind import plain_of
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
+from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+from odfd.resources.manifest import Draft
+from odfd.resources.types import VERSION, ResourceType
+
+if TYPE_CHECKING:
+    # Not when it runs: tests serve these operations over a fake node, with no service behind them.
+    from odfd.api.services import Services
+
+Json: TypeAlias = dict[str, Any]
+SOURCE: Final = "the request"
+"""The name of its text in messages."""
+WAIT_SECONDS: Final = 45.0
+"""For an apply to end; what takes longer is answered with its task, and goes on."""
+MAX_MANIFESTS: Final = 10_000
+_UNPRINTED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that JSON may hold as they are, and YAML may not."""
+
+
+def type_of(context: str, version: str, word: str) -> ResourceType:
+    """Returns a type by its place: singular, plural or alias, whatever the case. Raises NotFound."""
+    served = {each.context for each in TYPES}
+    if context.lower() not in served:
+        known = ", ".join(sorted(served))
+        raise NotFound(f"the API has no context {context[:80]!r}", rule="route", hint=f"one of {known}")
+    if version != VERSION:
+        raise NotFound(
+            f"{context} has no version {version[:80]!r}", rule="unknown-version",
+            hint=f"it is served as {VERSION}: /{context.lower()}/{VERSION}",
+        )  # fmt: skip
+    kind = TYPES.word(word)
+    if kind is None or kind.spec is None:
+        raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
+    if context.lower() != kind.context:
+        raise NotFound(
+            f"{kind.name} is no type of {context[:80]!r}", rule="unknown-type",
+            hint=f"it is at /{kind.context}/{VERSION}/{kind.plural}",
+        )  # fmt: skip
+    return kind
+
+
+def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:
+    return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=view.status)
+
+
+async def read(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
+    """Returns a resource by name, id or did. Raises NotFound."""
+    return manifest_of(await services.declarations.get(kind.name, ref))
+
+
+async def portable(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
+    """Returns a resource as it can be applied, here or elsewhere. Raises NotFound, Refused."""
+    view = await services.declarations.get(kind.name, ref)
+    if "ownerReferences" in view.headers:
+        raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
+    if kind.name == "Dataset":  # what its chain declares, whoever wrote it
+        text = (await services.datasets.manifest(view.name)).text
+        (draft,) = read_desired_state([wire.ManifestText(source=SOURCE, text=text)]).drafts
+        spec: Any = plain_of(draft.spec)
+    else:
+        spec = view.spec
+    if spec is None:
+        hint = f"apply one: odfctl explain {kind.name}"
+        raise Refused(f"{kind.name} {view.name} was not declared by a manifest", rule="no-manifest", hint=hint)
+    headers: Json = {key: view.headers[key] for key in ("name", "labels", "annotations") if key in view.headers}
+    return wire.ResourceManifest(schema=view.schema, headers=headers, spec=spec)
+
+
+def texts_of(values: Sequence[Any]) -> tuple[wire.ManifestText, ...]:
+    """Converts manifests that are JSON to texts. Raises Invalid."""
+    if not values or len(values) > MAX_MANIFESTS:
+        raise Invalid(f"an apply takes 1 to {MAX_MANIFESTS} manifests, not {len(values)}", rule="request")
+    texts = []
+    for number, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise Invalid("a manifest is an object", rule="request", place=f"$[{number}]")
+        source = SOURCE if len(values) == 1 else f"{SOURCE}, item {number}"
+        texts.append(wire.ManifestText(source=source, text=_yaml_of(value)))
+    return tuple(texts)
+
+
+def _yaml_of(value: Json) -> str:
+    """JSON that is YAML too."""
+    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
+    """Applies manifests and waits for the end; one that takes longer is answered with its task. Raises its fault."""
+    task = await services.datasets.apply(request)
+    view: wire.TaskView | None = None
+    with trio.move_on_after(WAIT_SECONDS):
+        async with aclosing(cast("Any", services.tasks.follow(task.id))) as views:
+            async for each in views:
+                view = each
+    if view is not None and view.fault is not None:
+        raise view.fault.fault()
+    if view is not None and isinstance(view.result, wire.ApplyResult):
+        return view.result
+    if view is not None and view.state == "cancelled":
+        raise Conflict(f"the apply was cancelled: task {task.id}", rule="cancelled", hint="apply it again")
+    return task
+
+
+def failure_of(result: wire.ApplyResult | wire.TaskRef) -> Fault | None:
+    """Returns the fault of the first item that could not be done."""
+    if isinstance(result, wire.TaskRef):
+        return None
+    failed = [each.fault for each in result.items if each.fault is not None]
+    return failed[0].fault() if failed else None
+
+
+def sole_draft(text: wire.ManifestText, kind: ResourceType) -> Draft:
+    """Returns the one resource of a text. Raises Invalid where there are others, or it is of another type."""
+    drafts = read_desired_state([text]).drafts
+    if len(drafts) != 1:
+        raise Invalid(f"one manifest of a {kind.name} goes here", rule="request", hint="POST several to the apply")
+    if drafts[0].type.name != kind.name:
+        place = drafts[0].place("$schema")
+        raise Invalid(f"it is a {drafts[0].type.name}, and this is the path of a {kind.name}", rule="type", place=place)
+    return drafts[0]
+
+
+async def existing(services: Services, kind: ResourceType, ref: str) -> wire.ResourceView | None:
+    try:
+        return await services.declarations.get(kind.name, ref)
+    except NotFound:
+        return None
+
+
+async def check_new(services: Services, kind: ResourceType, draft: Draft) -> None:
+    """Raises Conflict for a name that is taken, Invalid for an id."""
+    if draft.headers.id is not None:
+        raise Invalid("the node gives ids", rule="no-such-id", place=draft.place("headers.id"), hint="leave it out")
+    if await existing(services, kind, draft.headers.name) is not None:
+        raise Conflict(f"there is a {kind.name} {draft.headers.name} already", rule="exists", hint="PUT changes it")
+
+
+async def check_meant(services: Services, kind: ResourceType, ref: str, draft: Draft) -> None:
+    """Raises Invalid where a manifest is not of the resource at the path."""
+    found = await existing(services, kind, ref)
+    name, place = draft.headers.name.casefold(), draft.place("headers")
+    if found is None:
+        if draft.headers.id is None and name == ref.casefold():
+            return
+        raise NotFound(f"there is no {kind.name} {ref[:120]!r}", rule="resource", hint="its name is made at its path")
+    if draft.headers.id not in (None, found.id):
+        raise Invalid(f"the id is not that of {found.name}", rule="no-such-id", place=place)
+    if draft.headers.id is None and name != found.name.casefold():
+        hint = f"rename it with its id in headers: {found.id}"
+        text = f"the manifest is of {draft.headers.name}, and the path of {found.name}"
+        raise Invalid(text, rule="name", place=place, hint=hint)
+
+
+async def patched(services: Services, kind: ResourceType, ref: str, patch: Json) -> Json:
+    """Returns the manifest of a resource with a merge-patch (RFC 7396). Raises NotFound, Refused, Invalid."""
+    held = await portable(services, kind, ref)
+    view = await services.declarations.get(kind.name, ref)
+    before = {"$schema": held.schema, "headers": held.headers | {"id": view.id}, "spec": held.spec}
+    after = merged(msgspec.to_builtins(before), patch)
+    if not isinstance(after, dict) or (after.get("headers") or {}).get("id") != view.id:
+        raise Invalid("a patch leaves the id as it is", rule="no-such-id", place="headers.id")
+    return after
+
+
+def merged(before: Any, patch: Any) -> Any:
+    """Applies a merge-patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    after = dict(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = merged(after.get(key), value)
+    return after
+
+
+async def delete(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
+    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused."""
+    view = await services.declarations.get(kind.name, ref)
+    if "ownerReferences" in view.headers:
+        await services.declarations.check_unowned(kind.name, view.name)
+    match kind.name:
+        case "Dataset":
+            await services.datasets.delete(view.headers.get("did", view.name))
+        case "Flow":
+            await services.flows.delete(view.name)
+        case "Mirror":
+            await services.mirrors.remove(view.spec["source"])
+        case "Network":
+            await services.networks.leave(view.name)
+        case "Peer":
+            await services.peers.unblock(view.spec["peerId"])
+        case "Validator":
+            await services.trust.remove_validator(view.spec["did"])
+        case _:
+            await services.declarations.delete(kind.name, view.name)
+    return manifest_of(view)

@@ -1,0 +1,126 @@
+"""The OpenAPI document: it is current and valid, and a node answers random requests as it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+import trio
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis.specs.openapi import checks
+
+from chain.errors import Invalid
+from chain.statements import proof
+from odfd.api import openapi, routes
+from odfd.api.routes import application
+from odfd.api.trust.authority import signatures_of
+from odfd.control import wire
+from odfd.runtime.http import Limits
+from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.supervision import Life
+from odfd.state.idempotency import AnswerStore
+from worlds.node_world import START, Lines
+
+EXAMPLES = int(os.environ.get("ODFD_REQUESTS", "2"))
+"""Random requests to each operation."""
+STREAMS = ("watch", "follow", "deep")
+"""Parameters whose answers do not end, or take long."""
+CHECKS = (
+    checks.status_code_conformance, checks.content_type_conformance, checks.response_headers_conformance,
+    checks.response_schema_conformance,
+)  # fmt: skip
+KNOWN = {"ref": "raw", "name": "a", "type": "variableset", "context": "config", "word": "Source", "at": "0"}
+"""Parts of paths that name what is here."""
+SET = "$schema: VariableSet\nheaders: {name: a}\nspec: {variables: {x: '1'}}\n"
+DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
+
+
+def test_the_document_is_current() -> None:
+    assert routes.DOCUMENT.read_text() == openapi.text(), "write it anew: python -m odfd.api.openapi"
+
+
+def test_the_document_is_openapi_3_1() -> None:
+    OpenAPIV31SpecValidator(json.loads(routes.DOCUMENT.read_text())).validate()
+
+
+@pytest.mark.parametrize("decode", [
+    lambda text: signatures_of([wire.SignatureText(key="did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp",
+                                                   signature=text)]),
+    proof._node,
+])  # fmt: skip
+def test_text_that_is_neither_base64_nor_ascii_is_refused(decode: Any) -> None:
+    """Found by random requests: of such text the decoder says something else than of other text."""
+    for text in ("é", "\udc80", "a b"):
+        with pytest.raises(Invalid, match="is not base64|not base64"):
+            decode(text)
+
+
+@contextmanager
+def _responding(app: Any) -> Iterator[Response]:
+    yield Response(app)
+
+
+async def test_a_node_answers_random_requests_as_the_document_says(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of the daemon's own, an undeclared status, type or shape fails; what breaks rules may be refused."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # a relative path that is made up names nothing of the source tree
+    async with world.running("alice") as alice:
+        await alice.apply(SET, DATASET)
+        answers = AnswerStore(alice.home.database, lambda: START)
+        app = application(alice.api, Lines(), answers)
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            server, life = HttpServer("api", [listener], lambda _: _responding(app), Lines(), Limits()), Life()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.run, life)
+                await life.wait_ready()
+                port = listener.getsockname()[1]
+                await trio.to_thread.run_sync(_ask_all, f"http://127.0.0.1:{port}", abandon_on_cancel=True)
+                life.stopping.set()
+
+
+def _ask_all(url: str) -> None:
+    wrong: dict[str, str] = {}
+    document = requests.get(f"{url}/openapi.json", timeout=10).json()
+    schema = schemathesis.openapi.from_dict(document)
+    asked = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        asked += 1
+        try:
+            _ask(operation, url)
+        except Exception as error:
+            wrong[operation.label] = f"{type(error).__name__} {error}"[:1500]
+    assert asked == len(openapi.operations())
+    assert not wrong, "\n\n".join(f"{label}: {told}" for label, told in wrong.items())
+
+
+def _ask(operation: Any, url: str) -> None:
+    @given(case=operation.as_strategy(), known=st.booleans())
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
+        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    def ask(case: Any, known: bool) -> None:
+        if known and case.method != "DELETE":
+            case.path_parameters.update({name: KNOWN[name] for name in case.path_parameters if name in KNOWN})
+        for name in STREAMS:
+            case.query.pop(name, None)
+        if operation.path == "/v1/events":
+            case.query["kept"] = "true"
+        response = case.call(base_url=url, timeout=20)
+        assert response.status_code != 500, response.text
+        case.validate_response(response, checks=CHECKS)
+
+    ask()
