@@ -1,0 +1,68 @@
+"""Daemons behind routers that let nobody in mirror through a relay, and directly where their NATs allow it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worlds.manifests import ROOT
+from worlds.nat_world import Internet, NoNat, Place, open_internet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+SMALL = Path(__file__).with_name("small_node.py")
+
+
+@pytest.fixture
+def internet() -> Iterator[Internet]:
+    try:
+        with open_internet() as net:
+            yield net
+    except NoNat as reason:
+        pytest.skip(f"no NATs can be made here: {reason}")
+
+
+class Town:
+    """Daemons at places, each told of a relay that is public."""
+
+    def __init__(self, internet: Internet, make_daemon: Callable[..., Any]) -> None:
+        self.internet = internet
+        self._make = make_daemon
+        self.relay = self.start("relay", internet.public(), ODFD_P2P_RELAY="true")
+        self.told: str = self.relay.ask("status")["listen"][0]
+
+    def start(self, name: str, place: Place, **settings: str) -> Any:
+        daemon = self._make(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN="/ip4/0.0.0.0/tcp/4150", **settings)
+        daemon.program = [*place.entering, sys.executable, str(SMALL)]
+        daemon.start()
+        bootstrap = () if name == "relay" else ("--bootstrap", self.told)
+        daemon.ask("network", "join", "town", *bootstrap)
+        return daemon
+
+    def at_home(self, name: str, nat: str, **settings: str) -> Any:
+        return self.start(name, self.internet.home(nat), ODFD_P2P_RELAYS=self.told, **settings)
+
+
+def published(daemon: Any) -> str:
+    """The id of a dataset with one block of data."""
+    (daemon.folder / "1.csv").write_text("event_time,city,population\n2024-01-01T00:00:00Z,c1,7\n")
+    (daemon.folder / "m.yaml").write_text(ROOT)
+    daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
+    (item,) = daemon.ask("pull", "cities")["items"]
+    assert item["outcome"] == "updated", item
+    return str(daemon.ask("get", "dataset", "cities")["id"])
+
+
+def test_two_nodes_behind_two_routers_mirror_through_a_relay(
+    internet: Internet, make_daemon: Callable[..., Any]
+) -> None:
+    town = Town(internet, make_daemon)
+    alice, bob = town.at_home("alice", "symmetric"), town.at_home("bob", "symmetric")
+    dataset = published(alice)
+    mirror = bob.ask("mirror", "add", dataset, "--as", "cities")
+    assert (mirror["state"], mirror["serving"]) == ("current", True)
+    assert bob.ask("get", "dataset", "cities")["head"] == alice.ask("get", "dataset", "cities")["head"]
+    assert town.relay.ask("status")["circuits"] > 0
