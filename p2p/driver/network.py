@@ -1,4 +1,4 @@
-"""Implements ``HostPort`` over the hardened libp2p host.
+"""Implements ``HostPort``, and ``DividedHost``, over the hardened libp2p host.
 
 Made inside ``open_host``, for as long as the host is open; it adds gossip and translates, and keeps no state of its own
 but the validators of topics.
@@ -89,6 +89,22 @@ class Network:
         assert self._gossip is not None
         self._validators[topic] = validator
         await self._gossip.join([topic])
+
+    async def leave(self, topic: str) -> None:
+        assert self._gossip is not None
+        self._validators.pop(topic, None)
+        await self._gossip.leave(topic)
+
+    def is_member(self, peer: PeerId, topic: str) -> bool:
+        assert self._gossip is not None
+        return self._gossip.is_member(peer, topic)
+
+    async def next_hello(self) -> None:
+        assert self._gossip is not None
+        await self._gossip.next_hello()
+
+    def drop_handler(self, protocol: str) -> None:
+        self._host.drop_handler(protocol)
 
     async def publish(self, topic: str, data: bytes) -> None:
         assert self._gossip is not None

@@ -16,6 +16,8 @@ from p2p.budget.work import GOSSIP_ENTRY, GOSSIP_FRAME, GOSSIP_MESSAGE
 
 MAX_NAME: Final = 64
 """Bytes of a message's name in a control part; ours have 46: a peer id and a number."""
+MAX_TOPIC: Final = 128
+"""Characters of a topic's name; ours have 82 at most."""
 ED25519: Final = bytes.fromhex("08011220")
 """How libp2p begins the 36 bytes of an Ed25519 public key."""
 KEY_IN_NAME: Final = b"\x00\x24" + ED25519
@@ -30,7 +32,7 @@ class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_control: int = 1024
     """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
     max_subscriptions: int = 64
-    """Topics that are joined or left. This network has four; a peer may be in other networks too."""
+    """Topics that are joined or left. A network has four, and a peer may be in several networks. As many are kept."""
     max_message: int = 256 << 10
     """Bytes of one message's payload. A signed head has 1 KiB, a bundle of attestations some dozens."""
 
@@ -62,6 +64,17 @@ def check(rpc: Any, limits: FrameLimits) -> float:
 def net_subscriptions(rpc: Any, topics: Collection[str]) -> dict[str, bool]:
     """Returns the net changes of subscriptions to ``topics``: a thousand joins and leaves of one are one change."""
     return {one.topicid: one.subscribe for one in rpc.subscriptions if one.topicid in topics}
+
+
+def said_topics(before: frozenset[str], rpc: Any, most: int) -> frozenset[str]:
+    """Returns the topics that a peer says that it joined, ours or not: ``most`` at most, and none with a long name."""
+    said = set(before)
+    for one in rpc.subscriptions:
+        if not one.subscribe:
+            said.discard(one.topicid)
+        elif len(said) < most and len(one.topicid) <= MAX_TOPIC:
+            said.add(one.topicid)
+    return frozenset(said)
 
 
 def strip(rpc: Any, topics: Collection[str]) -> None:

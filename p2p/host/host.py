@@ -276,6 +276,10 @@ class Host:
 
         self._base.set_stream_handler(TProtocol(protocol), serve)
 
+    def drop_handler(self, protocol: str) -> None:
+        """Serves a protocol no longer."""
+        self._base.remove_stream_handler(TProtocol(protocol))
+
     async def ping(self, peer: PeerId) -> float:
         """Seconds of one round trip, by the ping protocol of libp2p. Raises PeerFault."""
         stream = await self.open_stream(peer, "/ipfs/ping/1.0.0")

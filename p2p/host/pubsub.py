@@ -24,7 +24,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from chain.errors import Invalid
 from p2p.budget.work import GOSSIP_BYTE, Party, WorkBudget
 from p2p.errors import NotJoined, NotTaken, only
-from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, strip
+from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, said_topics, strip
 from p2p.host.host import Host
 from p2p.host.router import SteadyGossipSub, bound_queues
 from p2p.ports import Judgement, PeerId, Verdict
@@ -86,6 +86,10 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         self._validations = trio.CapacityLimiter(limits.concurrent_validations)
         self._greeting: set[Any] = set()
         self._streams: dict[Any, list[Any]] = {}
+        self.said: dict[Any, frozenset[str]] = {}
+        """The topics that each peer says that it joined, also those that we have not joined: we may join them later."""
+        self.hello = trio.Event()
+        """Set, and replaced, when a peer joins or leaves a topic."""
         self.unsigned = 0
         """Messages that were dropped since their author's signature is missing, false, or not Ed25519."""
 
@@ -97,6 +101,10 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
                 await super()._handle_new_peer(peer_id)
             finally:
                 self._greeting.discard(peer_id)
+
+    def _handle_dead_peer(self, peer_id: Any) -> None:
+        self.said.pop(peer_id, None)
+        super()._handle_dead_peer(peer_id)
 
     async def continuously_read_stream(self, stream: Any) -> None:
         peer = stream.muxed_conn.peer_id
@@ -142,6 +150,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             self._work.charge(party, len(frame) * GOSSIP_BYTE, trio.current_time())
             raise
         await trio.sleep(self._work.charge(party, cost, trio.current_time()))
+        if rpc.subscriptions:
+            self._note_topics(peer, rpc)
         strip(rpc, self.allowed_topics)
         for topic, subscribes in net_subscriptions(rpc, self.allowed_topics).items():
             await self._subscribed(peer, topic, subscribes)
@@ -154,6 +164,19 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         if rpc.HasField("control"):
             await self.router.handle_rpc(rpc, peer)
             await trio.lowlevel.checkpoint()
+
+    def _note_topics(self, peer: Any, rpc: Any) -> None:
+        before = self.said.get(peer, frozenset())
+        said = said_topics(before, rpc, self._limits.frame.max_subscriptions)
+        if said != before:
+            self.said[peer] = said
+            self.hello.set()
+            self.hello = trio.Event()
+
+    async def joined(self, topic: str) -> None:
+        """Counts peers that joined a topic before we did."""
+        for peer in [peer for peer, said in self.said.items() if topic in said]:
+            await self._subscribed(peer, topic, True)
 
     async def _subscribed(self, peer: Any, topic: str, subscribes: bool) -> None:
         """The peer joined a topic of ours, or left it. What was said before it joined it finds by anti-entropy."""
@@ -231,10 +254,21 @@ class Gossip:
         for topic in topics:
             self._pubsub.allowed_topics |= {topic}
             await self._pubsub.subscribe(topic)
+            await self._pubsub.joined(topic)
 
     async def leave(self, topic: str) -> None:
         self._pubsub.allowed_topics -= {topic}
         await self._pubsub.unsubscribe(topic)
+        for peer in list(self._pubsub.peer_topics.get(topic, ())):
+            self._pubsub._forget_subscription(peer, topic)
+
+    def is_member(self, peer: PeerId, topic: str) -> bool:
+        """Whether a connected peer says that it joined a topic, whether we joined it or not."""
+        return topic in self._pubsub.said.get(ID.from_base58(peer), ())
+
+    async def next_hello(self) -> None:
+        """Waits until some peer joins or leaves a topic."""
+        await self._pubsub.hello.wait()
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Publishes to the peers that joined the topic, if any. Raises NotJoined and NotTaken (too large)."""

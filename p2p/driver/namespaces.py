@@ -1,0 +1,268 @@
+"""Divides one host among several networks, so that each has a ``HostPort`` of its own (ADR 47).
+
+A peer is in a network if it says that it takes part in the network's gossip, or opened a stream that names the network.
+What is told in one network thus goes to its members alone, over connections that all networks share. Streams name their
+network in the protocol; a stream of an older peer, which names none, is in the network that both are in. While one
+network is joined every connected peer counts as in it, as before there were several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from p2p.driver.ports import ConnectionChange, HostPort, StreamHandler, StreamPort, Validator
+from p2p.errors import ProtocolUnsupported, Unreachable
+from p2p.ip import Allows
+from p2p.ports import PeerId
+
+MAX_NETWORKS: Final = 8
+"""Networks at a time: each has four topics, and peers refuse a frame that joins more than 64."""
+OURS: Final = "/odf/"
+"""How protocols begin that are divided; those of libp2p are the host's."""
+HELLO_SECONDS: Final = 2.0
+"""How long a stream that names no network waits for its peer to say which networks it is in."""
+HELLO_PAUSE: Final = 0.05
+"""Seconds before such words are acted on: many are one."""
+CHANGES: Final = 1024
+"""Changes of a network that wait to be read; later ones are lost, and ``peers`` is authoritative."""
+
+
+def members_topic(network: str) -> str:
+    """The topic whose subscription says that a peer is in a network."""
+    return f"/odf/1/{network}/peers"
+
+
+class DividedHost(HostPort, Protocol):
+    """A host that can be divided."""
+
+    def is_member(self, peer: PeerId, topic: str) -> bool:
+        """Whether a connected peer says that it joined a topic, whether this node joined it or not."""
+
+    async def next_hello(self) -> None:
+        """Waits until some peer says which topics it joined."""
+
+    async def leave(self, topic: str) -> None: ...
+
+    def drop_handler(self, protocol: str) -> None: ...
+
+
+class Namespaces:
+    """The networks of one host. ``run`` distributes changes of connections to them."""
+
+    def __init__(self, host: DividedHost) -> None:
+        self._host = host
+        self._open: dict[str, NetworkHost] = {}
+        self._dialled: dict[PeerId, str] = {}
+        """Addresses of connected peers, as the host told them last."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hellos)
+            while True:
+                change = await self._host.next_change()
+                if change.up:
+                    self._dialled[change.peer] = change.address
+                    for each in self._open.values():
+                        each.came(change)
+                else:
+                    self._dialled.pop(change.peer, None)
+                    for each in self._open.values():
+                        each.went(change.peer)
+
+    async def _hellos(self) -> None:
+        while True:
+            await self._host.next_hello()
+            await trio.sleep(HELLO_PAUSE)
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Tells each network who is in it by now and was not, and who is no longer."""
+        for each in self._open.values():
+            each.compare(self._dialled)
+
+    def open(self, network: str) -> NetworkHost:
+        """Begins a network. ``close`` ends it."""
+        made = self._open[network] = NetworkHost(self, self._host, network)
+        self.look_again()
+        return made
+
+    async def close(self, network: str) -> None:
+        closed = self._open.pop(network)
+        await closed.end()
+        for protocol in closed.handlers:
+            self._host.drop_handler(scoped(protocol, network))
+            if not any(protocol in each.handlers for each in self._open.values()):
+                self._host.drop_handler(protocol)
+        self.choose()
+        self.look_again()
+
+    def is_member(self, network: NetworkHost, peer: PeerId) -> bool:
+        """Whether a connected peer is in a network."""
+        return len(self._open) == 1 or peer in network.met or self._host.is_member(peer, network.topic)
+
+    @property
+    def is_divided(self) -> bool:
+        return len(self._open) > 1
+
+    def serve(self, network: NetworkHost, protocol: str, handler: StreamHandler) -> None:
+        if not protocol.startswith(OURS):
+            self._host.set_handler(protocol, handler)
+            return
+
+        async def named(stream: StreamPort, peer: PeerId) -> None:
+            network.meet(peer)
+            await handler(stream, peer)
+
+        self._host.set_handler(scoped(protocol, network.name), named)
+        self._host.set_handler(protocol, partial(self._unnamed, protocol))
+
+    async def _unnamed(self, protocol: str, stream: StreamPort, peer: PeerId) -> None:
+        """A stream that does not say in which network it is."""
+        with trio.move_on_after(HELLO_SECONDS):
+            while not (found := self._of(protocol, peer)):
+                await self._host.next_hello()
+        if not found:
+            await stream.reset()
+            return
+        await found[0].handlers[protocol](stream, peer)
+
+    def _of(self, protocol: str, peer: PeerId) -> list[NetworkHost]:
+        return [each for each in self._open.values() if protocol in each.handlers and self.is_member(each, peer)]
+
+    def choose(self) -> None:
+        """Keeps room for whoever is chosen in one of the networks."""
+        chosen = [each.choice for each in self._open.values()]
+        peers = {peer for each in chosen for peer in each[0]}
+        addresses = [address for each in chosen for address in each[1]]
+        self._host.choose(peers, addresses, {peer for each in chosen for peer in each[2]})
+
+
+class NetworkHost:
+    """The host as one network sees it; a ``HostPort``."""
+
+    def __init__(self, networks: Namespaces, host: DividedHost, name: str) -> None:
+        self._networks, self._host = networks, host
+        self.name, self.topic = name, members_topic(name)
+        self.handlers: dict[str, StreamHandler] = {}
+        self.met: set[PeerId] = set()
+        """Connected peers that opened a stream that names this network."""
+        self.choice: tuple[frozenset[PeerId], tuple[str, ...], frozenset[PeerId]] = (frozenset(), (), frozenset())
+        self._topics: set[str] = set()
+        self._told: set[PeerId] = set()
+        """Peers that the network was told of."""
+        self._send, self._changes = trio.open_memory_channel[ConnectionChange](CHANGES)
+
+    # What changes
+
+    def came(self, change: ConnectionChange) -> None:
+        if self._networks.is_member(self, change.peer):
+            self._told.add(change.peer)
+            self._tell(change)
+
+    def went(self, peer: PeerId) -> None:
+        self.met.discard(peer)
+        if peer in self._told:
+            self._told.discard(peer)
+            self._tell(ConnectionChange(peer, up=False))
+
+    def compare(self, dialled: Mapping[PeerId, str]) -> None:
+        """Tells of peers that came into the network, or left it, while they stay connected."""
+        present = set(self.peers())
+        self.met &= set(self._host.peers())
+        for peer in sorted(self._told - present):
+            self._told.discard(peer)
+            self._tell(ConnectionChange(peer, up=False))
+        for peer in sorted(present - self._told):
+            self._told.add(peer)
+            self._tell(ConnectionChange(peer, up=True, address=dialled.get(peer, "")))
+
+    def meet(self, peer: PeerId) -> None:
+        if peer not in self.met:
+            self.met.add(peer)
+            self._networks.look_again()
+
+    def _tell(self, change: ConnectionChange) -> None:
+        try:
+            self._send.send_nowait(change)
+        except trio.WouldBlock:
+            return  # as ``next_change`` promises
+
+    async def end(self) -> None:
+        for topic in self._topics:
+            await self._host.leave(topic)
+
+    # As HostPort
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._host.peer_id
+
+    def addresses(self) -> Sequence[str]:
+        return self._host.addresses()
+
+    @property
+    def chosen(self) -> frozenset[PeerId]:
+        return self._host.chosen
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        self._host.reached_by(relays)
+
+    async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
+        return await self._host.connect(multiaddr, *others, allows=allows)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await self._host.disconnect(peer)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
+        """Names the network where several are joined; an older peer, which knows no such names, is in one alone."""
+        if not self._networks.is_divided or not protocol.startswith(OURS):
+            return await self._host.open_stream(peer, protocol)
+        if not self._networks.is_member(self, peer):
+            raise Unreachable(peer, f"it is not in {self.name}, or has not said so yet", rule="other-network")
+        try:
+            return await self._host.open_stream(peer, scoped(protocol, self.name))
+        except ProtocolUnsupported:
+            return await self._host.open_stream(peer, protocol)
+
+    def set_handler(self, protocol: str, handler: StreamHandler) -> None:
+        self.handlers[protocol] = handler
+        self._networks.serve(self, protocol, handler)
+
+    def peers(self) -> Mapping[PeerId, str]:
+        return {peer: at for peer, at in self._host.peers().items() if self._networks.is_member(self, peer)}
+
+    def network_of(self, peer: PeerId) -> str:
+        return self._host.network_of(peer)
+
+    def share_of(self, peer: PeerId) -> str:
+        return self._host.share_of(peer)
+
+    def charge(self, peer: PeerId, cost: float) -> float:
+        return self._host.charge(peer, cost)
+
+    def gave(self, peer: PeerId, amount: int) -> None:
+        self._host.gave(peer, amount)
+
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
+        self.choice = (frozenset(peers), tuple(addresses), frozenset(publishers))
+        self._networks.choose()
+
+    async def next_change(self) -> ConnectionChange:
+        return await self._changes.receive()
+
+    async def join(self, topic: str, validator: Validator) -> None:
+        self._topics.add(topic)
+        await self._host.join(topic, validator)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        await self._host.publish(topic, data)
+
+
+def scoped(protocol: str, network: str) -> str:
+    """A protocol within a network."""
+    return f"{protocol}/{network}"

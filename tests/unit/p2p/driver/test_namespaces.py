@@ -1,0 +1,218 @@
+"""Several networks on one host: each sees its own peers, topics and streams, and nothing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from p2p.driver.namespaces import HELLO_SECONDS, Namespaces, members_topic, scoped
+from p2p.driver.ports import ConnectionChange
+from p2p.errors import ProtocolUnsupported, Unreachable
+from p2p.ports import PeerId
+
+ANN, BEN = PeerId("ann"), PeerId("ben")
+CHAIN = "/odf/1/chain"
+
+
+class Host:
+    """A host whose peers say what a test says."""
+
+    peer_id = PeerId("me")
+    chosen: frozenset[PeerId] = frozenset()
+
+    def __init__(self) -> None:
+        self.connected: dict[PeerId, str] = {}
+        self.said: dict[PeerId, set[str]] = {}
+        self.handlers: dict[str, Callable[[Any, PeerId], Awaitable[None]]] = {}
+        self.joined: set[str] = set()
+        self.opened: list[tuple[PeerId, str]] = []
+        self.old: set[PeerId] = set()
+        self.room: tuple[Any, ...] = ()
+        self.hello = trio.Event()
+        self.changes: Any
+        self._read: Any
+        self.changes, self._read = trio.open_memory_channel[ConnectionChange](9)
+
+    def peers(self) -> dict[PeerId, str]:
+        return self.connected
+
+    def is_member(self, peer: PeerId, topic: str) -> bool:
+        return topic in self.said.get(peer, ())
+
+    def say(self, peer: PeerId, *networks: str) -> None:
+        self.said[peer] = {members_topic(one) for one in networks}
+        self.hello.set()
+        self.hello = trio.Event()
+
+    def up(self, peer: PeerId, *networks: str) -> None:
+        self.connected[peer] = ""
+        self.said[peer] = {members_topic(one) for one in networks}
+        self.changes.send_nowait(ConnectionChange(peer, up=True))
+
+    def down(self, peer: PeerId) -> None:
+        del self.connected[peer]
+        self.changes.send_nowait(ConnectionChange(peer, up=False))
+
+    async def next_change(self) -> ConnectionChange:
+        change: ConnectionChange = await self._read.receive()
+        return change
+
+    async def next_hello(self) -> None:
+        await self.hello.wait()
+
+    async def join(self, topic: str, _validator: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.joined.add(topic)
+
+    async def leave(self, topic: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.joined.discard(topic)
+
+    def set_handler(self, protocol: str, handler: Any) -> None:
+        self.handlers[protocol] = handler
+
+    def drop_handler(self, protocol: str) -> None:
+        self.handlers.pop(protocol, None)
+
+    def choose(self, *room: Any) -> None:
+        self.room = tuple(set(each) for each in room)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Any:
+        await trio.lowlevel.checkpoint()
+        if peer in self.old and protocol != CHAIN:
+            raise ProtocolUnsupported(peer, "does not speak it")
+        self.opened.append((peer, protocol))
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.was_reset = False
+
+    async def reset(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.was_reset = True
+
+
+async def serve(_stream: Any, _peer: PeerId) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_while_one_network_is_joined_all_peers_are_in_it(autojump_clock: Any) -> None:
+    """As before there were several: also a peer that joined no topic, and on streams that name nothing."""
+    host: Any = Host()
+    networks = Namespaces(host)
+    one = networks.open("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(networks.run)
+        host.up(ANN)
+        assert await one.next_change() == ConnectionChange(ANN, up=True)
+        assert list(one.peers()) == [ANN]
+        await one.open_stream(ANN, CHAIN)
+        assert host.opened == [(ANN, CHAIN)]
+        host.down(ANN)
+        assert await one.next_change() == ConnectionChange(ANN, up=False)
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_network_sees_its_members_alone(autojump_clock: Any) -> None:
+    host: Any = Host()
+    networks = Namespaces(host)
+    a, b = networks.open("a"), networks.open("b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(networks.run)
+        host.up(ANN, "a")
+        host.up(BEN)
+        assert await a.next_change() == ConnectionChange(ANN, up=True)
+        assert (list(a.peers()), list(b.peers())) == ([ANN], [])
+        with pytest.raises(Unreachable, match="not in b"):
+            await b.open_stream(ANN, CHAIN)
+        assert host.opened == [], "the name of b was not told to ann"
+        host.say(BEN, "b")
+        assert await b.next_change() == ConnectionChange(BEN, up=True)
+        host.say(BEN, "a")
+        assert await b.next_change() == ConnectionChange(BEN, up=False)
+        assert await a.next_change() == ConnectionChange(BEN, up=True)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_network_that_is_joined_later_divides_who_is_connected(autojump_clock: Any) -> None:
+    host: Any = Host()
+    networks = Namespaces(host)
+    a = networks.open("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(networks.run)
+        host.up(ANN, "b")
+        assert (await a.next_change()).up
+        b = networks.open("b")
+        assert await a.next_change() == ConnectionChange(ANN, up=False)
+        assert await b.next_change() == ConnectionChange(ANN, up=True)
+        await networks.close("b")
+        assert await a.next_change() == ConnectionChange(ANN, up=True)
+        nursery.cancel_scope.cancel()
+
+
+async def test_streams_name_their_network_where_there_are_several() -> None:
+    host: Any = Host()
+    host.connected = {ANN: "", BEN: ""}
+    host.say(ANN, "a", "b")
+    host.say(BEN, "b")
+    host.old = {BEN}
+    networks = Namespaces(host)
+    networks.open("a")
+    b = networks.open("b")
+    for peer in (ANN, BEN):
+        await b.open_stream(peer, CHAIN)
+    assert host.opened == [(ANN, scoped(CHAIN, "b")), (BEN, CHAIN)]
+
+
+async def test_who_names_a_network_is_served_in_it(autojump_clock: Any) -> None:
+    host: Any = Host()
+    host.connected = {ANN: "", BEN: ""}
+    networks = Namespaces(host)
+    served: list[tuple[str, PeerId]] = []
+    for name in ("a", "b"):
+
+        async def answer(_stream: Any, peer: PeerId, name: str = name) -> None:
+            await trio.lowlevel.checkpoint()
+            served.append((name, peer))
+
+        networks.open(name).set_handler(CHAIN, answer)
+    await host.handlers[scoped(CHAIN, "b")](Stream(), ANN)
+    host.say(BEN, "a")
+    await host.handlers[CHAIN](Stream(), BEN)
+    await host.handlers[CHAIN](Stream(), ANN)
+    assert served == [("b", ANN), ("a", BEN), ("b", ANN)], "who named b once is in it"
+
+
+async def test_a_stream_of_a_peer_of_no_network_is_refused_after_a_while(autojump_clock: Any) -> None:
+    """It may say in time where it is."""
+    host: Any = Host()
+    host.connected = {ANN: "", BEN: ""}
+    networks = Namespaces(host)
+    for name in ("a", "b"):
+        networks.open(name).set_handler(CHAIN, serve)
+    late, never = Stream(), Stream()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.handlers[CHAIN], never, ANN)
+        nursery.start_soon(host.handlers[CHAIN], late, BEN)
+        await trio.sleep(HELLO_SECONDS / 2)
+        host.say(BEN, "b")
+    assert (late.was_reset, never.was_reset) == (False, True)
+
+
+async def test_a_network_that_is_left_leaves_nothing_behind() -> None:
+    host: Any = Host()
+    networks = Namespaces(host)
+    a, b = networks.open("a"), networks.open("b")
+    for each, peer in ((a, ANN), (b, BEN)):
+        each.set_handler(CHAIN, serve)
+        await each.join(each.topic, serve)  # type: ignore[arg-type]
+        each.choose([peer])
+    assert host.room == ({ANN, BEN}, set(), set())
+    await networks.close("b")
+    assert (set(host.handlers), host.joined, host.room[0]) == ({CHAIN, scoped(CHAIN, "a")}, {a.topic}, {ANN})
+    await networks.close("a")
+    assert (host.handlers, host.joined) == ({}, set())
