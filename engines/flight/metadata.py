@@ -74,14 +74,27 @@ _SQL_TYPES: Final[Sequence[tuple[str, int, int | None, int | None, bool, bool | 
     ("UBIGINT", -5, 20, 10, False, True), ("UINTEGER", 4, 10, 10, False, True), ("VARCHAR", 12, None, None, True, None),
 )  # fmt: skip
 
+_TYPE_NAME: Final = "ARROW:FLIGHT:SQL:TYPE_NAME"
+_PRECISION: Final = "ARROW:FLIGHT:SQL:PRECISION"
+_SCALE: Final = "ARROW:FLIGHT:SQL:SCALE"
+_NAMES: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (
+    (pa.types.is_int64, "BIGINT"), (pa.types.is_int32, "INTEGER"), (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int8, "TINYINT"), (pa.types.is_uint64, "UBIGINT"), (pa.types.is_uint32, "UINTEGER"),
+    (pa.types.is_float64, "DOUBLE"), (pa.types.is_float32, "REAL"), (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_string, "VARCHAR"), (pa.types.is_binary, "BLOB"), (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME"),
+)  # fmt: skip
+"""Of ``_SQL_TYPES``, by types of Arrow."""
+
 
 def table_types() -> pa.Table:
     return pa.table([[LOG, CURRENT]], TABLE_TYPES)
 
 
 def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
-    shown = not catalog and _like(pattern)(SCHEMA_OF_CURRENT)
-    return pa.table([[None], [SCHEMA_OF_CURRENT]] if shown else [[], []], SCHEMAS)
+    """The schema without a name is that of the logs: ADBC's driver shows tables of the schemas that it was told."""
+    names = [name for name in ("", SCHEMA_OF_CURRENT) if not catalog and _like(pattern)(name)]
+    return pa.table([[None] * len(names), names], SCHEMAS)
 
 
 def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
@@ -164,4 +177,18 @@ def _like(pattern: str | None) -> Callable[[str], bool]:
 
 
 def _ipc(dataset: Dataset) -> bytes:
-    return base64.b64decode(dataset.schema) if dataset.schema else pa.schema([]).serialize().to_pybytes()
+    """The columns of a dataset, each with the name of its SQL type: drivers map that to types of their own."""
+    stored = base64.b64decode(dataset.schema) if dataset.schema else b""
+    columns = pa.ipc.read_schema(pa.py_buffer(stored)) if stored else pa.schema([])
+    told = pa.schema([field.with_metadata(_column_metadata(field.type)) for field in columns])
+    return bytes(told.serialize().to_pybytes())
+
+
+def _column_metadata(kind: pa.DataType) -> dict[str, str]:
+    """Flight SQL's metadata of a column; nothing of a type that ``types`` does not list."""
+    if pa.types.is_decimal(kind):
+        return {_TYPE_NAME: "DECIMAL", _PRECISION: str(kind.precision), _SCALE: str(kind.scale)}
+    if pa.types.is_timestamp(kind):
+        return {_TYPE_NAME: "TIMESTAMP WITH TIME ZONE" if kind.tz else "TIMESTAMP"}
+    name = next((name for is_of, name in _NAMES if is_of(kind)), "")
+    return {_TYPE_NAME: name} if name else {}

@@ -65,11 +65,15 @@ class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
 
 
 def token_of(header: str) -> str:
-    """Returns the token in ``authorization``; empty if absent. Another scheme gives a token that never matches."""
+    """Returns the token in ``authorization``; empty if absent. Another scheme gives a token that never matches.
+
+    Arrow's Go library, which ADBC uses, writes Base64 without its padding.
+    """
     kind, _, rest = header.strip().partition(" ")
     if kind.lower() == "basic":
         try:
-            _, _, rest = base64.b64decode(rest, validate=True).decode().partition(":")
+            padded = rest.rstrip("=") + "=" * (-len(rest.rstrip("=")) % 4)
+            _, _, rest = base64.b64decode(padded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             rest = "?"
         kind = "bearer"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
-from engines.query.statement_check import TableRef, check_statement, place_of
+from engines.query.statement_check import TableRef, check_statement, place_of, without_schemas
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
 
@@ -89,6 +89,7 @@ class QuerySession:
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
         parsed = json.loads(tree)
         tables = check_statement(parsed, statement, clauses)
+        statement = without_schemas(parsed, statement, tables)
         return Prepared(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
 
     def run(

@@ -8,7 +8,7 @@ tables by SQL's own scopes. Pure: the tree comes as JSON (``json_serialize_sql``
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -81,6 +81,38 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
     _look(walk, statements[0]["node"], statement, frozenset())
     walk.tables.sort(key=lambda table: table.start)
     return _with_clauses(walk.tables, statement, clauses)
+
+
+def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[TableRef]) -> bytes:
+    """Blanks the schema of columns written as ``current.weather.celsius``, where that table is read without an alias.
+
+    Each table is replaced by a view that is called as the last part of its name.
+    """
+    paths = {_folded(table.path) for table in tables if not table.alias and len(table.path) > 1}
+    left = bytearray(statement)
+    for node in _column_refs(tree["statements"][0]["node"]) if paths else ():
+        names, start = _folded(node["column_names"]), node.get("query_location")
+        path = next((each for each in paths if len(names) > len(each) and names[: len(each)] == each), None)
+        if path is None or not isinstance(start, int):
+            continue
+        end = name_end(statement, start, len(path) - 1)
+        if end is not None:
+            end = statement.index(b".", end) + 1
+            left[start:end] = b" " * (end - start)
+    return bytes(left)
+
+
+def _folded(path: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(part).lower() for part in path)
+
+
+def _column_refs(node: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields the columns that are named anywhere below a node that was checked, and so is not too deep."""
+    if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
+        yield node
+    for each in node.values() if isinstance(node, dict) else node:
+        if isinstance(each, dict | list):
+            yield from _column_refs(each)
 
 
 def place_of(statement: bytes, at: int) -> str:

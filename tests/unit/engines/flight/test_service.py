@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import decimal
 import os
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Fault, Invalid, NotFound
+from engines.flight import metadata
 from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
 from engines.flight.metadata import Dataset
 from engines.flight.node_client import QueryInfo
@@ -90,7 +92,7 @@ def test_what_there_is() -> None:
     assert [each["column_name"] for each in keys] == ["offset"]
     keys = rows(service, "t", "CommandGetPrimaryKeys", table="cities", db_schema="current")
     assert [each["column_name"] for each in keys] == ["city"]
-    assert rows(service, "t", "CommandGetDbSchemas") == [{"catalog_name": None, "db_schema_name": "current"}]
+    assert [each["db_schema_name"] for each in rows(service, "t", "CommandGetDbSchemas")] == ["", "current"]
     for name in ("CommandGetCatalogs", "CommandGetExportedKeys", "CommandGetImportedKeys", "CommandGetCrossReference"):
         assert rows(service, "t", name) == []
     assert {each["table_type"] for each in rows(service, "t", "CommandGetTableTypes")} == {"TABLE", "VIEW"}
@@ -147,10 +149,33 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
 
 
 @pytest.mark.parametrize(
+    "kind, name",
+    [
+        (pa.int64(), "BIGINT"), (pa.int32(), "INTEGER"), (pa.uint32(), "UINTEGER"), (pa.string(), "VARCHAR"),
+        (pa.float64(), "DOUBLE"), (pa.bool_(), "BOOLEAN"), (pa.date32(), "DATE"), (pa.timestamp("ms"), "TIMESTAMP"),
+        (pa.timestamp("ms", "UTC"), "TIMESTAMP WITH TIME ZONE"), (pa.decimal128(12, 3), "DECIMAL"),
+        (pa.list_(pa.int8()), None),
+    ],
+)  # fmt: skip
+def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | None) -> None:
+    schema = pa.schema([("x", kind)]).serialize().to_pybytes()
+    dataset = metadata.Dataset(name="d", schema=base64.b64encode(schema).decode())
+    wanted = unpacked(packed("CommandGetTables", include_schema=True))[1]
+    (told, *_) = metadata.tables([dataset], wanted).to_pylist()
+    field = pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x")
+    said = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+    assert (field.type, said.get("ARROW:FLIGHT:SQL:TYPE_NAME")) == (kind, name)
+    if name == "DECIMAL":
+        assert (said["ARROW:FLIGHT:SQL:PRECISION"], said["ARROW:FLIGHT:SQL:SCALE"]) == ("12", "3")
+
+
+@pytest.mark.parametrize(
     "header, token",
     [
         ("", ""), ("Bearer abc", "abc"), ("bearer anonymous", ""), ("Basic YW5vbnltb3VzOmFub255bW91cw==", ""),
-        ("Basic bWU6c2VjcmV0", "secret"), ("Basic !", "?"), ("Digest x", "?"), ("x", "?"), ("Bearer", ""),
+        ("Basic bWU6c2VjcmV0", "secret"), ("Basic YW5vbnltb3VzOg", ""), ("Basic YTpiYw==", "bc"),
+        ("Basic YTpiYw", "bc"), ("Basic YTpiYw=", "bc"), ("Basic !", "?"), ("Digest x", "?"), ("x", "?"),
+        ("Bearer", ""),
     ],
 )  # fmt: skip
 def test_tokens_of_headers(header: str, token: str) -> None:

@@ -86,6 +86,21 @@ def test_a_dataset_may_be_named_twice_and_as_one_likes(slices: Slices) -> None:
     assert slices.ask("with x as (from weather) select count(*) from x, weather") == [(36,)]
 
 
+def test_a_column_is_named_with_the_schema_of_its_table(slices: Slices) -> None:
+    slices.rows(LOG)
+    asked = 'select current.cities.city from current.cities where "Current" . "CITIES".people = 9'
+    assert slices.ask(asked) == [("a",)]
+    joined = (
+        "select c.city, current.cities.people from cities c join current.cities on c.offset = current.cities.offset"
+    )
+    assert len(slices.ask(joined)) == len(LOG)
+    with pytest.raises(Invalid) as wrong:
+        slices.ask("select current.cities.citi from current.cities")
+    assert wrong.value.place == "line 1, column 23", "where the column stands, behind its schema"
+    with pytest.raises(Invalid, match="current"):
+        slices.ask("select current.cities.city from current.cities as c")
+
+
 def test_values_are_given_by_name_and_by_place(slices: Slices) -> None:
     slices.rows(LOG)
     assert slices.ask("select count(*) from t where city = $city and people > $least", {"city": "a", "least": 2}) == [

@@ -31,6 +31,12 @@ def door(folder: Path) -> model.Flight:
     return model.Flight(listen=("127.0.0.1:0",), tokens=str(tokens))
 
 
+def with_tls(folder: Path) -> tuple[Path, model.Flight]:
+    """A certificate, and the same door with it."""
+    certificate, key = certified(folder, addresses=[LOOPBACK])
+    return certificate, dataclasses.replace(door(folder), certificate=str(certificate), key=str(key))
+
+
 async def filled(world: Any, worlds: Any, node: Any) -> None:
     world.write("alice", "a.csv", *ROWS)
     await node.apply(worlds.ROOT, worlds.DERIVED)
@@ -98,7 +104,8 @@ async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
             assert rows(con, "select max(city) from current.cities as at '2024-01-02'") == [("Linz",)]
             found = con.adbc_get_objects(depth="all").read_all().to_pylist()
             schemas = {each["db_schema_name"]: each for each in found[0]["catalog_db_schemas"]}
-            assert [each["table_name"] for each in schemas["current"]["db_schema_tables"]] == ["cities"]
+            for schema in ("", "current"):
+                assert [each["table_name"] for each in schemas[schema]["db_schema_tables"]] == ["cities"]
             assert con.adbc_get_info()["vendor_name"] == "odfd"
             assert con.adbc_get_table_schema("cities").names[-2:] == ["city", "population"]
             for sql, word in (("select * from towns", "no dataset"), ("select citi from cities", "city"),
@@ -253,9 +260,70 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
         assert (await alice.api.datasets.get("cities")).records == 3
 
 
+async def test_kamus_own_client_asks_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
+    kamu = pytest.importorskip("kamu")
+    certificate, door_of_tls = with_tls(tmp_path)
+    count = "select count(*) n from towns"
+
+    def ask(url: str) -> None:
+        authorities = {"adbc.flight.sql.client_option.tls_root_certs": certificate.read_text()}
+        with kamu.connect(url, connection_params=dict(authorities)) as anybody:
+            assert anybody.query(CITIES)["city"].tolist() == ["Graz", "Linz", "Wels"]
+            with pytest.raises(Exception, match="no dataset"):
+                anybody.query(count)
+        with kamu.connect(url, token=TOKEN, connection_params=dict(authorities)) as owner:
+            assert owner.query(count)["n"].tolist() == [3]
+        stranger = kamu.connect(url, token="x" * 20, connection_params=dict(authorities))
+        with stranger, pytest.raises(Exception, match="the token is not known"):
+            stranger.query(count)
+
+    async with world.running("alice", private=True, flight=door_of_tls) as alice:
+        await filled(world, worlds, alice)
+        await in_thread(ask, url_of(alice))
+
+
+async def test_sqlalchemy_reflects_tables_and_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy_adbc")
+    import sqlalchemy as sa
+
+    certificate, door_of_tls = with_tls(tmp_path)
+
+    def ask(url: str) -> None:
+        options = {
+            "adbc.flight.sql.client_option.tls_root_certs": certificate.read_text(),
+            "adbc.flight.sql.authorization_header": f"Bearer {TOKEN}",
+        }
+        engine = sa.create_engine(
+            f"adbc+flightsql://{url.partition('://')[2]}", connect_args={"autocommit": True, "db_kwargs": options}
+        )
+        inspector = sa.inspect(engine)
+        assert inspector.get_schema_names() == ["current"]
+        assert (inspector.has_table("towns"), inspector.has_table("toms")) == (True, False)
+        log = sa.Table("cities", sa.MetaData(), autoload_with=engine)
+        kinds = {column.name: type(column.type) for column in log.columns}
+        assert kinds["offset"] is kinds["population"] is sa.BigInteger
+        assert (kinds["city"], kinds["event_time"]) == (sa.String, sa.DateTime)
+        current = sa.Table("cities", sa.MetaData(), autoload_with=engine, schema="current")
+        large = sa.select(log.c.city).where(log.c.population > 100_000, log.c.city != "Linz")
+        newest = sa.select(current.c.city, sa.func.max(current.c.population)).group_by(current.c.city)
+        with engine.connect() as connection:
+            assert connection.execute(large).all() == [("Graz",)]
+            assert connection.execute(newest.order_by(current.c.city).limit(2)).all() == [
+                ("Graz", 300_000),
+                ("Linz", 210_000),
+            ]
+            with pytest.raises(sa.exc.ProgrammingError, match="did you mean city"):
+                connection.execute(sa.text("select citi from cities"))
+        engine.dispose()
+
+    async with world.running("alice", private=True, flight=door_of_tls) as alice:
+        await filled(world, worlds, alice)
+        await in_thread(ask, url_of(alice))
+
+
 async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
-    certificate, key = certified(tmp_path, addresses=[LOOPBACK])
-    tls = dataclasses.replace(door(tmp_path), certificate=str(certificate), key=str(key))
+    certificate, tls = with_tls(tmp_path)
+    key = tmp_path / "key.pem"
 
     def ask(url: str) -> None:
         owner = odfd_client.connect(url, token=TOKEN, ca_file=certificate)
