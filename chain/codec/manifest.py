@@ -19,6 +19,7 @@ from chain.codec.blocks import CURRENT_VERSION, content_of
 from chain.codec.layout import Kind, Table, Union, fields_of
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
+from chain.model import fetch_options
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import DatasetSnapshot, MetadataEvent
 from chain.model.read_options import (
@@ -228,7 +229,31 @@ def _event(event: Node, path: str, mistakes: list[Mistake]) -> Node:
     if not isinstance(event.value, dict) or read is None or not isinstance(read.value, dict):
         return event
     fields = _without_options(_without_on_error(read.value, path, mistakes), read.line, path, mistakes)
-    return Node(event.line, {**event.value, "read": Node(read.line, fields)})
+    changed = {**event.value, "read": Node(read.line, fields)}
+    return Node(event.line, _without_kind_of_source(changed, path, mistakes))
+
+
+def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
+    """A kind of source that the format does not know becomes the step that stands for it, and an attribute."""
+    fetch, read = event.get("fetch"), event["read"]
+    kind = fetch.value.get("kind") if fetch is not None and isinstance(fetch.value, dict) else None
+    if fetch is None or not isinstance(fetch.value, dict) or kind is None or not isinstance(read.value, dict):
+        return event
+    if not isinstance(kind.value, str) or kind.value not in fetch_options.KINDS:
+        return event
+    given = {key: child for key, child in fetch.value.items() if key in fetch_options.NAMES} | {"kind": kind}
+    others = {key: child for key, child in fetch.value.items() if key not in given}
+    others["kind"] = Node(kind.line, fetch_options.KINDS[kind.value])
+    try:
+        fetch_options.declared_fetch({key: plain(child) for key, child in given.items()})
+    except Invalid as fault:
+        mistakes.append(Mistake(f"{path}fetch", fetch.line, fault.message, fault.rule, fault.hint))
+    if _has_attribute(read.value, fetch_options.FETCH):
+        twice = f"kind {kind.value} and the attribute {fetch_options.FETCH} of the schema are both given"
+        mistakes.append(Mistake(f"{path}fetch", fetch.line, twice, fetch_options.RULE, "keep one of them"))
+    attributed = _with_attribute(read.value.get("schema"), fetch_options.FETCH, Node(fetch.line, given))
+    columns = Node(read.line, {**read.value, "schema": attributed})
+    return {**event, "fetch": Node(fetch.line, others), "read": columns}
 
 
 def _without_on_error(fields: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:

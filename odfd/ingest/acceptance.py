@@ -17,8 +17,10 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.fetch_options import fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
+    FetchStep,
     MergeAppend,
     MergeStrategy,
     ReadCsv,
@@ -49,7 +51,7 @@ def check_source(
     parts: dict[str, Callable[[], None]] = {}
     if isinstance(event, SetPollingSource):
         fetch, steps = event.fetch, event.prepare or ()
-        parts["fetch"] = lambda: check_fetch(fetch, settings)
+        parts["fetch"] = lambda: _check_fetch(fetch, event.read, settings)
         parts["prepare"] = lambda: check_prepare(steps, settings)
     parts["read"] = lambda: _check_read(event.read)
     parts["preprocess"] = lambda: _check_preprocess(event.preprocess)
@@ -61,6 +63,13 @@ def check_source(
         except (Invalid, Refused) as fault:
             return name, fault
     return None
+
+
+def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> None:
+    options = fetch_options(read.schema)
+    check_fetch(fetch, settings, options)
+    if options is not None and (not isinstance(read, ReadParquet) or read_options(read.schema).format is not None):
+        raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
 
 
 def _check_read(read: ReadStep) -> None:

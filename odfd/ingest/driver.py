@@ -22,6 +22,7 @@ from chain.errors import Conflict, Fault, Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
+from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
@@ -41,6 +42,7 @@ from odfd.ingest.plan import (
     EarlierSlices,
     IngestPlan,
     SourceInForce,
+    declared_columns,
     guesses_columns,
     plan_ingest,
     polling,
@@ -450,6 +452,8 @@ async def _fetch(
         folder=folder,
         settings=settings,
         passed_over=passed_over,
+        options=fetch_options(polled.read.schema),
+        columns=declared_columns(polled.read),
     )
     return await fetch(polled.fetch, job)
 

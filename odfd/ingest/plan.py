@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -153,9 +154,14 @@ def _format(read: ReadStep) -> str:
 
 def guesses_columns(source: SourceInForce) -> bool:
     """Whether the files determine the columns."""
-    read = source.read
-    declared = bool(read.schema and read.schema.fields) or bool(getattr(read, "ddl_schema", None))
-    return source.preprocess is None and not declared
+    return source.preprocess is None and declared_columns(source.read) is None
+
+
+def declared_columns(read: ReadStep) -> DataSchema | None:
+    """The columns that a read step says its files have; ``None``: the files say it."""
+    if read.schema is not None and read.schema.fields:
+        return read.schema
+    return parse_ddl(read.ddl_schema) if read.ddl_schema else None
 
 
 def require_root(state: ChainState) -> None:

@@ -14,6 +14,8 @@ import msgspec
 
 from chain.instant import Instant
 from chain.model.events import SourceState
+from chain.model.fetch_options import FetchOptions
+from chain.model.schema import DataSchema
 from engines.contract import SkippedFile
 from odfd.ingest.settings import IngestSettings
 
@@ -40,6 +42,10 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     settings: IngestSettings
     passed_over: PassedOver | None = None
     """Tells which files of a folder came, or changed, too late to be taken."""
+    options: FetchOptions | None = None
+    """What the source is beyond its fetch step."""
+    columns: DataSchema | None = None
+    """Declared columns of the read step."""
 
     def known(self, kind: str) -> str | None:
         """Returns the last source state if it is of ``kind``; ignores other kinds."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import trio
 
-from chain.errors import Refused
+from chain.errors import Invalid, Refused
+from chain.model.fetch_options import RULE, FetchOptions
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.files import check_files, fetch_files
+from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.url import check_url, fetch_url
 from odfd.ingest.settings import IngestSettings
 
@@ -15,6 +17,8 @@ from odfd.ingest.settings import IngestSettings
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     """Fetches by the kind of step. Raises Refused for unsupported kinds; else as the fetcher does."""
     match step:
+        case FetchUrl() if job.options is not None:
+            return await fetch_sql(step, job.options, job)
         case FetchFilesGlob():
             return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
@@ -22,9 +26,15 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     raise _not_built(step)
 
 
-def check_fetch(step: FetchStep, settings: IngestSettings) -> None:
+def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions | None = None) -> None:
     """Checks a step before a fetch. Raises Refused for unsupported kinds, Invalid. Blocking."""
     match step:
+        case FetchUrl() if options is not None:
+            check_sql(step, options, settings)
+        case _ if options is not None:
+            raise Invalid(
+                f"a step of kind {step.__struct_config__.tag} asks no database", rule=RULE, hint="say kind: Sql"
+            )
         case FetchFilesGlob():
             check_files(step, settings)
         case FetchUrl():

@@ -1,0 +1,166 @@
+"""Fetches ``Sql`` sources: the rows of a query, which a database answers.
+
+With a cursor, a fetch brings the rows behind the position that the source state names, in batches; the position of the
+last one is the next source state, so a row comes once, whatever stops a pull. Without one, it brings all rows, unless
+they are those of the last time. A process of its own asks the database: what that sends is decoded there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import urllib.parse
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import trio
+
+from chain import errors
+from chain.data.arrow_schema import to_arrow
+from chain.errors import Environment, Invalid, Remote
+from chain.model.events import SourceState
+from chain.model.fetch_options import SqlQuery
+from chain.model.schema import DataSchema
+from chain.model.source import FetchUrl
+from odfd.ingest.databases.connections import KINDS
+from odfd.ingest.databases.job import (
+    ANSWER,
+    RULE,
+    QueryJob,
+    QueryResult,
+    decode_position,
+    encode_position,
+)
+from odfd.ingest.databases.querying import main
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, check_text, fill
+
+CURSOR: Final = "w3id.org/odfd/cursor"
+"""Kind of the source states."""
+_SCHEME: Final = re.compile(r"([a-z]+)://")
+_USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
+_WRITTEN_OUT: Final = re.compile(r"[?&]password=(?!\$\{\{)")
+_SAID: Final = 300
+_NAME: Final = "the rows of its query"
+_FAULTS: Final = {each.__name__: each for each in (errors.Invalid, errors.Refused, errors.Remote, errors.Environment)}
+
+
+async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutcome:
+    """Raises Remote (the database does not answer), Invalid, Refused, Environment."""
+    check_sql(step, query, job.settings)
+    url = filled_url(step.url, job.settings)
+    known = job.known(CURSOR)
+    target = job.folder / "rows.parquet"
+    request = QueryJob(
+        url=await trio.to_thread.run_sync(_local, url, job.settings),
+        query=query.query,
+        cursor=query.cursor,
+        after=decode_position(known, query.cursor) if query.cursor and known is not None else None,
+        batch_rows=query.batch_rows,
+        target=str(target),
+        limit=job.settings.max_source_bytes,
+        columns=_columns(job.columns),
+    )
+    done = await _asked(request, url, job.settings)
+    if done.fault:
+        raise _FAULTS.get(done.fault, Environment)(f"{url}: {done.message}", rule=done.rule, hint=done.hint)
+    digest = f"sha3-256:{done.digest}"
+    if query.cursor and not done.rows and job.state is not None:
+        return Unchanged()
+    if not query.cursor and job.known(ETAG) == digest:
+        return Unchanged()
+    state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=digest)
+    if query.cursor:
+        state = SourceState(source_name=DEFAULT_SOURCE, kind=CURSOR, value=encode_position(done.last or {}))
+    if query.cursor and done.last is None:
+        return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now)
+    return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now, state=state, has_more=done.more)
+
+
+def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid. Blocking."""
+    scheme = _SCHEME.match(step.url)
+    if scheme is None or scheme[1] not in KINDS:
+        raise Invalid(
+            f"kind: Sql asks no {scheme[1] if scheme else 'database'}: {step.url}",
+            rule="url-scheme",
+            hint="write sqlite:///path, or postgresql://user:${{ env.NAME }}@host/database",
+        )
+    found = _USER_INFO.match(TEMPLATE.sub("", step.url))
+    if (found is not None and found[1]) or _WRITTEN_OUT.search(step.url):
+        raise Invalid(
+            "a password in the URL of a source stands in the chain, for everybody who has it",
+            rule="source-password",
+            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
+        )
+    check_template(step.url)
+    check_allowed(step.url, {*settings.allowed, *settings.variables})
+    check_text(query.query, "the query of a source")
+    if step.headers or step.cache or step.event_time:
+        raise Invalid("headers, cache and eventTime have no meaning for kind: Sql", rule=RULE, hint="leave them out")
+    if scheme[1] == "sqlite" and "${{" not in step.url:
+        settings.readable.check_file(_path(step.url, step.url), step.url)
+
+
+def filled_url(written: str, settings: IngestSettings) -> FilledTemplate:
+    """Variables before the last ``@`` are user and password: what has a meaning in a URL is escaped there."""
+    user, at, rest = written.rpartition("@")
+    escaped = {name: urllib.parse.quote(value, safe="") for name, value in settings.variables.items()}
+    text = fill(user, escaped).reveal() + at + fill(rest, settings.variables).reveal()
+    return FilledTemplate(written, text)
+
+
+def _local(url: FilledTemplate, settings: IngestSettings) -> str:
+    """Raises Invalid, NotFound, Environment for a file that may not be read. Blocking."""
+    text = url.reveal()
+    if not text.startswith("sqlite:"):
+        return text
+    real = settings.readable.file(_path(text, str(url)), str(url))
+    return f"sqlite://{urllib.parse.quote(str(real))}"
+
+
+def _path(url: str, shown: str) -> Path:
+    parts = urllib.parse.urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or parts.query:
+        raise Invalid(f"no file of this machine: {shown}", rule="url-file", hint="write sqlite:///path, three slashes")
+    return Path(urllib.parse.unquote(parts.path))
+
+
+def _columns(declared: DataSchema | None) -> bytes:
+    if declared is None or not declared.fields:
+        return b""
+    plain = [pa.field(each.name, each.type) for each in to_arrow(declared)]
+    return bytes(pa.schema(plain).serialize())
+
+
+async def _asked(request: QueryJob, url: FilledTemplate, settings: IngestSettings) -> QueryResult:
+    """Raises Remote when nothing came in time, Environment."""
+    command = [sys.executable, "-m", main.__module__]
+    environment = {"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC"}
+    done = None
+    with trio.move_on_after(settings.patience.total):
+        done = await trio.run_process(
+            command,
+            stdin=msgspec.json.encode(request),
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=environment,
+        )
+    if done is None:
+        raise Remote(
+            f"{url}: no rows came in {settings.patience.total:g} s",
+            rule=RULE,
+            hint="try again later, ask for fewer rows (batchRows), or wait longer: ingest.fetch-seconds",
+        )
+    try:
+        told = await trio.to_thread.run_sync(Path(request.target + ANSWER).read_bytes)
+        return msgspec.json.decode(told, type=QueryResult)
+    except (OSError, msgspec.DecodeError) as error:
+        words = done.stderr.decode("utf-8", "replace").strip()[-_SAID:]
+        raise Environment(
+            f"{url}: the process that asks it ended with {done.returncode}: {words}", rule=RULE
+        ) from error

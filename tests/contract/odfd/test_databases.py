@@ -1,0 +1,292 @@
+"""What a query of a source means, whatever database answers it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+
+from chain import instant
+from chain.codec.manifest import from_builtins, parse_manifests, to_builtins
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.model.events import SetPollingSource, SourceState
+from chain.model.fetch_options import SqlQuery, fetch_options
+from chain.model.source import FetchUrl
+from odfd.datasets.creation import with_columns
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.databases.job import QueryJob, QueryResult
+from odfd.ingest.databases.querying import answer
+from odfd.ingest.fetch import sql
+from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.readable import Readable
+from odfd.ingest.refetch import check_open
+from odfd.ingest.settings import PATIENCE, IngestSettings
+from odfd.ingest.templates import redacted
+from worlds.databases import PASSWORD, Served, postgres_served, sqlite_served
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(fetch:\n.*?)```", PAGE, re.DOTALL)
+NOW = instant.parse("2050-01-01T12:00:00Z")
+TABLES = {
+    "sqlite": "CREATE TABLE orders (id integer primary key, changed text not null, name text)",
+    "postgresql": "CREATE TABLE orders (id bigint primary key, changed timestamp not null, name text)",
+}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Served]:
+    with postgres_served() as served:
+        yield served
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
+    served: Served = sqlite_served(tmp_path) if request.param == "sqlite" else request.getfixturevalue("postgres")
+    served.run("DROP TABLE IF EXISTS orders", TABLES[served.kind])
+    return served
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
+
+    async def asked(job: QueryJob, *_: object) -> QueryResult:
+        return await trio.to_thread.run_sync(answer, job)
+
+    monkeypatch.setattr(sql, "_asked", asked)
+
+
+@pytest.fixture
+def ask(base: Served, tmp_path: Path, here: None) -> Callable[..., tuple[list[dict[str, Any]], SourceState | None]]:
+    """Rows of one fetch, and the source state behind them."""
+
+    def pull(query: SqlQuery, state: SourceState | None = None, **settings: Any) -> Any:
+        return rows_of(one_fetch(base, tmp_path, query, state, **settings), state)
+
+    return pull
+
+
+def one_fetch(base: Served, folder: Path, query: SqlQuery, state: SourceState | None = None, **more: Any) -> Any:
+    columns = more.pop("columns", None)
+    settings = IngestSettings(staging=folder, **({"variables": {"DB": PASSWORD}} | more))
+    job = FetchJob(state=state, now=NOW, folder=folder, settings=settings, options=query, columns=columns)
+    return trio.run(fetch, FetchUrl(url=base.url), job)
+
+
+def rows_of(found: Any, state: SourceState | None) -> tuple[list[dict[str, Any]], SourceState | None]:
+    if isinstance(found, Unchanged):
+        return [], state
+    assert isinstance(found, Fetched)
+    return pq.read_table(found.path).to_pylist(), found.state
+
+
+def orders(*ids: int, at: str = "2024-01-01 00:00:00") -> str:
+    return "INSERT INTO orders VALUES " + ", ".join(f"({each}, '{at}', 'order {each}')" for each in ids)
+
+
+ALL = "SELECT id, changed, name FROM orders"
+
+
+def test_rows_come_once_in_the_order_of_the_cursor(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(3, 1, 2, 5, 4))
+    query, state, seen = SqlQuery(query=f"{ALL};", cursor=("id",), batch_rows=2), None, []
+    for _ in range(4):
+        rows, state = ask(query, state)
+        seen.append([row["id"] for row in rows])
+    assert seen == [[1], [2], [3], [4]], "of a full batch the last row waits for others with its cursor"
+    base.run(orders(6))
+    assert [row["id"] for row in ask(query, state)[0]] == [5]
+
+
+def test_every_stop_goes_on_where_the_state_says(base: Served, ask: Callable[..., Any]) -> None:
+    """A pull that was killed has committed some batches; whatever it fetched beside, the chain says what is next."""
+    base.run(*(orders(each, at=f"2024-01-0{1 + each % 3} 00:00:00") for each in range(1, 16)))
+    query = SqlQuery(query=ALL, cursor=("changed", "id"), batch_rows=7)
+    for stop in (0, 1):
+        state, seen = None, []
+        for number in range(40):
+            rows, state_behind = ask(query, state)
+            if number == stop:
+                continue  # killed before the commit
+            seen += [row["id"] for row in rows]
+            if not rows:
+                break
+            state = state_behind
+        assert sorted(seen) == list(range(1, 16))
+        assert seen == sorted(seen, key=lambda each: (each % 3, each))
+
+
+def test_rows_with_one_cursor_are_never_parted(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(1, 2), orders(3, 4, 5, at="2024-02-01 00:00:00"))
+    query = SqlQuery(query=ALL, cursor=("changed",), batch_rows=4)
+    rows, state = ask(query)
+    assert sorted(row["id"] for row in rows) == [1, 2]
+    assert sorted(row["id"] for row in ask(query, state)[0]) == [3, 4, 5]
+    with pytest.raises(Refused, match="a batch of 2 rows has one cursor"):
+        ask(SqlQuery(query=ALL, cursor=("changed",), batch_rows=2))
+
+
+def test_without_a_cursor_all_rows_come_when_they_changed(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(1, 2))
+    query = SqlQuery(query=f"{ALL} ORDER BY id -- all of them")
+    rows, state = ask(query)
+    assert [row["name"] for row in rows] == ["order 1", "order 2"]
+    assert ask(query, state) == ([], state)
+    base.run("UPDATE orders SET name = 'other' WHERE id = 1")
+    assert [row["name"] for row in ask(query, state)[0]] == ["other", "order 2"]
+
+
+@pytest.mark.parametrize(
+    "query,cursor,said",
+    [
+        (ALL, ("nothing",), "refuses the query|no column 'nothing'"),
+        ("SELECT id FROM nowhere", (), "refuses the query"),
+        ("SELECT id, 1.5 AS part FROM orders", ("part",), "by which nothing is ordered|'part'"),
+        ("SELECT id, NULLIF(id, 2) AS part FROM orders", ("part",), "no value in some rows"),
+        ("INSERT INTO orders SELECT 9, changed, name FROM orders", (), "refuses the query"),
+    ],
+)
+def test_what_is_refused(base: Served, ask: Callable[..., Any], query: str, cursor: tuple[str, ...], said: str) -> None:
+    base.run(orders(1, 2))
+    with pytest.raises(Invalid, match=said):
+        ask(SqlQuery(query=query, cursor=cursor))
+
+
+def test_a_query_writes_nothing(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(1))
+    with pytest.raises(Invalid):
+        ask(SqlQuery(query="WITH x AS (SELECT 1) DELETE FROM orders"))
+    assert [row["id"] for row in ask(SqlQuery(query=ALL))[0]] == [1]
+
+
+def test_another_cursor_needs_a_reset(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(1))
+    _, state = ask(SqlQuery(query=ALL, cursor=("id",)))
+    with pytest.raises(Refused, match="by id, and the source now goes by changed") as fault:
+        ask(SqlQuery(query=ALL, cursor=("changed",)), state)
+    assert "odfctl reset" in fault.value.hint
+
+
+def test_a_batch_is_bounded(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(*range(200)))
+    with pytest.raises(Refused, match="larger than 100 bytes"):
+        ask(SqlQuery(query=ALL), max_source_bytes=100)
+
+
+def test_texts_of_a_cursor_are_values(base: Served, ask: Callable[..., Any]) -> None:
+    base.run("INSERT INTO orders VALUES (1, '2024-01-01', 'a'' OR 1=1 --')")
+    query = SqlQuery(query=ALL, cursor=("name",))
+    _, state = ask(query)
+    assert ask(query, state) == ([], state)
+
+
+def test_exact_numbers_of_postgres(postgres: Served, tmp_path: Path) -> None:
+    query = SqlQuery(query="SELECT 1::bigint AS id, 12345678901234567890.01::numeric AS amount, NULL::date AS day")
+    declared = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(38, 2)), ("day", pa.date32())])
+    job = QueryJob(
+        url=postgres.url.replace("${{ env.DB }}", "p%40ss%2Fword%3A1"), query=query.query, cursor=(), after=None,
+        batch_rows=1, target=str(tmp_path / "rows"), limit=1 << 20, columns=bytes(declared.serialize()),
+    )  # fmt: skip
+    assert answer(job).fault == ""
+    assert pq.read_table(tmp_path / "rows").schema == declared
+    assert str(pq.read_table(tmp_path / "rows")["amount"][0]) == "12345678901234567890.01"
+
+
+def test_it_is_asked_by_a_process_of_its_own(base: Served, tmp_path: Path) -> None:
+    base.run(orders(1))
+    rows, _ = rows_of(one_fetch(base, tmp_path, SqlQuery(query=ALL, cursor=("id",))), None)
+    assert [row["id"] for row in rows] == [1]
+
+
+def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:
+    closed = Served("postgresql://reader:${{ env.DB }}@127.0.0.1:1/shop", tmp_path, "postgresql")
+    with pytest.raises(Remote) as fault, redacted({"DB": PASSWORD}):
+        one_fetch(closed, tmp_path, SqlQuery(query=ALL))
+    told = f"{fault.value.message} {fault.value.hint}"
+    assert "does not answer" in told
+    assert "p@ss" not in told
+    assert "p%40ss" not in told
+
+
+def source(text: str) -> SetPollingSource:
+    """Of an example, as a manifest has it."""
+    lines = "\n".join(f"  {line}" for line in text.splitlines())
+    whole = f"kind: MetadataEvent\nversion: 1\ncontent:\n  kind: SetPollingSource\n{lines}\n  merge: {{kind: Append}}\n"
+    (manifest,) = parse_manifests(whole, "example.yaml")
+    assert isinstance(manifest.content, SetPollingSource)
+    return with_columns(manifest.content)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_of_the_page_are_asked(base: Served, here: None, tmp_path: Path, text: str) -> None:
+    event = source(text)
+    settings = IngestSettings(staging=tmp_path, variables={"DB": PASSWORD})
+    assert check_source(event, settings) is None
+    query = fetch_options(event.read.schema)
+    assert query is not None
+    base.run(orders(1, 2))
+    rows, state = rows_of(one_fetch(base, tmp_path, query, columns=event.read.schema), None)
+    assert [(row["id"], f"{row['changed']:%Y-%m-%d}") for row in rows] == [(1, "2024-01-01"), (2, "2024-01-01")]
+    assert (state or SourceState(source_name="", kind="", value="")).kind == sql.CURSOR
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
+    event = source(text)
+    again = from_builtins(SetPollingSource, to_builtins(event))
+    assert again == event
+    assert not getattr(event.fetch, "url", "http").startswith("http")
+
+
+@pytest.mark.parametrize(
+    "old,new,said",
+    [
+        ("${{ env.DB }}", "secret", "stands in the chain"),
+        ("${{ env.DB }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
+        ("postgresql:", "oracle:", "asks no oracle"),
+        ("kind: Parquet", "kind: NdJson", "rows with their types"),
+        ("db.example/shop", "db.example/shop?password=x", "stands in the chain"),
+    ],
+)
+def test_what_no_pull_could_ask_is_refused_when_applied(old: str, new: str, said: str, tmp_path: Path) -> None:
+    settings = IngestSettings(staging=tmp_path, variables={"DB": PASSWORD})
+    found = check_source(source(EXAMPLES[0].replace(old, new)), settings)
+    assert found is not None
+    assert said in f"{found[1]}"
+
+
+def test_mistakes_of_a_query_stand_at_their_line() -> None:
+    with pytest.raises(Invalid) as fault:
+        source(EXAMPLES[0].replace("batchRows: 50000", "batchRows: 0"))
+    assert fault.value.place == "example.yaml:6"
+    assert "batchRows" in fault.value.message
+
+
+def test_a_file_outside_of_the_folders_is_no_database(tmp_path: Path) -> None:
+    settings = IngestSettings(staging=tmp_path, readable=Readable((tmp_path,)))
+    with pytest.raises(Invalid, match="the node's own directory"):
+        check_fetch(FetchUrl(url=f"sqlite://{tmp_path}/node.sqlite"), settings, SqlQuery(query="select 1"))
+    with pytest.raises(NotFound):
+        one_fetch(Served(f"sqlite://{tmp_path}/gone", tmp_path, "sqlite"), tmp_path, SqlQuery(query="select 1"))
+
+
+def test_no_database_of_a_stranger_is_asked() -> None:
+    with pytest.raises(Refused, match="no web page"):
+        check_open(source(EXAMPLES[0]).fetch)
+
+
+def test_a_database_that_is_silent_is_left(tmp_path: Path) -> None:
+    """It takes connections, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        served = Served(f"postgresql://reader@127.0.0.1:{deaf.getsockname()[1]}/shop", tmp_path, "postgresql")
+        patience = PATIENCE._replace(total=0.05)
+        with pytest.raises(Remote, match=r"no rows came in 0\.05 s"):
+            one_fetch(served, tmp_path, SqlQuery(query=ALL), patience=patience)
