@@ -8,10 +8,29 @@ from typing import Any
 
 import pytest
 
+from engines.sandbox.base import Level
+from engines.sandbox.probe import Choice, choose
+from odfd.state import component_settings
 from worlds import node_world
 from worlds.comparing import compared_apart, compared_here
 
 __all__ = ["compared_apart", "compared_here"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_trial() -> Iterator[None]:
+    """Nodes here share what was found of each level of isolation: a trial takes and frees hundreds of megabytes, and
+    each node would make two. ``tests/contract/engines`` and ``tests/e2e`` have trials of their own."""
+    found: dict[Level, Choice] = {}
+
+    async def once(minimum: Level) -> Choice:
+        if minimum not in found:
+            found[minimum] = await choose(minimum)
+        return found[minimum]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(component_settings, "choose", once)
+        yield
 
 
 @pytest.fixture(scope="session")
