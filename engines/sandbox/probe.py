@@ -170,11 +170,11 @@ async def trial(sandbox: Sandbox, groups: Groups | None = None) -> TrialResult:
             Mount(Path(folder, "out"), PurePosixPath("/odf/out"), writable=True),
         )
         places = dict(zip(("readable", "writable"), (str(sandbox.seen(mount)) for mount in mounts), strict=True))
-        bounds = {"memory": str(TRIAL_MEMORY), "total": str(2 * TRIAL_MEMORY), "processes": str(TRIAL_PROCESSES)}
+        bounds = {"memory": str(TRIAL_MEMORY), "total": str(TRIAL_MEMORY), "processes": str(TRIAL_PROCESSES)}
         argv = (sandbox.python, "-I", "-S", "-c", _SUSPECT, json.dumps({**task, **places, **bounds}))
         job = Job(
             argv=argv, env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, mounts=mounts,
-            memory=TRIAL_MEMORY, total=2 * TRIAL_MEMORY, processes=TRIAL_PROCESSES,
+            memory=TRIAL_MEMORY, total=TRIAL_MEMORY, processes=TRIAL_PROCESSES,
         )  # fmt: skip
         try:
             process = start(sandbox, job, groups)
