@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "75"))
 ONE = os.environ.get("ODFD_SIM_SEED")
 BATCH = 25
 
