@@ -28,6 +28,9 @@ class Holds:
         self._held: Counter[Multihash] = Counter()
         self._lent: set[Multihash] = set()
         self._lent_before: set[Multihash] = set()
+        self._paths: set[Multihash] = set()
+        self._paths_before: set[Multihash] = set()
+        """Of the lent ones, those whose path was handed out."""
         self._max_lent = max_lent
         self._overflow = self._overflow_before = False
 
@@ -45,10 +48,13 @@ class Holds:
         with self._lock:
             self._fresh = {name for name in self._fresh if not reachable(name)}
 
-    def lend(self, name: Multihash) -> None:
+    def lend(self, name: Multihash, *, path: bool = False) -> None:
+        """``path``: its path is handed out, and may be opened at any time."""
         with self._lock:
             if len(self._lent) < self._max_lent:
                 self._lent.add(name)
+                if path:
+                    self._paths.add(name)
             else:
                 self._overflow = True
 
@@ -76,7 +82,18 @@ class Holds:
         """Starts a collection, which counts objects lent before the last one as returned."""
         with self._lock:
             self._lent_before, self._lent = self._lent, set()
+            self._paths_before, self._paths = self._paths, set()
             self._overflow_before, self._overflow = self._overflow, False
+
+    @contextlib.contextmanager
+    def unless_open(self, name: Multihash) -> Iterator[bool]:
+        """Yields whether nobody may be reading a file of the object, and prevents that anybody begins to meanwhile.
+
+        For an object of which another file is whole: who only asked for it loses nothing.
+        """
+        with self._lock:
+            kept = (self._held, self._paths, self._paths_before)
+            yield not (self._overflow or self._overflow_before or any(name in each for each in kept))
 
     @contextlib.contextmanager
     def unless_held(self, names: Iterable[Multihash], foreseen: bool = False) -> Iterator[list[Multihash]]:

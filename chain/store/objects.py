@@ -4,6 +4,9 @@ A small object waits in memory until a commit (or the limit) writes it, so that 
 only what no block names yet. A large one is fsynced and renamed before ``add_file`` returns. ``DiskObjects`` is made
 once per process, under the state lock: it empties the staging folder of whatever a crash left there. It never deletes
 on its own, and never hashes a large file again on reading: that is what verification is for.
+
+Some objects lie in volumes (``chain.store.volumes``). A local file is looked for first, so that objects which are here
+cost what they cost without volumes.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.files import ObjectDamaged, check_file, disk, make_folder
 from chain.store.holds import Holds
+from chain.store.volumes import Opener, VolumeIndex, no_volumes
 
 SMALL: Final = 64 << 10
 """Bytes up to which an object lives in the database: one fsync for all of a commit instead of four for each file."""
@@ -58,6 +62,9 @@ class DiskObjects:
         self._pending_size = 0
         self._names = itertools.count()
         database.migrate(schema.ROOM, schema.STEPS)
+        self.volumes = VolumeIndex(database)
+        self.open_volume: Opener = no_volumes
+        """Set by whoever opens volumes."""
         with disk(directory):
             for folder in (self._staging, self._cache):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +75,9 @@ class DiskObjects:
 
     def has(self, name: Multihash) -> bool:
         self.holds.lend(name)
-        return name in self._pending or self._file(name).is_file() or self._row_size(name) is not None
+        if name in self._pending or self._file(name).is_file() or self._row_size(name) is not None:
+            return True
+        return self.volumes.find(name) is not None
 
     def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
         """Lists missing objects as in the port: the database first, since a look for a missing file costs more."""
@@ -84,17 +93,19 @@ class DiskObjects:
                 for width, joined, numbers in bulk_rows.by_width(written, range(len(written)))
                 for (place,) in connection.execute(_ABSENT, (joined, width, numbers)).fetchall()
             )
-        return [written[place] for place in absent if not os.path.isfile(self._place(written[place]))]  # noqa: PTH113
+        names = [written[place] for place in absent if not os.path.isfile(self._place(written[place]))]  # noqa: PTH113
+        return self.volumes.absent(names)
 
     def size(self, name: Multihash) -> int:
         if (data := self._pending.get(name)) is not None:
             return len(data)
         with contextlib.suppress(FileNotFoundError):
             return self._file(name).stat().st_size
-        size = self._row_size(name)
-        if size is None:
-            raise _unknown(name)
-        return size
+        if (size := self._row_size(name)) is not None:
+            return size
+        if (entry := self.volumes.find(name)) is not None:
+            return entry.size
+        raise _unknown(name)
 
     def add_bytes(self, data: bytes) -> Multihash:
         name = Multihash.sha3_256(data)
@@ -151,18 +162,22 @@ class DiskObjects:
             data = self._read_file(name, offset, length)
             if data is not None:
                 return data
+            if (file := self._in_volume(name)) is not None:
+                return _part(file, offset, length)
             data = self._row(name)
         return data[offset : None if length is None else offset + length]
 
     def content(self, name: Multihash) -> Path | bytes:
         """Returns an object as in the port, without a file for a small one."""
-        self.holds.lend(name)
+        self.holds.lend(name, path=True)
         self._step("object-lent")
         if (data := self._pending.get(name)) is not None or (data := self._stored_row(name)) is not None:
             return data
         file = self._file(name)
         if file.is_file():
             return file
+        if (file_there := self._in_volume(name)) is not None:
+            return file_there
         raise _unknown(name)
 
     def path(self, name: Multihash) -> Path:
@@ -170,12 +185,14 @@ class DiskObjects:
 
         Raises Environment with rule DAMAGED for a small object that is not what its name says.
         """
-        self.holds.lend(name)
+        self.holds.lend(name, path=True)
         self._step("object-lent")
         file = self._file(name)
         if file.is_file():
             return file
         data = self._pending.get(name)
+        if data is None and (file_there := self._in_volume(name)) is not None:
+            return file_there
         if data is None:
             data = self._row(name)
         copy = self._cache / str(name)
@@ -202,6 +219,7 @@ class DiskObjects:
                 self._pending_size -= len(self._pending.pop(name, b""))
         with self._database.write() as connection:
             connection.executemany("DELETE FROM small_objects WHERE name = ?", ((name,) for name in names))
+            self.volumes.leave_in(connection, names)
         self._step("object-row-removed")
         with disk(self._directory):
             for name in names:
@@ -215,9 +233,25 @@ class DiskObjects:
             if len(folder.name) == 2:
                 for file in folder.iterdir():
                     yield Multihash.parse(file.name)
+        for name in self.volumes.names():
+            if not self._file(name).is_file():
+                yield name
         with self._database.read() as connection:
             rows = connection.execute("SELECT name FROM small_objects").fetchall()
         yield from (Multihash.from_bytes(row[0]) for row in rows)
+
+    def local_file(self, name: Multihash) -> Path | None:
+        """Returns the file of a large object in the state directory, for who moves it: it does not count as lent."""
+        file = self._file(name)
+        return file if file.is_file() else None
+
+    def drop_local(self, name: Multihash) -> bool:
+        """Deletes the local file of an object that lies in a volume; whether nobody may be reading it."""
+        with self.holds.unless_open(name) as free, disk(self._directory):
+            if free:
+                self._file(name).unlink(missing_ok=True)
+                self._step("object-moved")
+        return free
 
     def flush(self) -> None:
         """Makes waiting objects durable now, for a caller that names them elsewhere than in a chain."""
@@ -265,11 +299,13 @@ class DiskObjects:
 
     def _read_file(self, name: Multihash, offset: int, length: int | None) -> bytes | None:
         try:
-            with disk(self._directory), self._file(name).open("rb") as file:
-                file.seek(offset)
-                return file.read(-1 if length is None else length)
+            return _part(self._file(name), offset, length)
         except NotFound:
             return None
+
+    def _in_volume(self, name: Multihash) -> Path | None:
+        entry = self.volumes.find(name)
+        return None if entry is None else self.open_volume(entry, name)
 
     def _row_size(self, name: Multihash) -> int | None:
         with self._database.read() as connection:
@@ -305,6 +341,12 @@ def staged_in(objects: ObjectStore) -> Iterator[Path]:
         yield staged
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _part(path: Path, offset: int, length: int | None) -> bytes:
+    with disk(path), path.open("rb") as file:
+        file.seek(offset)
+        return file.read(-1 if length is None else length)
 
 
 def _sync_folder(folder: Path) -> None:

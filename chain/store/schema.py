@@ -46,6 +46,21 @@ STEPS: Final = (
     -- What was promised of a chain: no block of an earlier time (milliseconds) will follow. NULL: nothing was.
     ALTER TABLE datasets ADD COLUMN upper INTEGER;
     """,
+    """
+    -- Objects that lie outside of the state directory, and copies there that are to be deleted (chain.store.volumes).
+    CREATE TABLE volume_objects (
+        name BLOB PRIMARY KEY,
+        volume TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        dataset BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX volume_objects_by_volume ON volume_objects (volume, dataset);
+    CREATE TABLE volume_remains (
+        volume TEXT NOT NULL,
+        name BLOB NOT NULL,
+        PRIMARY KEY (volume, name)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 """An event's number in the union of the wire format, which also numbers events that we do not know yet."""

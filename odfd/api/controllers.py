@@ -13,6 +13,7 @@ import trio
 
 from chain.errors import Environment, Fault, NotFound, Remote
 from chain.ids import DatasetId
+from chain.store.volumes import VolumeUsage
 from chain.wording import plural
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
@@ -32,12 +33,13 @@ from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
+from odfd.workers.volumes import VolumeWorker
 from odfd.workers.webhook_deliveries import FAILING
 from odfd.workers.webhooks import WebhookWorker
 
 FOLLOWERS: Final = ("Projection",)
 """Types that are looked at again when a dataset that they refer to changes."""
-SILENT: Final = ("Network", "Projection", "SecretSet", "Validator")
+SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Validator")
 """Types of which no event tells that they are as declared no longer."""
 
 
@@ -45,16 +47,17 @@ def controllers_of(
     home: StateDirectory,
     services: tuple[DatasetViews, DeclarationService, FlowService],
     mirrors: MirrorScheduler,
-    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables],
+    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker],
 ) -> Mapping[str, Controller]:
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
-    (views, declarations, flows), (networks, trust, webhooks, projections) = services, others
+    (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
     found: dict[str, Controller] = {
-        "Dataset": DatasetController(home, views),
+        "Dataset": DatasetController(home, views, volumes),
         "Flow": FlowController(flows),
         "Mirror": MirrorController(mirrors),
         "Network": NetworkController(networks),
         "Peer": AsDeclared(),
+        "PersistentVolume": VolumeController(home, volumes),
         "Projection": ProjectionController(projections),
         "Repository": AsDeclared(),
         "Validator": ValidatorController(trust),
@@ -97,11 +100,14 @@ class DatasetController(AsDeclared):
 
     conditions: Collection[str] = ("DatasetState",)
 
-    def __init__(self, home: StateDirectory, views: DatasetViews) -> None:
+    def __init__(self, home: StateDirectory, views: DatasetViews, volumes: VolumeWorker) -> None:
         self._home = home
         self._views = views
+        self._volumes = volumes
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
+        if resource.did is not None and resource.status.observed_generation != resource.generation:
+            self._volumes.touch(DatasetId.parse(resource.did))
         return await trio.to_thread.run_sync(self._look, resource)
 
     def _look(self, resource: DeclaredResource) -> ObservedState:
@@ -267,6 +273,31 @@ def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionVa
     value = {"rows": record.rows, "bytes": record.size, "lag": state.lag, "inputs": inputs}
     behind = f", {plural(state.lag, 'block')} behind" if state.lag else ""
     return ConditionValue(value=value, message=f"{plural(record.rows, 'row')}{behind}")
+
+
+class VolumeController(AsDeclared):
+    """Reports what lies in a volume, and why it cannot be used."""
+
+    conditions: Collection[str] = ("Usage",)
+
+    def __init__(self, home: StateDirectory, volumes: VolumeWorker) -> None:
+        self._index, self._volumes = home.objects.volumes, volumes
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        state = self._volumes.state(resource)
+        usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
+        if state is None:  # the worker says when it has looked
+            return ObservedState(told={"Usage": _usage_condition(usage, 0)})
+        return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        await trio.to_thread.run_sync(self._volumes.volumes.release, resource)
+
+
+def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:
+    value = {"slices": usage.objects, "bytes": usage.bytes, "waiting": waiting, "remains": usage.remains}
+    still = f", {waiting:,} also here still, since somebody may be reading them" if waiting else ""
+    return ConditionValue(value=value, message=f"{plural(usage.objects, 'slice')}{still}")
 
 
 class SetController(AsDeclared):

@@ -231,6 +231,29 @@ def _projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def told(row: wire.ResourceView) -> Mapping[str, Any]:
+        conditions = row.status.get("conditions", {})
+        return next((each["value"] for key, each in conditions.items() if key.endswith("/Usage")), {})
+
+    def where(row: wire.ResourceView) -> str:
+        spec = row.spec
+        if spec["kind"] == "HostPath":
+            return str(spec["path"])
+        return "/".join(filter(None, (spec.get("endpoint", "s3:/"), spec["bucket"], spec.get("prefix"))))
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("PLACE", where, most=WHOLE),
+        TableColumn("SLICES", lambda row: formatting.count(told(row).get("slices", 0)), right=True),
+        TableColumn("USED", lambda row: formatting.size(told(row).get("bytes", 0)), right=True),
+        TableColumn("CAPACITY", lambda row: (row.spec.get("capacity") or {}).get("storage", formatting.NOTHING)),
+        TableColumn("PHASE", phase_text),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
+    )
+
+
 def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -339,6 +362,14 @@ SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elemen
 PROJECTION: Final = Kind(
     "projection", ("projections", "proj"), "/resources/projection", _name, _projections, wire.ResourceView
 )
+VOLUME: Final = Kind(
+    "persistentvolume",
+    ("persistentvolumes", "pv", "volume", "volumes"),
+    "/resources/persistentvolume",
+    _name,
+    _volumes,
+    wire.ResourceView,
+)
 REPOSITORY: Final = Kind(
     "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
 )
@@ -349,11 +380,11 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
-    REPOSITORY, PROJECTION, WEBHOOK, RESOURCE,
+    REPOSITORY, PROJECTION, WEBHOOK, VOLUME, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    PROJECTION, WEBHOOK,
+    PROJECTION, WEBHOOK, VOLUME,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 

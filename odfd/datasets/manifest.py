@@ -11,8 +11,10 @@ from chain.codec.manifest import Manifest, carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
 
 _SPEC: Final = "spec."
+VOLUME: Final = "PersistentVolume"
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +24,9 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Annotated[
         tuple[MetadataEvent, ...], described("Events that the chain shall hold; those of data are not among them.")
     ]
+    volume: (
+        Annotated[str, described("The PersistentVolume for its slices; this node's disk."), refers_to(VOLUME)] | None
+    ) = None
 
 
 def prepare(spec: Node, mistakes: list[Mistake]) -> Node:

@@ -86,12 +86,24 @@ class Readings:
         yield "odfd_database_transactions_total", parts.home.database.writes, _NONE
         yield "odfd_staged_bytes", parts.remotes.staging.total(), _NONE
         yield "odfd_signing_journals_lost", len(parts.journal_recovery.lost), _NONE
+        yield from self._of_volumes()
         yield from self._of_servers()
         yield from self._of_queues()
         yield from self._of_caches()
         yield from self._of_engine()
         yield from self._of_peers()
         yield from _of_survey(self.surveyor.newest)
+
+    def _of_volumes(self) -> Iterator[Reading]:
+        worker = self._parts.volumes
+        failed = sum(each.fault is not None for each in worker.states.values())
+        yield "odfd_volumes", len(worker.states) - failed, {"state": "ready"}
+        yield "odfd_volumes", failed, {"state": "failed"}
+        yield "odfd_volume_slices_total", worker.moved, {"way": "out"}
+        yield "odfd_volume_slices_total", worker.returned, {"way": "back"}
+        yield "odfd_volume_waiting", sum(each.waiting for each in worker.states.values()), _NONE
+        yield "odfd_volume_fetched_bytes_total", worker.volumes.fetched, _NONE
+        yield "odfd_volume_cache_bytes", worker.volumes.cached_bytes(), _NONE
 
     def _of_servers(self) -> Iterator[Reading]:
         answers, connections, turned_away = Counter[tuple[str, str]](), Counter[str](), Counter[str]()

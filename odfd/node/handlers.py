@@ -48,14 +48,13 @@ from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
+from odfd.volumes.mover import volume_in_use
 from odfd.workers.reconciler import Controller
 
 
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
-    clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
-    trust = TrustProbes(home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
-    doctor = Doctor(home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
+    doctor = _doctor(parts)
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
@@ -71,7 +70,7 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
-    others = (networks, judging, parts.webhooks, parts.projections)
+    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = _running(parts, flows)
@@ -114,6 +113,15 @@ def services_of(parts: NodeParts) -> Services:
     )
 
 
+def _doctor(parts: NodeParts) -> Doctor:
+    clock = ClockProbe(parts.home, parts.context.clock.now, parts.jumps.ahead)
+    trust = TrustProbes(parts.home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
+    volumes = parts.volumes.probe
+    return Doctor(
+        parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, "volumes": volumes, **trust.all()}
+    )
+
+
 def _running(parts: NodeParts, flows: FlowService) -> RunningParts:
     return RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
@@ -127,6 +135,8 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     reconciler.followers = FOLLOWERS
     declarations.applied = reconciler.loop.poke
     parts.flows.ran = partial(reconciler.touch, "Flow")
+    parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
+    declarations.fixed = {"PersistentVolume": partial(volume_in_use, parts.home)}
 
     def written() -> None:
         parts.views.refresher.loop.poke()

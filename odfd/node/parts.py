@@ -98,6 +98,7 @@ from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
 from odfd.workers.reconciler import Reconciler
 from odfd.workers.repair import Repair
+from odfd.workers.volumes import VolumeWorker
 from odfd.workers.webhooks import WebhookWorker
 from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import Ipfs
@@ -232,6 +233,7 @@ class NodeParts:
         )
         self.flows = FlowWorker(home, context, self._follow)
         self.webhooks = WebhookWorker(home, context, webhook_networks(settings), partial(secrets.token_hex, 16))
+        self.volumes = VolumeWorker(home, context)
         self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
 
     def _follow(self) -> FollowSettings:
@@ -410,7 +412,7 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put_signed(dataset, signed)
-        for part in (self.publications, self.submissions, self.flows, self.webhooks, self.cards):
+        for part in (self.publications, self.submissions, self.flows, self.webhooks, self.volumes, self.cards):
             self.in_loop(part.loop.touch, dataset)
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
@@ -441,7 +443,7 @@ class NodeParts:
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
         self.in_loop(self.cards.visibility_changed, dataset)
-        for part in (self.publications, self.submissions, self.flows, self.webhooks):
+        for part in (self.publications, self.submissions, self.flows, self.webhooks, self.volumes):
             self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
@@ -450,7 +452,7 @@ class NodeParts:
 
     def moved(self, dataset: DatasetId) -> None:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
-        for part in (*followers, self.publications, self.flows, self.webhooks):
+        for part in (*followers, self.publications, self.flows, self.webhooks, self.volumes):
             part.loop.touch(dataset)
 
     def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:

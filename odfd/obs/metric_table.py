@@ -87,6 +87,12 @@ METRICS: Final = (
     Metric("odfd_database_size_bytes", _G, "Size of the database file."),
     Metric("odfd_database_log_bytes", _G, "Size of the database's write-ahead log."),
     Metric("odfd_database_transactions_total", _C, "Transactions that changed the database."),
+    Metric("odfd_volumes", _G, "Volumes for slices, by whether they can be used.", {"state": ("ready", "failed")}),
+    Metric("odfd_volume_slices_total", _C, "Slices that were moved to volumes and came back from them.",
+           {"way": ("out", "back")}),
+    Metric("odfd_volume_waiting", _G, "Slices in volumes that are also here still, since they may be being read."),
+    Metric("odfd_volume_fetched_bytes_total", _C, "Bytes that were fetched from volumes that are buckets."),
+    Metric("odfd_volume_cache_bytes", _G, "Bytes of buckets that are kept here."),
     Metric("odfd_staged_bytes", _G, "Bytes on their way from web servers and IPFS that are not whole yet."),
     # Work
     Metric("odfd_tasks", _G, "Long operations, by state.", {"state": ("waiting", "running")}),

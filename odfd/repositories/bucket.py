@@ -82,6 +82,13 @@ class Bucket:
         with self._asked():
             obstore.put(self._store, path, content)
 
+    def delete(self, path: str) -> None:
+        """Deletes a file. Raises also Missing, of some stores."""
+        import obstore
+
+        with self._asked():
+            obstore.delete(self._store, path)
+
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
         """Writes only over a file with this tag, or where there is none; whether it did."""
         import obstore

@@ -53,6 +53,8 @@ FOLDS: Final = "folds"
 """What held of datasets at earlier cuts, for queries: that too."""
 PROJECTIONS: Final = "projections"
 """Tables of projections: these too."""
+VOLUMES: Final = "volumes"
+"""Copies of what was read from volumes that are no folders: these too."""
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
@@ -107,6 +109,8 @@ _UNWATCHED: Final = (
     "resource_events",
     "small_objects",
     "versions",
+    "volume_objects",
+    "volume_remains",
     *declared.TABLES,
     *saved_views.TABLES,
     *webhooks.TABLES,

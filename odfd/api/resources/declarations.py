@@ -56,6 +56,8 @@ class DeclarationService:
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only where named: elements of sets."""
         self._applies = 0
+        self.fixed: Mapping[str, Callable[[DeclaredResource, DeclaredResource | None], None]] = {}
+        """By type: raises Refused for a change or deletion that may not be now; set by whoever knows."""
         self.applied: Callable[[], None] = _nothing
         """From the event loop: an apply has ended, whose events may have arrived before it was recorded."""
 
@@ -89,6 +91,9 @@ class DeclarationService:
             rules = Rules(kept, self._references, self._parts)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
+        for each in planned:
+            if each.before is not None and each.after.type in self.fixed:
+                self.fixed[each.after.type](each.before, each.after)
         by_name = {(each.type.name, each.headers.name.casefold()): each.place for each in drafts}
         for each in planned:
             faults += self._label_faults(each.after, by_name[each.after.type, each.after.name.casefold()])
@@ -328,6 +333,8 @@ class DeclarationService:
             found = self._found(store, kind, name)
             if found.owners:
                 raise owned_fault(found)
+            if kind.name in self.fixed:
+                self.fixed[kind.name](found, None)
             store.delete(found, self._clock.now())
             if kind.name == SECRET_SET:
                 store.blank(found.id)

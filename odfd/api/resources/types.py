@@ -20,6 +20,7 @@ from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ODF, OURS, VERSION, ResourceType, TypeRegistry
+from odfd.volumes import manifest as volumes
 from odfd.webhooks import target as webhooks
 
 _ODF: Final = ResourceType
@@ -128,6 +129,23 @@ spec:
     query: SELECT max(celsius) AS celsius FROM sensors
 """,
     ),
+    _ODF(
+        name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv", "volume", "volumes"),
+        about="A place where slices of datasets are kept instead of the state directory: a folder on another disk, or "
+        "a bucket.",
+        spec=volumes.PersistentVolumeSpec, annotations={volumes.POLICY: volumes.VolumePolicy},
+        example="""\
+$schema: PersistentVolume
+headers:
+  name: cold
+  annotations:
+    volumePolicy: {datasets: ["archive.%"]}
+spec:
+  kind: HostPath
+  path: /mnt/cold/odf
+  capacity: {storage: 500Gi}
+""",
+    ),
     _OWN(
         name="Mirror", context="net", plural="mirrors",
         about="A dataset of others that is held here, verified as it comes.",
@@ -218,10 +236,6 @@ spec:
     _ODF(
         name="Relations", context="auth", plural="relations", about="Who may do what with which resources.",
         instead="odfctl publish and unpublish say what others may see",
-    ),
-    _ODF(
-        name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv",),
-        about="A place where data of datasets is kept.", instead="data is kept in the state directory of the node",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),

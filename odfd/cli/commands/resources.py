@@ -20,7 +20,7 @@ V = TypeVar("V", bound=wire.Value)
 
 _KINDS = (
     "dataset, engine, flow, mirror, network, peer, projection, repository, validator, secretset, secret, variableset, "
-    "variable or task"
+    "variable, volume or task"
 )
 
 

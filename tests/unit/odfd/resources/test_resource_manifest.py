@@ -248,8 +248,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "source-polling-url.source": ("type-without-effect",),
     "source-push-http.flow": ("unknown-kind", "unknown-field", "unknown-field"),
     "source-push-http.source": ("type-without-effect",),
-    "storage-volume.dataset": ("unknown-field",),
-    "storage-volume.volume": ("type-without-effect",),
 }
 """Examples that are refused, with the rules; the others are read. What begins to act leaves this list."""
 

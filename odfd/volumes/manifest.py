@@ -1,0 +1,132 @@
+"""Defines a PersistentVolume: a folder or a bucket, its size, and the datasets whose slices lie there. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.model.wire import Scalar
+from odfd.datasets.manifest import VOLUME
+from odfd.mirrors.retention import parse_size
+from odfd.repositories.manifest import REGION, Place, place_of
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
+from odfd.resources.types import ODF, VERSION
+
+TYPE: Final = VOLUME
+POLICY: Final = "volumePolicy"
+_URI: Final = f"{ODF}/storage/{VERSION}/VolumePolicy"
+CACHE: Final = 10 << 30
+"""Bytes of a bucket that are kept beside the state directory, where the policy names no other size."""
+_OF_FOLDERS: Final = ("path",)
+_OF_BUCKETS: Final = ("bucket", "endpoint", "region", "prefix", "credentials")
+FIXED: Final = ("kind", "path", "bucket", "endpoint", "prefix")
+"""What says where a volume is; it does not change while data lies there."""
+
+
+class VolumeKind(Enum):
+    """What a volume is."""
+
+    S3 = "S3"
+    HOST_PATH = "HostPath"
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may lie in a volume."""
+
+    storage: Annotated[str, described("Like 500Gi or 2TB.")]
+
+
+class VolumeCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The keys of a bucket."""
+
+    access_key: Annotated[str, described("SecretSet:NAME#KEY."), refers_to("SecretSet")]
+    secret_key: Annotated[str, described("SecretSet:NAME#KEY."), refers_to("SecretSet")]
+
+
+class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a volume is, and how large."""
+
+    kind: Annotated[VolumeKind, Scalar("int32"), described("A bucket, or a folder of this machine.")]
+    path: Annotated[str, described("Of a HostPath: the whole path of a folder on another disk.")] | None = None
+    bucket: Annotated[str, described("Of S3.")] | None = None
+    endpoint: Annotated[str, described("Of S3: https://HOST; Amazon's.")] | None = None
+    region: Annotated[str, described(f"Of S3; {REGION}.")] | None = None
+    prefix: Annotated[str, described("Of S3: a folder in the bucket.")] | None = None
+    capacity: Annotated[Capacity, described("How much may lie there; no limit.")] | None = None
+    credentials: Annotated[VolumeCredentials, described("Of S3; requests are not signed without them.")] | None = None
+
+
+class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose slices lie in a volume."""
+
+    datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. None.")] = ()
+    cache: Annotated[str, described("Of S3: how much of it is kept here for queries and peers; 10Gi.")] | None = None
+
+    def names(self, dataset: str) -> bool:
+        """Whether the slices of a dataset lie in the volume."""
+        return any(_pattern(each).fullmatch(dataset) for each in self.datasets)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Raises Invalid."""
+        return CACHE if self.cache is None else size_of(self.cache)
+
+
+def policy_of(annotations: Mapping[str, Any]) -> VolumePolicy:
+    """Parses a policy, also from annotations set by hand. Raises Invalid."""
+    try:
+        policy = msgspec.convert(annotations.get(POLICY) or annotations.get(_URI) or {}, VolumePolicy)
+    except msgspec.ValidationError as error:
+        hint = "{datasets: [NAME], cache: 10Gi}"
+        raise Invalid(f"{POLICY}: {error}", rule="volume-policy", hint=hint) from error
+    _ = policy.cache_bytes
+    return policy
+
+
+def size_of(text: str) -> int:
+    """Bytes of ``10Gi``, ``10GiB`` or ``2TB``. Raises Invalid."""
+    return parse_size(text if text.endswith("B") else f"{text}B")
+
+
+def bucket_of(spec: PersistentVolumeSpec) -> Place:
+    """Returns the place of a bucket. Raises Invalid."""
+    bucket, prefix = spec.bucket or "", (spec.prefix or "").strip("/")
+    rest = f"{bucket}/{prefix}".rstrip("/")
+    return place_of(f"s3://{rest}" if spec.endpoint is None else f"s3+{spec.endpoint.rstrip('/')}/{rest}", spec.region)
+
+
+def check_volume(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    spec: PersistentVolumeSpec = draft.spec
+    others = _OF_BUCKETS if spec.kind is VolumeKind.HOST_PATH else _OF_FOLDERS
+    for key in others:
+        if getattr(spec, key) is not None:
+            draft.note(f"spec.{key}", f"a {spec.kind.value} has no {key}", "volume-place", "leave it out")
+    if spec.kind is VolumeKind.HOST_PATH:
+        path = PurePosixPath(spec.path or "")
+        if not path.is_absolute() or ".." in path.parts or "\0" in str(path):
+            draft.note("spec.path", "a folder is named by its whole path", "volume-place", "path: /mnt/cold/odf")
+    elif not spec.bucket:
+        draft.note("spec", "a bucket is missing", "volume-place", "bucket: NAME")
+    else:
+        draft.attempt("spec.bucket", lambda _: bucket_of(spec), spec.bucket)
+    for key in ("access_key", "secret_key") if spec.credentials is not None else ():
+        text = getattr(spec.credentials, key)
+        if not text.partition("#")[2]:
+            hint = "SecretSet:NAME#KEY"
+            draft.note("spec.credentials", f"{text[:80]!r} names no value of a SecretSet", "volume-credentials", hint)
+    if spec.capacity is not None:
+        draft.attempt("spec.capacity.storage", size_of, spec.capacity.storage)
+    if POLICY in draft.typed:
+        draft.attempt(f"headers.annotations.{POLICY}.cache", size_of, draft.typed[POLICY].cache)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("%"))), re.IGNORECASE)

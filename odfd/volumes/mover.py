@@ -1,0 +1,236 @@
+"""Moves slices between the state directory and volumes, as policies of volumes say, while they are read.
+
+Each slice goes by itself: copied, read back and compared with its name, switched in one transaction, and its local file
+deleted when nobody may be reading it (``chain.store.volumes`` says what a crash leaves). What becomes of new blocks
+alone is looked at: the blocks of a dataset that were looked at are remembered while the process lives. Blocking; for
+one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment, Fault, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import Multihash
+from chain.store.base import Step, no_step
+from chain.store.objects import staged_in
+from chain.store.volumes import VolumeEntry
+from chain.walk import newest_first
+from chain.wording import plural
+from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.manifest import VOLUME
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import reference_key
+from odfd.resources.store import Resources
+from odfd.state.directory import StateDirectory
+from odfd.volumes.manifest import FIXED, policy_of, size_of
+from odfd.volumes.places import damaged
+from odfd.volumes.volumes import OpenVolume, Volumes
+
+FULL: Final = "volume-full"
+_DATA: Final = ("AddData", "ExecuteTransform")
+
+
+class VolumeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a volume after a round."""
+
+    generation: int
+    fault: Fault | None = None
+    waiting: int = 0
+    """Slices that are also here still, because somebody may be reading them."""
+    moved: int = 0
+    returned: int = 0
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    history: tuple[int, int]
+    size: int
+
+
+class VolumeMover:
+    """Moves the slices of one node."""
+
+    def __init__(self, home: StateDirectory, volumes: Volumes, step: Step = no_step) -> None:
+        self._home, self._volumes, self._step = home, volumes, step
+        self._objects, self._index = home.objects, home.objects.volumes
+        self._seen: dict[tuple[str, DatasetId], _Seen] = {}
+        """By volume and dataset: the blocks whose slices were moved there, or wait."""
+        self._waiting: dict[str, dict[Multihash, bytes]] = {}
+        """By volume: slices that are to be looked at again, with their dataset."""
+
+    def round(self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None) -> VolumeState:
+        """Does what is to be done for one of ``volumes``. ``touched``: the datasets to look at; ``None``: all."""
+        moved, returned, fault, resource = 0, 0, None, volumes[at]
+        try:
+            volume = self._volumes.open(resource)
+            volume.place.claim(resource.id, is_new=not self._index.usage(resource.id).objects)
+            self._clear(volume)
+            wanted, others = self._sorted(at, volumes, touched)
+            returned = self._return(volume, others)
+            for name, dataset in self._local(resource, wanted):
+                if self._to_volume(volume, name, dataset):
+                    moved += 1
+            self._clear(volume)
+        except Fault as found:
+            fault = found
+        waiting = len(self._waiting.get(resource.id, {}))
+        return VolumeState(generation=resource.generation, fault=fault, waiting=waiting, moved=moved, returned=returned)
+
+    def _sorted(
+        self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None
+    ) -> tuple[dict[bytes, DatasetEntry], set[bytes]]:
+        """The datasets whose slices shall lie there, by the bytes of their dids; and those whose shall not.
+
+        A dataset that names a volume lies in it; otherwise the first volume that names the dataset counts.
+        """
+        policies = [policy_of(each.annotations) for each in volumes[: at + 1]]
+        wanted: dict[bytes, DatasetEntry] = {}
+        others: set[bytes] = set()
+        with self._home.database.read() as connection:
+            store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
+            found = map(catalog.look, map(str, touched)) if touched is not None else catalog.entries()
+            for entry in found:
+                if entry is None:
+                    continue
+                named = _volume_of(store.with_did(str(entry.id)))
+                first = next((place for place, each in enumerate(policies) if each.names(entry.name)), None)
+                if named == volumes[at].id if named is not None else first == at:
+                    wanted[bytes(entry.id)] = entry
+                else:
+                    others.add(bytes(entry.id))
+        return wanted, others
+
+    def _local(
+        self, resource: DeclaredResource, wanted: dict[bytes, DatasetEntry]
+    ) -> Iterator[tuple[Multihash, bytes]]:
+        """Slices that may have a local file. Blocks count as seen when all of them were taken."""
+        waiting = self._waiting.setdefault(resource.id, {})
+        for name, key in list(waiting.items()):
+            yield name, key
+        for key, entry in wanted.items():
+            chain = self._home.chains.chain(entry.id)
+            snapshot = chain.snapshot()
+            if snapshot is None:
+                continue
+            seen = self._seen.get((resource.id, entry.id))
+            start = seen.size if seen is not None and seen.history == snapshot.history else 0
+            for block in newest_first(chain, _DATA, snapshot.head.size) if start < snapshot.head.size else ():
+                if block.sequence_number < start:
+                    break
+                if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
+                    name = block.event.new_data.physical_hash
+                    if self._objects.local_file(name) is not None:
+                        waiting[name] = key
+                        yield name, key
+            self._seen[resource.id, entry.id] = _Seen(snapshot.history, snapshot.head.size)
+
+    def _to_volume(self, volume: OpenVolume, name: Multihash, dataset: bytes) -> bool:
+        """Whether it lies there alone now. A local file beside a whole copy needs no new one."""
+        local = self._objects.local_file(name)
+        if local is not None:
+            entry = self._index.find(name)
+            if entry is None or entry.volume != volume.resource.id or not volume.place.is_whole(name):
+                size = local.stat().st_size
+                self._check_room(volume, size)
+                if entry is not None and entry.volume != volume.resource.id:
+                    self._index.leave(name)
+                self._index.begin(name, volume.resource.id)
+                self._step("volume-begun")
+                try:
+                    volume.place.put(name, local)
+                except NotFound:
+                    if self._objects.local_file(name) is None:  # collected meanwhile
+                        self._waiting[volume.resource.id].pop(name, None)
+                        return False
+                    raise
+                self._volumes.cache(volume.resource).drop(name)
+                self._step("volume-copied")
+                self._index.switch(name, VolumeEntry(volume.resource.id, size), dataset)
+                self._step("volume-switched")
+            if not self._objects.drop_local(name):
+                return False
+            self._step("volume-alone")
+        self._waiting[volume.resource.id].pop(name, None)
+        return local is not None
+
+    def _check_room(self, volume: OpenVolume, size: int) -> None:
+        capacity = volume.spec.capacity
+        if capacity is None:
+            return
+        most, used = size_of(capacity.storage), self._index.usage(volume.resource.id).bytes
+        if used + size > most:
+            raise Environment(
+                f"volume {volume.resource.name} is full: {used:,} of {most:,} bytes are used, and a slice has {size:,}",
+                rule=FULL,
+                hint="raise spec.capacity.storage, or name fewer datasets in volumePolicy; new slices stay here",
+            )
+
+    def _return(self, volume: OpenVolume, others: Collection[bytes]) -> int:
+        """Brings home what shall not lie there any more; what belongs to no dataset is left to the collection."""
+        returned = 0
+        for key in self._index.datasets(volume.resource.id):
+            if key in others:
+                self._forget(volume.resource.id, key)
+                for name in self._index.of(volume.resource.id, key):
+                    self._home_again(volume, name)
+                    returned += 1
+        return returned
+
+    def _home_again(self, volume: OpenVolume, name: Multihash) -> None:
+        if self._objects.local_file(name) is None:
+            with staged_in(self._objects) as staged:
+                volume.place.fetch(name, staged)
+                if self._objects.add_file(staged) != name:
+                    raise damaged(volume.resource.name, name)
+            self._objects.holds.named((name,))
+            self._step("volume-returned")
+        self._index.leave(name)
+        self._step("volume-left")
+
+    def _forget(self, volume: str, key: bytes) -> None:
+        """What was seen of a dataset that goes home: it may come back."""
+        waiting = self._waiting.get(volume, {})
+        for name in [name for name, dataset in waiting.items() if dataset == key]:
+            del waiting[name]
+        for seen in [each for each in self._seen if each[0] == volume and bytes(each[1]) == key]:
+            del self._seen[seen]
+
+    def _clear(self, volume: OpenVolume) -> None:
+        """Deletes copies that nothing needs, save files that somebody may be reading."""
+        for name in self._index.remains(volume.resource.id):
+            with self._objects.holds.unless_open(name) as free:
+                is_free = free  # whoever asks from now on is given the local file
+            if not is_free:
+                continue
+            volume.place.delete(name)
+            self._volumes.cache(volume.resource).drop(name)
+            self._index.forget(volume.resource.id, name)
+            self._step("volume-cleared")
+
+
+def _volume_of(dataset: DeclaredResource | None) -> str | None:
+    """The id of the volume that a dataset names; of one that is not here, none has it."""
+    if dataset is None or not dataset.spec or not dataset.spec.get("volume"):
+        return None
+    handle = dataset.references.get(reference_key(dataset.spec["volume"], VOLUME))
+    return "" if handle is None else handle.id
+
+
+def volume_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
+    """Raises Refused where a volume in which data lies would be deleted (``after``: ``None``) or be elsewhere."""
+    usage = home.objects.volumes.usage(before.id)
+    changed = [key for key in FIXED if after is not None and after.spec.get(key) != before.spec.get(key)]
+    if (after is not None and not changed) or not (usage.objects or usage.remains):
+        return
+    name, what = before.name, "is not deleted" if after is None else f"keeps its {', '.join(changed)}"
+    slices, remains = plural(usage.objects, "slice"), plural(usage.remains, "copy", "copies")
+    raise Refused(
+        f"volume {name} {what}: {slices} of datasets and {remains} to be deleted lie there",
+        rule="volume-in-use",
+        hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first",
+    )

@@ -1,0 +1,222 @@
+"""Reads and writes objects in a volume: a folder of this machine, or a bucket.
+
+A folder has a mark with the id of its volume. Without it nothing is read or written there: an empty folder is what is
+left of a disk that is not mounted, and would fill the disk below it. A bucket has the same mark, so that two nodes
+never share a prefix, where one would delete what the other needs. Blocking; safe to use from many threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from chain.errors import Environment, Fault, NotFound, Refused, Remote
+from chain.multihash import Multihash
+from chain.store.files import ObjectDamaged, check_file, disk
+from chain.store.volumes import AWAY
+from odfd.repositories.bucket import CHUNK, Bucket
+from odfd.trust.keys.journal import sync_folder
+from p2p.files import Missing
+
+MARK: Final = ".odfd-volume"
+
+
+class VolumePlace(Protocol):
+    """A volume that is open. All methods raise Environment with the volume's name where it is away."""
+
+    def claim(self, volume: str, *, is_new: bool) -> None:
+        """Checks the mark, or writes it where ``is_new`` and there is none."""
+
+    def release(self) -> None:
+        """Deletes the mark: the place may be another volume's."""
+
+    def put(self, name: Multihash, source: Path) -> None:
+        """Writes a copy and reads it back. Raises ObjectDamaged where it is not what was written."""
+
+    def is_whole(self, name: Multihash) -> bool:
+        """Whether the copy is there and matches its name."""
+
+    def file(self, name: Multihash) -> Path | None:
+        """Returns the copy's own file, unchecked; ``None`` where copies have no files. Raises NotFound."""
+
+    def fetch(self, name: Multihash, target: Path) -> None:
+        """Writes the copy to a file that it makes. Raises NotFound, ObjectDamaged."""
+
+    def delete(self, name: Multihash) -> None:
+        """Deletes the copy; no effect where there is none."""
+
+
+class FolderPlace:
+    """A folder of this machine."""
+
+    def __init__(self, volume: str, root: Path) -> None:
+        """``volume``: its name, for messages."""
+        self._volume, self._root = volume, root
+        self._is_claimed = False
+
+    def claim(self, volume: str, *, is_new: bool) -> None:
+        with self._used():
+            mark = self._root / MARK
+            if not mark.is_file():
+                if not is_new or self._is_claimed:
+                    raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
+                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if any(self._root.iterdir()):
+                    raise _taken(self._volume, f"{self._root} is not empty")
+                mark.write_text(volume)
+            _check_mark(self._volume, mark.read_text(), volume)
+        self._is_claimed = True
+
+    def release(self) -> None:
+        with self._used():
+            (self._root / MARK).unlink(missing_ok=True)
+
+    def put(self, name: Multihash, source: Path) -> None:
+        target = self._place(name)
+        part = target.with_name(f"{target.name}.part")
+        with self._used():
+            self._check()
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            with source.open("rb") as read, part.open("wb") as written:
+                shutil.copyfileobj(read, written, CHUNK)
+                written.flush()
+                os.fsync(written.fileno())
+            part.chmod(0o444)
+            check_file(part, name)
+            part.replace(target)
+            sync_folder(target.parent)
+            sync_folder(self._root)
+
+    def is_whole(self, name: Multihash) -> bool:
+        with self._used():
+            self._check()
+            try:
+                check_file(self._place(name), name)
+            except (ObjectDamaged, NotFound):
+                return False
+        return True
+
+    def file(self, name: Multihash) -> Path | None:
+        with self._used():
+            self._check()
+            if not (place := self._place(name)).is_file():
+                raise NotFound(f"object {name.short} is not in volume {self._volume}", rule="object-unknown")
+            return place
+
+    def fetch(self, name: Multihash, target: Path) -> None:
+        source = self.file(name)
+        assert source is not None
+        with disk(target):
+            shutil.copyfile(source, target)
+            check_file(target, name)
+
+    def delete(self, name: Multihash) -> None:
+        with self._used():
+            self._check()
+            place = self._place(name)
+            for each in (place, place.with_name(f"{place.name}.part")):
+                each.unlink(missing_ok=True)
+
+    def _check(self) -> None:
+        if not (self._root / MARK).is_file():
+            raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
+
+    def _place(self, name: Multihash) -> Path:
+        return self._root / f"{name.digest[0]:02x}" / str(name)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise away(self._volume, f"{error.filename or self._root}: {error.strerror}") from error
+
+
+class BucketPlace:
+    """A prefix of a bucket."""
+
+    def __init__(self, volume: str, bucket: Bucket) -> None:
+        self._volume, self._bucket = volume, bucket
+
+    def claim(self, volume: str, *, is_new: bool) -> None:
+        with self._asked():
+            found = self._bucket.get(MARK, 200)
+            if found is None:
+                if not is_new:
+                    raise away(self._volume, "its bucket has no mark of it any more")
+                self._bucket.put_if(MARK, volume.encode(), None)
+                found = self._bucket.get(MARK, 200)
+            _check_mark(self._volume, "" if found is None else found.content.decode(errors="replace"), volume)
+
+    def release(self) -> None:
+        with self._asked(), contextlib.suppress(Missing):
+            self._bucket.delete(MARK)
+
+    def put(self, name: Multihash, source: Path) -> None:
+        with self._asked(), disk(source), source.open("rb") as file:
+            self._bucket.put(str(name), iter(lambda: file.read(CHUNK), b""))
+        if not self.is_whole(name):
+            raise damaged(self._volume, name)
+
+    def is_whole(self, name: Multihash) -> bool:
+        try:
+            with self._asked():
+                hashed = hashlib.sha3_256()
+                for part in self._bucket.parts(str(name), 0):
+                    hashed.update(part)
+                return hashed.digest() == name.digest
+        except NotFound:
+            return False
+
+    def file(self, name: Multihash) -> Path | None:  # noqa: ARG002  as all places
+        return None
+
+    def fetch(self, name: Multihash, target: Path) -> None:
+        with self._asked(), disk(target), target.open("wb") as file:
+            for part in self._bucket.parts(str(name), 0):
+                file.write(part)
+        with disk(target), target.open("rb") as file:
+            if Multihash.sha3_256_of(file) != name:
+                raise damaged(self._volume, name)
+
+    def delete(self, name: Multihash) -> None:
+        with self._asked(), contextlib.suppress(Missing):
+            self._bucket.delete(str(name))
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            yield
+        except Missing as fault:
+            raise NotFound(f"an object is not in volume {self._volume}", rule="object-unknown") from fault
+        except (Remote, Refused) as fault:
+            raise away(self._volume, fault.message) from fault
+
+
+def away(volume: str, why: str) -> Environment:
+    """Returns the fault of a volume that cannot be used now."""
+    hint = f"odfctl get volume {volume}; what lies elsewhere is read as ever"
+    return Environment(f"volume {volume} is away: {why}", rule=AWAY, hint=hint)
+
+
+def damaged(volume: str, name: Multihash) -> ObjectDamaged:
+    """Returns the fault of a copy that is not what its name says."""
+    fault = ObjectDamaged(name)
+    fault.place = f"volume {volume}"
+    return fault
+
+
+def _taken(volume: str, why: str) -> Fault:
+    hint = "name an empty folder or another prefix: a volume is of one node, and holds nothing else"
+    return Refused(f"volume {volume} cannot begin there: {why}", rule="volume-taken", hint=hint)
+
+
+def _check_mark(name: str, found: str, volume: str) -> None:
+    if found.strip() != volume:
+        raise _taken(name, "it is another volume's already")

@@ -1,0 +1,152 @@
+"""Opens the declared volumes of a node, and reads objects that lie in them. Blocking; safe to use from many threads.
+
+A folder is read where it is. Of a bucket, an object is fetched once, compared with its name, and kept in a bounded
+cache. What is fetched for one reader is not waited for by others: two who ask at once fetch twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Environment, NotFound
+from chain.multihash import Multihash
+from chain.store.files import make_folder
+from chain.store.volumes import AWAY, VolumeEntry
+from odfd.repositories.bucket import KEYS, open_bucket
+from odfd.repositories.manifest import REGION
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import reference_key
+from odfd.resources.sets import binding
+from odfd.state.directory import VOLUMES, StateDirectory
+from odfd.volumes.cache import VolumeCache
+from odfd.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket_of, policy_of
+from odfd.volumes.places import BucketPlace, FolderPlace, VolumePlace
+
+_CHECK_SECONDS: Final = 5.0
+"""For so long a declaration that was read counts as the one in force."""
+
+
+class OpenVolume(NamedTuple):
+    """A volume that is declared."""
+
+    resource: DeclaredResource
+    spec: PersistentVolumeSpec
+    place: VolumePlace
+
+
+class Volumes:
+    """The volumes of one node."""
+
+    def __init__(self, home: StateDirectory, now: Callable[[], float] = time.monotonic) -> None:
+        self._home, self._now = home, now
+        self._lock = threading.Lock()
+        self._opened: dict[str, tuple[object, float, OpenVolume]] = {}
+        self._caches: dict[str, VolumeCache] = {}
+        self.fetched = 0
+        """Bytes that came from buckets."""
+        home.objects.open_volume = self.path
+
+    def all(self) -> list[DeclaredResource]:
+        """Lists the declared volumes by name."""
+        with self._home.database.read() as connection:
+            return sorted(DeclaredStore(connection).all(TYPE), key=lambda each: each.name.casefold())
+
+    def path(self, entry: VolumeEntry, name: Multihash) -> Path:
+        """Returns a readable file. Raises NotFound, ObjectDamaged; Environment where the volume is away."""
+        volume = self._known(entry.volume)
+        if (file := volume.place.file(name)) is not None:
+            return file
+        cache = self.cache(volume.resource)
+        if (kept := cache.find(name)) is not None:
+            return kept
+        part = cache.part()
+        try:
+            volume.place.fetch(name, part)
+            self.fetched += entry.size
+            return cache.keep(name, part, entry.size)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def open(self, resource: DeclaredResource) -> OpenVolume:
+        """Opens a volume as it is declared. Raises Environment, NotFound, Invalid."""
+        spec = msgspec.convert(resource.spec, PersistentVolumeSpec)
+        credentials = self._credentials(resource, spec)
+        said = (resource.name, resource.spec, credentials)
+        with self._lock:
+            opened = self._opened.get(resource.id)
+        if opened is not None and opened[0] == said:
+            volume = opened[2]._replace(resource=resource)
+        elif spec.kind is VolumeKind.HOST_PATH:
+            volume = OpenVolume(resource, spec, FolderPlace(resource.name, Path(spec.path or "")))
+        else:
+            bucket = open_bucket(f"volume {resource.name}", bucket_of(spec), spec.region or REGION, credentials)
+            volume = OpenVolume(resource, spec, BucketPlace(resource.name, bucket))
+        with self._lock:
+            self._opened[resource.id] = (said, self._now(), volume)
+        return volume
+
+    def release(self, resource: DeclaredResource) -> None:
+        """Gives up the place of a volume that is deleted."""
+        volume = self.open(resource)
+        if not self._home.objects.volumes.usage(resource.id).objects:
+            volume.place.release()
+        with self._lock:
+            self._opened.pop(resource.id, None)
+            self._caches.pop(resource.id, None)
+        shutil.rmtree(self._home.folder(VOLUMES) / resource.id, ignore_errors=True)
+
+    def cache(self, resource: DeclaredResource) -> VolumeCache:
+        """Returns the cache of a volume."""
+        with self._lock:
+            cache = self._caches.get(resource.id)
+            if cache is None:
+                make_folder(self._home.folder(VOLUMES))
+                folder = self._home.folder(VOLUMES) / resource.id
+                cache = VolumeCache(folder, 0, self._home.objects.holds.is_held, self._now)
+                self._caches[resource.id] = cache
+            cache.limit = policy_of(resource.annotations).cache_bytes
+            return cache
+
+    def cached_bytes(self) -> int:
+        """How much of buckets is kept here."""
+        with self._lock:
+            caches = list(self._caches.values())
+        return sum(each.bytes for each in caches)
+
+    def _known(self, volume: str) -> OpenVolume:
+        """As it is declared, or was a moment ago: reads of many objects do not read the declaration each time."""
+        with self._lock:
+            opened = self._opened.get(volume)
+        if opened is not None and self._now() - opened[1] < _CHECK_SECONDS:
+            return opened[2]
+        with self._home.database.read() as connection:
+            resource = DeclaredStore(connection).get(volume)
+        if resource is None:
+            raise Environment(
+                f"the volume {volume} in which data lies is not declared any more", rule=AWAY, hint="apply it again"
+            )
+        return self.open(resource)
+
+    def _credentials(self, resource: DeclaredResource, spec: PersistentVolumeSpec) -> dict[str, str]:
+        """Returns the keys; none of a bucket that asks for none. No message shows a value."""
+        if spec.credentials is None:
+            return {}
+        found = {}
+        for key, text in zip(KEYS, (spec.credentials.access_key, spec.credentials.secret_key), strict=False):
+            handle = resource.references.get(reference_key(text, "SecretSet"))
+            with self._home.database.read() as connection:
+                held = None if handle is None else DeclaredStore(connection).get(handle.id)
+            part = text.partition("#")[2]
+            if held is None or part not in held.spec["secrets"]:
+                message = f"volume {resource.name}: {text} is not here"
+                raise NotFound(message, rule="volume-credentials", hint="apply the SecretSet, and the volume again")
+            sealed = held.spec["secrets"][part]["value"]
+            found[key] = self._home.secrets.open(sealed, (binding(held.id, part),)).reveal()
+        return found

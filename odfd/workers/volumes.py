@@ -1,0 +1,105 @@
+"""Moves slices to and from volumes whenever datasets have new blocks or volumes are declared anew.
+
+One round looks at all volumes in the order of their names, so that a dataset that two of them name lies in the first.
+Alive while ``run`` is; what a stop cuts off is gone on with after the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.ids import DatasetId
+from chain.wording import plural
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.resources.declared import DeclaredResource
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.supervision import Life
+from odfd.state.directory import StateDirectory
+from odfd.volumes.mover import VolumeMover, VolumeState
+from odfd.volumes.volumes import Volumes
+
+START_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 60.0
+"""Until the next look at a volume that is away or full, or whose slices are being read."""
+
+
+class VolumeWorker:
+    """The worker of all volumes of one node."""
+
+    def __init__(self, home: StateDirectory, context: Context) -> None:
+        self.volumes = Volumes(home)
+        self._mover = VolumeMover(home, self.volumes, _cancellable)
+        self._index = home.objects.volumes
+        self._events = context.events
+        self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
+        self.states: Mapping[str, VolumeState] = {}
+        """By the id of the resource, after the last round."""
+        self.changed: Callable[[str], None] = lambda _name: None
+        """Told the name of a volume whose state is another."""
+        self.moved = 0
+        """Slices moved to volumes since the start."""
+        self.returned = 0
+        self._said: dict[str, object] = {}
+        self.rounds = 0
+
+    async def run(self, life: Life) -> None:
+        await self.loop.run(life)
+
+    def touch(self, dataset: DatasetId) -> None:
+        """Marks a dataset whose declaration may name another volume. From the event loop."""
+        if self.states:
+            self.loop.touch(dataset)
+
+    def probe(self) -> wire.Probe:
+        """What the doctor says of them."""
+        faults = [each.fault for each in self.states.values() if each.fault is not None]
+        if faults:
+            return wire.Probe(name="volumes", result="failed", message=str(faults[0]), hint=faults[0].hint or "")
+        return wire.Probe(name="volumes", result="ok", message=plural(len(self.states), "volume"))
+
+    def state(self, resource: DeclaredResource) -> VolumeState | None:
+        """Returns the state of a volume as it is declared; ``None``: it is looked at now. From the event loop."""
+        found = self.states.get(resource.id)
+        if found is None or found.generation != resource.generation:
+            self.loop.poke()
+            return None
+        return found
+
+    async def _round(self) -> float:
+        touched = self.loop.take()
+        volumes = await trio.to_thread.run_sync(self.volumes.all)
+        known = {key: each.generation for key, each in self.states.items() if each.fault is None}
+        if known != {each.id: each.generation for each in volumes}:
+            touched = None  # one is another, or was not looked at to the end
+        states: dict[str, VolumeState] = {}
+        for at, resource in enumerate(volumes):
+            state = await trio.to_thread.run_sync(self._mover.round, at, volumes, touched)
+            states[resource.id] = state
+            self.states = {**self.states, resource.id: state}
+            await self._tell(resource, state)
+        self.states = states
+        self.rounds += 1
+        if not volumes:
+            return UNTIL_POKED
+        return AGAIN_SECONDS if any(each.fault or each.waiting for each in states.values()) else UNTIL_POKED
+
+    async def _tell(self, resource: DeclaredResource, state: VolumeState) -> None:
+        self.moved, self.returned = self.moved + state.moved, self.returned + state.returned
+        if state.moved or state.returned:
+            text = f"{plural(state.moved, 'slice')} moved there, {state.returned:,} returned"
+            self._events.emit("volume.moved", resource.name, text, moved=state.moved, returned=state.returned)
+        usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
+        fault = "" if state.fault is None else str(state.fault)
+        said = (msgspec.structs.replace(state, fault=None, moved=0, returned=0), usage, fault)
+        if self._said.get(resource.id) != said:
+            self._said[resource.id] = said
+            self.changed(resource.name)
+
+
+def _cancellable(_: str) -> None:
+    trio.from_thread.check_cancelled()
