@@ -21,7 +21,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -73,6 +73,9 @@ wheel: install  ## out/odfd-*.whl: one package, with units, man pages and comple
 
 deb: install  ## out/odfd_*.deb: a node without an engine, with all that it needs beside Python
 	@$(PY) -m package deb
+
+debian-root: install  ## out/debian-root.tar: a Debian in which tests try the package (needs mmdebstrap)
+	@$(PY) -m package debian-root
 
 image: install  ## out/image: an OCI image of a node without an engine, to the same digest from the same source
 	@$(PY) -m package image

@@ -1,4 +1,4 @@
-"""``python -m package wheel|deb|image|lock|site|ui``: builds into ``out/``."""
+"""``python -m package wheel|deb|debian-root|image|lock|site|ui``: builds into ``out/``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ SOURCE_DATE: Final = "1767225600"
 """Seconds since 1970 that archives name as the time of every file: the same source gives the same bytes."""
 UV: Final = (sys.executable, "-m", "uv", "pip")
 NODE_LOCK: Final = TREE / "requirements" / "node.txt"
+DEBIAN_ROOT: Final = OUT / "debian-root.tar"
+"""A Debian with systemd and without us, in which the package is tried."""
 DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
 
 
@@ -31,6 +33,8 @@ def main() -> int:
             print(wheel())
         case ["deb"]:
             print(deb())
+        case ["debian-root"]:
+            print(debian_root())
         case ["image"]:
             return image()
         case ["lock"]:
@@ -40,7 +44,7 @@ def main() -> int:
         case ["ui"]:
             copy_libraries(OUT / "libraries")
         case _:
-            print("python -m package wheel|deb|image|lock|site|ui", file=sys.stderr)
+            print("python -m package wheel|deb|debian-root|image|lock|site|ui", file=sys.stderr)
             return 2
     return 0
 
@@ -115,6 +119,14 @@ def deb() -> Path:
     return package
 
 
+def debian_root() -> Path:
+    """What the package needs is in it: the trial itself has no network."""
+    OUT.mkdir(exist_ok=True)
+    wanted = "systemd,systemd-sysv,dbus,python3,debconf,procps,bubblewrap,ca-certificates"
+    _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={wanted}", "bookworm", DEBIAN_ROOT)
+    return DEBIAN_ROOT
+
+
 def _lay_out(tree: Path) -> None:
     """Programs, and what belongs into folders that other packages share."""
     home = tree / HOME
@@ -122,12 +134,24 @@ def _lay_out(tree: Path) -> None:
     for place, text in programs().items():
         (tree / place).write_text(text)
         (tree / place).chmod(0o755)
-    for place in SHARED:
-        shutil.copytree(home / place, tree / "usr" / place)
+    for place, names in SHARED.items():
+        (tree / "usr" / place).mkdir(parents=True)
+        for name in names:
+            shutil.copyfile(home / place / name, tree / "usr" / place / name)
+    _document(tree / "usr" / "share" / "doc" / "odfd")
     for folder in [*(home / left for left in NOT_SHIPPED), *home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
     for path in tree.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def _document(folder: Path) -> None:
+    """The pages that messages of the node name, under the names that they use, and examples."""
+    shutil.copytree(TREE / "docs", folder / "docs", ignore=shutil.ignore_patterns("adr", "images", "schemas"))
+    shutil.copytree(TREE / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "THREATS.md"):
+        shutil.copyfile(TREE / name, folder / name)
+    shutil.copyfile(TREE / "LICENSE", folder / "copyright")
 
 
 def _describe(tree: Path, version: str) -> None:

@@ -1,0 +1,155 @@
+"""The Debian package in a clean Debian that systemd runs: installed, upgraded, removed and purged as people do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from package.__main__ import DEBIAN_ROOT, OUT
+from worlds.eventually import PATIENCE, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+TOOLS = ("systemd-nspawn", "nsenter", "dpkg-deb")
+SECONDS = 120
+"""A package of 110 MB is unpacked and compiled, on a disk that others use too."""
+EXPOSURE = 2.6
+MANIFEST = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: kept, kind: Root, metadata: []}\n"
+QUESTION = "Delete the node's state too?"
+PURGE = """
+import os, pty, sys
+said = b""
+def seen(terminal):
+    global said
+    data = os.read(terminal, 1024)
+    said += data
+    if said.rstrip().endswith(b"[yes/no]"):
+        os.write(terminal, sys.argv[1].encode() + b"\\n")
+        said = b""
+    return data
+os.environ["DEBIAN_FRONTEND"] = "teletype"
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(["apt-get", "purge", "-qq", "-y", "odfd"], seen)))
+"""
+"""A person at a terminal, who reads the question before they answer."""
+
+
+class Debian:
+    """A container with an init of its own and no network."""
+
+    def __init__(self, root: Path, leader: int) -> None:
+        self.root = root
+        self._inside = ["nsenter", "-t", str(leader), "-m", "-p", "-u", "-i", "-n", "-C", "--", "/bin/bash", "-ec"]
+
+    def run(self, command: str) -> str:
+        """Standard output of a shell command that ends with 0."""
+        done = subprocess.run(
+            [*self._inside, f"cd; {command}"], capture_output=True, text=True, timeout=SECONDS,
+            stdin=subprocess.DEVNULL, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
+        return done.stdout
+
+    def is_up(self) -> bool:
+        command = [*self._inside, "systemctl is-system-running"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        return done.stdout.strip() in ("running", "degraded")
+
+    def install(self, package: str) -> None:
+        self.run(f"DEBIAN_FRONTEND=noninteractive apt-get install -qq -y ./{package}")
+
+    def node_id(self) -> str:
+        found = json.loads(self.run(f"odfctl status --wait {PATIENCE:.0f}s -o json"))["nodeId"]
+        assert isinstance(found, str)
+        return found
+
+    def state_is_left(self) -> bool:
+        return (self.root / "var/lib/odfd/odfd.sqlite").exists()
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package that was built, and with the same as a later version."""
+    built = sorted(OUT.glob("odfd_*_amd64.deb"))
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if not built or not DEBIAN_ROOT.is_file():
+        pytest.skip("the package or a Debian to try it in was not built: make deb debian-root")
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"a container takes root and {', '.join(TOOLS)}")
+    folder = tmp_path_factory.mktemp("packages")
+    shutil.copyfile(built[-1], folder / "odfd.deb")
+    tree = folder / "tree"
+    subprocess.run(["dpkg-deb", "-R", folder / "odfd.deb", tree], check=True, timeout=SECONDS)
+    control = tree / "DEBIAN" / "control"
+    control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 1:"))
+    command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, folder / "later.deb"]
+    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+    shutil.rmtree(tree)
+    return folder
+
+
+@pytest.fixture
+def debian(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
+    root = tmp_path_factory.mktemp("debian")
+    with tarfile.open(DEBIAN_ROOT) as archive:
+        devices = (each for each in archive if each.isfile() or each.isdir() or each.issym() or each.islnk())
+        archive.extractall(root, members=devices, filter="fully_trusted")
+    for each in packages.iterdir():
+        shutil.copyfile(each, root / "root" / each.name)
+    (root / "root" / "kept.yaml").write_text(MANIFEST)
+    (root / "root" / "purge.py").write_text(PURGE)
+    command = ("systemd-nspawn", "-q", "-D", str(root), "--register=no", "--keep-unit", "--private-network")
+    console = root.with_name("console.log")
+    with console.open("wb") as said, subprocess.Popen(
+        [*command, "--console=pipe", "--boot"], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        start_new_session=True,
+    ) as container:  # fmt: skip
+        try:
+            children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
+            until(lambda: container.poll() is not None or bool(children.read_text()))
+            if container.poll() is not None:
+                pytest.skip(f"systemd does not start in a container here: {console.read_text()[-300:]}")
+            found = Debian(root, int(children.read_text().split()[0]))
+            until(found.is_up)
+            yield found
+        finally:
+            container.send_signal(signal.SIGKILL)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def test_the_package_lives_and_goes_as_its_page_says(debian: Debian) -> None:
+    debian.install("odfd.deb")
+    first = debian.node_id()
+    assert debian.run("systemctl is-active odfd.service odfd.socket").split() == ["active", "active"]
+    assert debian.run("systemd-analyze verify odfd.service odfd.socket 2>&1") == ""
+    debian.run(f"systemd-analyze security --threshold={EXPOSURE * 10:.0f} odfd.service")
+    debian.run("odfctl apply -q -f kept.yaml")
+    assert json.loads(debian.run("odfctl sql 'select 42 as x' -o ndjson")) == {"x": 42}
+
+    debian.install("later.deb")
+    assert debian.node_id() == first
+    assert "1:" in debian.run("dpkg-query -W -f '${Version}' odfd")
+    assert "kept" in debian.run("odfctl get datasets -o name")
+
+    debian.run("apt-get remove -qq -y odfd")
+    assert debian.state_is_left()
+    assert not (debian.root / "usr/lib/odfd").exists()
+    assert debian.run("systemctl list-units --all --plain --no-legend 'odfd*'") == ""
+
+    debian.install("odfd.deb")
+    assert debian.node_id() == first
+
+    assert QUESTION in debian.run("python3 purge.py no")
+    assert debian.state_is_left()
+
+    debian.install("odfd.deb")
+    assert debian.node_id() == first
+    assert QUESTION in debian.run("python3 purge.py yes")
+    assert not debian.state_is_left()
+    assert debian.run("systemctl is-system-running").strip() == "running"
