@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from chain.errors import Fault
 from odfd import __version__, output
@@ -19,6 +19,7 @@ from odfd.cli import registry
 from odfd.cli.command import Subparsers
 from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
+from odfd.usage import UsageParser
 
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
 
@@ -41,29 +42,17 @@ def _width() -> int:
         return 78
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports wrong usage as a fault, never abbreviates options, and keeps the lines of examples."""
+class Parser(UsageParser):
+    """Keeps the lines of examples, and says help as the other output."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)
-        super().__init__(allow_abbrev=False, **options)
-        self.register("type", int, _whole_number)
-
-    def error(self, message: str) -> NoReturn:
-        raise Usage(message, hint=f"see {self.prog} --help")
+        super().__init__(**options)
 
     def _print_message(self, message: str, _file: Any = None) -> None:
         """Help, and the version."""
         if message:
             output.say(message, end="")
-
-
-def _whole_number(word: str) -> int:
-    """What ``type=int`` of an argument reads; the message of argparse itself names Python's type."""
-    try:
-        return int(word)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a whole number: {word!r}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -129,8 +129,10 @@ def bind(path: Path, gid: int | None = None) -> socket.socket:
             listener.listen(BACKLOG)
             undo.pop_all()
     except OSError as error:
+        blocked = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a part of the path is a file, not a folder" if blocked else error.strerror or error
         raise Environment(
-            f"cannot listen on {path}: {error.strerror or error}",
+            f"cannot listen on {path}: {why}",
             rule="control-socket",
             hint="mend the folder's permissions, or name another: --state for all of the node, --socket for this alone",
         ) from error

@@ -21,6 +21,7 @@ from config.schema import ConfigError
 from odfd import __version__, output
 from odfd.daemon.unused_modules import kept_out
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
+from odfd.usage import UsageParser
 
 if TYPE_CHECKING:  # it imports structlog, which must come after kept_out
     from odfd.control.assembly import Build
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["engine"] and len(words) > 1 and words[1] in ENGINES:
         return int(importlib.import_module(ENGINES[words[1]]).main(words[2:]) or 0)
-    args = _parser().parse_args(words)
     try:
+        args = _parser().parse_args(words)
         code = int(args.run(args))
         output.flush()
         return code
@@ -57,14 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = UsageParser(
         prog="odfd",
         description="A node of Open Data Fabric. odfctl talks to it.",
         epilog="example:  odfd run --state ./node-a",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"odfd {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     run = commands.add_parser("run", help="the daemon, in the foreground", epilog="example:  odfd run --state ./node-a")
     run.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
     run.add_argument("--socket", metavar="PATH", help="where odfctl finds it (DIR/control.sock when --state is given)")

@@ -28,6 +28,16 @@ def test_the_document_runs_as_written(document: Path, play: Callable[[Path], int
     assert play(document) > 0
 
 
+def test_a_hundred_mistakes_are_answered_with_a_next_step(documents: ModuleType) -> None:
+    steps = [step for step in documents.parse((HERE / "mistakes.md").read_text()) if isinstance(step, documents.Step)]
+    assert len({step.command for step in steps}) == len(steps) >= 100
+    for step in steps:
+        message, *more = step.expected
+        assert step.exit_code in (2, 3, 5, 6, 7), step.command
+        assert message.startswith("error: "), step.command
+        assert more, f"{step.command}: nothing is said of what to do next"
+
+
 def test_every_command_is_in_some_document() -> None:
     text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), *BESIDE])
     shown = set(re.findall(r"(?m)^\$ .*?odfctl(?: -\S+(?: \S+)?)* ([a-z]+)", text))

@@ -95,6 +95,7 @@ LAYERS = {
         "resources",
         "obs",
         "runtime",
+        "usage",
         "errors output",
         ".",
     ],
@@ -154,7 +155,7 @@ WORLD = {
     "time", "random", "secrets", "os", "asyncio", "threading",
 }  # fmt: skip
 CLI_SEES = [
-    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output",
+    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
     "chain.visible",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",

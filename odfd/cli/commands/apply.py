@@ -19,7 +19,7 @@ from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
 from odfd.errors import render as render_fault
 
 SHOWN: Final = 3
@@ -121,6 +121,10 @@ def read(place: str) -> Iterator[wire.ManifestText]:
     """Texts of manifests with where they come from. Raises NotFound, Invalid, Remote."""
     if place == "-":
         yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
+    elif "://" in place and not place.startswith(("http://", "https://")):
+        raise Usage(
+            f"not an address that is fetched: {place}", hint="-f takes http:// and https://, a file, a folder, or -"
+        )
     elif place.startswith(("http://", "https://")):
         yield _manifest(place, web_bytes(place, MAX_MANIFEST), "")
     else:
@@ -160,6 +164,12 @@ def web_bytes(url: str, most: int) -> bytes:
     return found
 
 
+def _reason(error: Exception) -> object:
+    """What the library wraps, where it does: its own text is a repr, or has a number in brackets."""
+    inner = getattr(error, "reason", error) if type(error).__name__ == "URLError" else error
+    return getattr(inner, "strerror", None) or inner
+
+
 def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -> None:
     import http.client
     import urllib.request
@@ -168,7 +178,7 @@ def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
             answers.put(_bounded(response, url, most))
     except (OSError, http.client.HTTPException) as error:
-        answers.put(Remote(f"cannot fetch {url}: {error}", hint=_LOOK))
+        answers.put(Remote(f"cannot fetch {url}: {_reason(error)}", hint=_LOOK))
     except Exception as error:  # noqa: BLE001  whoever waits raises it
         answers.put(error)
 

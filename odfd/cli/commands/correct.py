@@ -53,7 +53,10 @@ def _correct(session: Session, args: argparse.Namespace) -> None:
             raise Usage(f"column {name!r} is both set and made null", hint="say one of them")
         values[name] = None
     if not args.key:
-        raise Usage("say which row: --key COLUMN=VALUE for each column of the primary key")
+        raise Usage(
+            "say which row: --key COLUMN=VALUE for each column of the primary key",
+            hint="odfctl get dataset NAME -o manifest shows the key",
+        )
     if bool(values) == args.retract:
         raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
     key = dict(_pairs("--key", args.key))

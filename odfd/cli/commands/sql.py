@@ -146,7 +146,8 @@ def _read(path: str) -> str:
             raise Invalid(f"{path} has {len(data):,} bytes", rule="query-size", hint=f"at most {MAX_TEXT:,}")
         return data.decode()
     except OSError as error:
-        raise Usage(f"cannot read {path}: {error.strerror}", rule="query-file") from error
+        hint = "-f takes a file of one query, or - for standard input"
+        raise Usage(f"cannot read {path}: {error.strerror}", rule="query-file", hint=hint) from error
     except UnicodeDecodeError as error:
         raise Invalid(
             f"{path} is not UTF-8 text (byte {error.start})",
