@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from p2p.driver.ports import ConnectionChange, StreamHandler, StreamPort, Validator
+from p2p.driver.ports import ConnectionChange, DirectPort, StreamHandler, StreamPort, Validator
 from p2p.host.gossip_frames import FrameLimits
 from p2p.host.host import Host
 from p2p.host.peer_events import PeerConnected
@@ -32,6 +32,13 @@ class Network:
     @property
     def peer_id(self) -> PeerId:
         return self._host.peer_id
+
+    @property
+    def direct(self) -> DirectPort:
+        return self._host.direct
+
+    def share_port_with(self, peers: Iterable[PeerId]) -> None:
+        self._host.direct.share_with = frozenset(peers)
 
     def addresses(self) -> Sequence[str]:
         return self._host.addresses()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from p2p.address import Address
 from p2p.ip import Allows
 from p2p.ports import PeerId, Verdict
+from p2p.wire.autonat import DialStatus
 
 
 class StreamPort(Protocol):
@@ -40,6 +43,47 @@ class ConnectionChange(msgspec.Struct, frozen=True):
     address: str = ""
 
 
+class DirectPort(Protocol):
+    """Connections in a chosen role and from a chosen port: what finding out about NATs and passing them takes."""
+
+    @property
+    def opened(self) -> frozenset[PeerId]:
+        """Connected peers that were dialled from the listening port, or through a punched hole."""
+
+    def listening(self) -> Sequence[Address]:
+        """Where this node listens."""
+
+    def reachable(self) -> Sequence[Address]:
+        """The same with the addresses of interfaces in place of the unspecified one, whatever was judged of them."""
+
+    def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+        """Announces what was found beside its own addresses, and nothing that is not reached."""
+
+    async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus: ...
+
+    def take_dial_backs(self, heard: Callable[[int], bool]) -> None:
+        """``heard`` says whether a nonce that came over a peer's own connection is one of ours."""
+
+    def came_by_relay(self) -> Sequence[PeerId]:
+        """Peers that came by a relay and by no other way."""
+
+    def is_direct(self, peer: PeerId) -> bool: ...
+
+    async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
+        """Dials from the listening port while the peer does so too. Whether a direct connection stands."""
+
+    async def reach(self, targets: Sequence[Address], peer: PeerId, seconds: float) -> bool:
+        """Dials a peer beside the circuit with it. Whether a direct connection stands."""
+
+    async def drop_relayed(self, peer: PeerId) -> None:
+        """Closes the circuits with a peer that is connected directly."""
+
+    def brief(
+        self, address: Address, peer: PeerId, source: int = 0
+    ) -> AbstractAsyncContextManager[Callable[[str], Awaitable[StreamPort]]]:
+        """A connection that is not counted, from a port of its own. Gives what opens streams on it."""
+
+
 StreamHandler: TypeAlias = Callable[[StreamPort, PeerId], Awaitable[None]]
 Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[Verdict]]
 
@@ -49,6 +93,13 @@ class HostPort(Protocol):
 
     @property
     def peer_id(self) -> PeerId: ...
+
+    @property
+    def direct(self) -> DirectPort | None:
+        """``None``: it makes connections in the usual way alone."""
+
+    def share_port_with(self, peers: Iterable[PeerId]) -> None:
+        """Dials these, which are relays, from the listening port."""
 
     def addresses(self) -> Sequence[str]: ...
 

@@ -19,6 +19,8 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.wording import agree
+from p2p.address import parse_address
+from p2p.driver.autonat import AutoNat
 from p2p.driver.discovery import Discovery
 from p2p.driver.exchange import Exchanges
 from p2p.driver.fetch_jobs import (
@@ -35,6 +37,7 @@ from p2p.driver.fetch_jobs import (
 )
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
+from p2p.driver.hole_punching import HolePunching
 from p2p.driver.mesh import Mesh
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
@@ -46,6 +49,7 @@ from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
+from p2p.machines.dial_back import DialBackLimits, DialBacks
 from p2p.machines.relay import Relay
 from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
@@ -108,6 +112,13 @@ class ReplicationDriver:
         self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         look_again = self._discovery.look_again
+        self._autonat: AutoNat | None = None
+        self._holes: HolePunching | None = None
+        if host.direct is not None:
+            self._autonat = AutoNat(host, host.direct, DialBacks(DialBackLimits(), rng), rng, look_again)
+            seen_at, told = self._autonat.seen_at, self._discovery.addresses_of
+            self._holes = HolePunching(host, host.direct, seen_at, told)
+        host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
         self._reservations = Reservations(host, settings.relays, rng, wall, look_again)
         self._relay_server: RelayServer | None = None
         if settings.relay is not None and key is not None:
@@ -126,6 +137,15 @@ class ReplicationDriver:
     @property
     def peer_id(self) -> PeerId:
         return self._host.peer_id
+
+    @property
+    def reach(self) -> AutoNat | None:
+        """What is known of how others reach this node; ``None``: its host makes no direct dials."""
+        return self._autonat
+
+    @property
+    def holes(self) -> HolePunching | None:
+        return self._holes
 
     @property
     def book(self) -> PeerBook:
@@ -148,6 +168,12 @@ class ReplicationDriver:
                 if self._relay_server is not None:
                     self._relay_server.join()
                 nursery.start_soon(self._reservations.run)
+                if self._autonat is not None:
+                    self._autonat.join()
+                    nursery.start_soon(self._autonat.run)
+                if self._holes is not None:
+                    self._holes.join()
+                    nursery.start_soon(self._holes.run)
                 if self._lan is not None:
                     nursery.start_soon(self._lan.run)
                 task_status.started()

@@ -145,6 +145,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         """Connections that were closed before their handshake, or for others that are missed more."""
         self._door = SilentConnections(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
+        self.as_client: dict[str, str] = {}
+        """Hosts with which a hole is being punched, and the peers there: who comes from one is met as its client."""
         self._tcp = TCP()
         super().__init__(
             peer_id,
@@ -167,6 +169,9 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             listener = self._tcp.create_listener(accept)
             self.listeners[str(address)] = listener
             await listener.listen(address)
+            for each in listener.listeners:
+                # Now that the port is ours alone: only dials of this process share it (p2p.host.direct).
+                each.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
             await self.notify_listen(address)
         return True
 
@@ -205,16 +210,21 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             self.manager.run_task(self._close_connection_async, excess)
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
-        await self.attend(RawConnection(read_write_closer, False), maddr)
+        remote = read_write_closer.get_remote_address()
+        expected = self.as_client.get(remote[0]) if remote else None
+        await self.attend(RawConnection(read_write_closer, expected is not None), maddr, expected)
 
-    async def attend(self, raw: Any, maddr: Any) -> None:
-        """A connection that came in, until it ends. The library holds one of its 250 places until the *host* ends."""
+    async def attend(self, raw: Any, maddr: Any, expected: str | None = None) -> None:
+        """A connection that came in, until it ends. The library holds one of its 250 places until the *host* ends.
+
+        ``expected``: the peer whose client this host is on it, as agreed for a hole punch.
+        """
         remote = raw.get_remote_address()
         host = remote[0] if remote else ""
         muxed = None
         with trio.CancelScope() as scope, self._door.silent(host, scope):
             try:
-                muxed = await self._let_in(raw, host, maddr)
+                muxed = await self._let_in(raw, host, maddr, expected)
             except Exception as error:  # noqa: BLE001 - a stranger's bytes: the handshake raises whatever they provoke
                 log.info("handshake with %s failed: %s", remote, error)
         if muxed is not None:
@@ -222,7 +232,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         with trio.CancelScope(shield=True):
             await raw.close()
 
-    async def _let_in(self, raw: Any, host: str, maddr: Any) -> Any:
+    async def _let_in(self, raw: Any, host: str, maddr: Any, expected: str | None) -> Any:
         """The handshake, once its address has paid for it; ``None`` where that would take too long."""
         wait = self.work.admit(host, HANDSHAKE, trio.current_time(), DOOR_PATIENCE)
         if wait is None:
@@ -230,6 +240,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             return None
         if wait:
             await trio.sleep(wait)
+        if expected is not None:
+            return (await self.upgrade_outbound_raw_conn(raw, ID.from_base58(expected))).muxed_conn
         return await self.upgrade_inbound_raw_conn(raw, maddr)
 
 

@@ -41,8 +41,8 @@ from p2p.errors import (
     only,
 )
 from p2p.host.circuits import Circuits
+from p2p.host.direct import DirectDials, is_relayed
 from p2p.host.hardening import GuardedHost, assemble
-from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
 from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
@@ -65,10 +65,10 @@ class Host:
         self._base = base
         self._swarm = base.get_network()
         self._limits = limits
-        self._announce = announce
         self._dials = trio.CapacityLimiter(limits.max_dials)
         self._dialling: dict[PeerId, trio.Event] = {}
         self._circuits = Circuits(self._swarm, self.open_stream)
+        self.direct = DirectDials(base, announce)
         self._notices = Notices(limits.notices)
         self._swarm.register_notifee(self._notices)
         self.peer_id = peer_id
@@ -86,11 +86,11 @@ class Host:
     def addresses(self) -> list[str]:
         """The addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
-        direct = reachable_at(self.listening(), self._announce)[: MAX_PRESENCE_ADDRESSES - len(relays)]
+        direct = self.direct.announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
 
     def listening(self) -> list[str]:
-        return [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
+        return [one.transport for one in self.direct.listening()]
 
     def reached_by(self, relays: Mapping[PeerId, str]) -> None:
         """Accepts circuits from these relays only, and announces their addresses."""
@@ -107,7 +107,7 @@ class Host:
         return {
             PeerId(str(peer)): next((str(one) for one in alive[0].get_transport_addresses()), "")
             for peer, conns in self._swarm.connections.items()
-            if (alive := [conn for conn in conns if not conn.is_closed])
+            if (alive := _best_first(conns))
         }
 
     def network_of(self, peer: PeerId) -> str:
@@ -210,6 +210,8 @@ class Host:
 
     async def _dial_ip(self, address: Address, peer: PeerId) -> None:
         try:
+            if peer in self.direct.share_with and await self.direct.dial_relay(address, peer):
+                return
             await self._swarm.dial_addr(Multiaddr(address.transport), ID.from_base58(peer))
         except SwarmException as error:
             raise dial_fault(peer, address, error) from error
@@ -220,7 +222,7 @@ class Host:
                 nursery.start_soon(conn.close)
 
     def _connections(self, peer: PeerId) -> list[Any]:
-        return [conn for conn in self._swarm.connections.get(ID.from_base58(peer), []) if not conn.is_closed]
+        return _best_first(self._swarm.connections.get(ID.from_base58(peer), []))
 
     # --- streams -------------------------------------------------------------------------------------------------
 
@@ -358,6 +360,11 @@ async def open_host(
                     await host.close()
     except BaseExceptionGroup as group:
         raise only(group) from None
+
+
+def _best_first(connections: Iterable[Any]) -> list[Any]:
+    """The open ones, direct ones before those that relays carry."""
+    return sorted((conn for conn in connections if not conn.is_closed), key=is_relayed)
 
 
 def causes(error: BaseException) -> list[BaseException]:

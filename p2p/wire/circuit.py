@@ -18,7 +18,7 @@ from chain.multibase import varint
 from chain.statements.keys import SigningKey, verify
 from p2p.identity import did_of_peer
 from p2p.ports import PeerId
-from p2p.wire.protobuf import Field, field, read_fields
+from p2p.wire.protobuf import Field, bytes_of, delimited, field, number_of, read_fields
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
@@ -91,7 +91,7 @@ class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
 def encode_hop(message: HopMessage) -> bytes:
     """Encodes a hop message with its length prefix."""
     reservation = b"" if message.reservation is None else field(3, _reservation_bytes(message.reservation))
-    return _delimited(
+    return delimited(
         field(1, message.kind)
         + _peer_field(message.peer)
         + reservation
@@ -102,7 +102,7 @@ def encode_hop(message: HopMessage) -> bytes:
 
 def encode_stop(message: StopMessage) -> bytes:
     """Encodes a stop message with its length prefix."""
-    return _delimited(
+    return delimited(
         field(1, message.kind)
         + _peer_field(message.peer)
         + _limit_field(3, message.limit)
@@ -163,10 +163,6 @@ def _signed(payload: bytes) -> bytes:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _delimited(body: bytes) -> bytes:
-    return varint(len(body)) + body
-
-
 def _fields(raw: bytes) -> dict[int, Field]:
     if len(raw) > MAX_MESSAGE:
         raise Invalid(f"a message of {len(raw):,} bytes", rule=_RULE, hint=f"at most {MAX_MESSAGE:,}")
@@ -187,15 +183,11 @@ def _status(found: Field | None) -> int | None:
 
 
 def _bytes(found: Field) -> bytes:
-    if isinstance(found, int):
-        raise Invalid("a number in place of bytes", rule=_RULE)
-    return found
+    return bytes_of(found, _RULE)
 
 
 def _number(found: Field) -> int:
-    if isinstance(found, bytes):
-        raise Invalid("bytes in place of a number", rule=_RULE)
-    return found
+    return number_of(found, _RULE)
 
 
 def _peer_bytes(peer: PeerId) -> bytes:

@@ -17,11 +17,38 @@ def field(number: int, content: Field) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
+def fixed64_field(number: int, content: int) -> bytes:
+    return varint(number << 3 | 1) + content.to_bytes(8, "little")
+
+
+def delimited(body: bytes) -> bytes:
+    """A message after its length, as on a stream."""
+    return varint(len(body)) + body
+
+
+def number_of(found: Field, rule: str) -> int:
+    """Raises Invalid for bytes."""
+    if isinstance(found, bytes):
+        raise Invalid("bytes in place of a number", rule=rule)
+    return found
+
+
+def bytes_of(found: Field, rule: str) -> bytes:
+    """Raises Invalid for a number."""
+    if isinstance(found, int):
+        raise Invalid("a number in place of bytes", rule=rule)
+    return found
+
+
 def read_fields(raw: bytes, rule: str) -> Iterator[tuple[int, Field]]:
     """Yields each field in order; of a repeated one the last counts. Raises Invalid, by ``rule``."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at, rule)
+        if tag & 7 == 1 and at + 8 <= len(raw):
+            yield tag >> 3, int.from_bytes(raw[at : at + 8], "little")
+            at += 8
+            continue
         content, at = _varint(raw, at, rule)
         if tag & 7 == 0:
             yield tag >> 3, content

@@ -52,7 +52,20 @@ from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
-from p2p.wire import chains, circuit, frames, limits, objects, presence, protobuf, refusal, trust
+from p2p.wire import (
+    autonat,
+    chains,
+    circuit,
+    frames,
+    hole_punch,
+    limits,
+    multiaddr_bytes,
+    objects,
+    presence,
+    protobuf,
+    refusal,
+    trust,
+)
 from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
@@ -115,6 +128,16 @@ HOPS = [
 STOPS = [
     circuit.StopMessage(kind=circuit.StopKind.CONNECT, peer=PEER, limit=circuit.Limit(60, 1 << 40)),
     circuit.StopMessage(kind=circuit.StopKind.STATUS, status=203),
+]
+NATS = [
+    autonat.DialRequest((b"\x04\x01\x02\x03\x04\x06\x10\x36", bytes([0x29, *range(16), 6, 16, 54])), 1 << 63),
+    autonat.DialResponse(200, 1, 101),
+    autonat.DialDataRequest(1, 40_000),
+    autonat.DialData(b"data"),
+]
+PUNCHES = [
+    hole_punch.PunchMessage(hole_punch.PunchKind.CONNECT, (b"\x04\x01\x02\x03\x04\x06\x10\x36",)),
+    hole_punch.PunchMessage(hole_punch.PunchKind.SYNC),
 ]
 INVITATIONS = [
     b'{"bootstrap":["/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"],"by":"%b",'
@@ -195,6 +218,28 @@ def stop(raw: bytes) -> object:
     message = circuit.decode_stop(raw)
     assert circuit.decode_stop(undelimited(circuit.encode_stop(message))) == message
     return message
+
+
+def nat(raw: bytes) -> object:
+    message = autonat.decode(raw)
+    (body,) = DelimitedReader(autonat.MAX_MESSAGE * 2).feed(autonat.encode(message))
+    if len(body) <= autonat.MAX_MESSAGE:
+        assert autonat.decode(body) == message
+    return message
+
+
+def punch(raw: bytes) -> object:
+    message = hole_punch.decode_punch(raw)
+    assert hole_punch.decode_punch(undelimited(hole_punch.encode_punch(message))) == message
+    return message
+
+
+def place_of_node(raw: bytes) -> object:
+    address = multiaddr_bytes.decode_multiaddr(raw)
+    if address is None:
+        raise Invalid("another kind of address, which is passed over", rule="multiaddr")
+    assert multiaddr_bytes.decode_multiaddr(multiaddr_bytes.encode_multiaddr(address)) == address
+    return address
 
 
 def reply_of_chain(raw: bytes) -> object:
@@ -415,6 +460,11 @@ TARGETS: Sequence[Target] = (
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
+    simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),
+    simple(autonat.decode_back, [autonat.encode_back(1 << 62)[1:]], autonat.decode_back),
+    simple(autonat.decode_observed, [b"\x22\x08\x04\x01\x02\x03\x04\x06\x10\x36"], autonat.decode_observed),
+    simple(hole_punch.decode_punch, [hole_punch.encode_punch(each)[1:] for each in PUNCHES], punch),
+    simple(multiaddr_bytes.decode_multiaddr, list(NATS[0].addresses), place_of_node),
     simple(circuit.check_voucher, [VOUCHER], lambda raw: circuit.check_voucher(raw, RELAY, PEER)),
     simple(protobuf.read_fields, [RECORD, VOUCHER], lambda raw: dict(protobuf.read_fields(raw, "x"))),
     simple(Directory.admit, [WIRE["peers.presence"]], admitted),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import until
 from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
 
@@ -66,3 +67,24 @@ def test_two_nodes_behind_two_routers_mirror_through_a_relay(
     assert (mirror["state"], mirror["serving"]) == ("current", True)
     assert bob.ask("get", "dataset", "cities")["head"] == alice.ask("get", "dataset", "cities")["head"]
     assert town.relay.ask("status")["circuits"] > 0
+
+
+def published_again(daemon: Any) -> str:
+    """The head with one more block."""
+    (daemon.folder / "2.csv").write_text("event_time,city,population\n2024-01-02T00:00:00Z,c2,8\n")
+    daemon.ask("pull", "cities")
+    return str(daemon.ask("get", "dataset", "cities")["head"])
+
+
+def test_two_nodes_behind_restricted_cones_connect_directly(
+    internet: Internet, make_daemon: Callable[..., Any]
+) -> None:
+    town = Town(internet, make_daemon)
+    alice, bob = town.at_home("alice", "port restricted"), town.at_home("bob", "port restricted")
+    dataset = published(alice)
+    mirror = bob.ask("mirror", "add", dataset, "--as", "cities")
+    assert mirror["state"] == "current"
+    until(lambda: town.relay.ask("status")["circuits"] == 0)
+    until(lambda: "peer connected directly" in alice.told() + bob.told())
+    head = published_again(alice)
+    until(lambda: bob.ask("get", "dataset", "cities")["head"] == head)

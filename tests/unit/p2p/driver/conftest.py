@@ -97,6 +97,12 @@ class MemoryHost:
         self.apart: set[PeerId] = set()
         """Chosen peers and publishers: they share with nobody."""
 
+    direct = None
+    """Nobody is behind a NAT here."""
+
+    def share_port_with(self, peers: Iterable[PeerId]) -> None:
+        """There are no ports."""
+
     def addresses(self) -> Sequence[str]:
         return [self.address]
 

@@ -1,0 +1,293 @@
+"""Finds out whether this node can be dialled from the Internet, and dials back for others who ask (AutoNAT v2).
+
+Made with the driver, over a host that makes direct dials. Peers say at which address they see this node (identify), and
+dial it back there and at its own addresses; what they say decides which addresses are announced and whether relays are
+needed. A peer that was dialled from the listening port is not asked: a NAT that lets it in lets nobody else in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from p2p.address import Address, network_of, parse_address
+from p2p.budget.work import HANDSHAKE
+from p2p.driver.containment import contained
+from p2p.driver.ports import DirectPort, HostPort, StreamPort
+from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.host.messages import read_message
+from p2p.ip import is_global
+from p2p.machines.dial_back import DialBacks, DialOrder
+from p2p.machines.reachability import Reachability, Reached
+from p2p.ports import PeerId
+from p2p.wire.autonat import (
+    ASK,
+    MAX_DATA,
+    MAX_MESSAGE,
+    MOST_DATA,
+    DialData,
+    DialDataRequest,
+    DialRequest,
+    DialResponse,
+    DialStatus,
+    Message,
+    ResponseStatus,
+    decode,
+    decode_observed,
+    encode,
+)
+from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
+
+IDENTIFY: Final = "/ipfs/id/1.0.0"
+MAX_IDENTIFY: Final = 64 << 10
+"""Bytes of what a peer says of itself."""
+PATIENCE: Final = 10.0
+"""Seconds for an answer of identify."""
+ASK_PATIENCE: Final = 30.0
+"""Seconds for a question with its data and its dial-back."""
+LOOK: Final = 1.0
+"""Seconds between looks whom to ask next."""
+SEEN_AGAIN: Final = 300.0
+"""Seconds after which a peer is asked again at which address it sees this node."""
+MAX_SEEN: Final = 64
+"""Peers whose word on that is kept."""
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """At which address a peer sees this node."""
+
+    address: Address
+    at: float
+    from_listening: bool
+    """The connection left from the listening port, so that the port counts."""
+
+
+class AutoNat:
+    """Both halves, of one node. ``changed`` is called when other addresses are announced."""
+
+    def __init__(
+        self, host: HostPort, direct: DirectPort, backs: DialBacks, rng: Random, changed: Callable[[], None]
+    ) -> None:
+        self._host = host
+        self._direct = direct
+        self._backs = backs
+        self._rng = rng
+        self._changed = changed
+        self._nonces: dict[int, bool] = {}
+        self._told: tuple[object, ...] = ()
+        self.reachability = Reachability()
+        self.sightings: dict[PeerId, Sighting] = {}
+
+    @property
+    def refused(self) -> int:
+        return self._backs.refused
+
+    def join(self) -> None:
+        self._host.set_handler(ASK, self._accept)
+        self._direct.take_dial_backs(self._heard)
+
+    # --- for this node -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Asks one peer at a time, until cancelled."""
+        while True:
+            await self.step()
+            await trio.sleep(LOOK)
+
+    async def step(self) -> None:
+        """One look: at which addresses peers see this node, and one question to a server that is due."""
+        for peer in self._servers(of_others=False):
+            if (seen := self.sightings.get(peer)) is None or trio.current_time() - seen.at > SEEN_AGAIN:
+                await contained(self._look, peer)
+        self.reachability.watch(self._candidates())
+        for peer in self._servers(of_others=True):
+            due = self.reachability.due(self._host.network_of(peer), trio.current_time())
+            if due:
+                await contained(self.ask, peer, due)
+        self._tell()
+
+    def forget(self) -> None:
+        """The addresses of this machine changed: what peers saw before is no more."""
+        self.sightings.clear()
+        self.reachability.watch(())
+        self._tell()
+
+    def _servers(self, *, of_others: bool) -> list[PeerId]:
+        """Directly connected peers, one of each network, by lot; ``of_others``: to whom no NAT was opened."""
+        opened = self._direct.opened if of_others else frozenset()
+        found: dict[str, PeerId] = {}
+        connected = self._host.peers().items()
+        peers = [peer for peer, address in connected if peer not in opened and "/p2p-circuit" not in address]
+        for peer in self._rng.sample(peers, len(peers)):
+            found.setdefault(self._host.network_of(peer), peer)
+        found.pop("", None)
+        return list(found.values()) if of_others else peers
+
+    async def _look(self, peer: PeerId) -> None:
+        address = await observed(await self._host.open_stream(peer, IDENTIFY), peer)
+        if address is None:
+            return
+        if len(self.sightings) >= MAX_SEEN:
+            self.sightings = {each: one for each, one in self.sightings.items() if each in self._host.peers()}
+        if len(self.sightings) < MAX_SEEN:
+            from_listening = peer in self._direct.opened
+            self.sightings[peer] = Sighting(address, trio.current_time(), from_listening)
+
+    def seen_at(self) -> list[Address]:
+        """Where others come in, as far as peers of two kinds say: at the port they see, or at the one that listens."""
+        ports = {each.port for each in self._direct.listening()}
+        found: dict[Address, None] = {}
+        for one in self.sightings.values():
+            if one.from_listening:
+                found[one.address] = None
+            else:
+                found |= {Address(one.address.network, one.address.host, port): None for port in ports}
+        return [each for each in found if each.ip is not None and is_global(each.ip)]
+
+    def _candidates(self) -> list[Address]:
+        own = [parse_address(each) for each in self._host.addresses()]
+        direct = [Address(each.network, each.host, each.port) for each in own if each.relay is None]
+        known = [*self._direct.reachable(), *direct, *self.seen_at()]
+        return [each for each in dict.fromkeys(known) if each.ip is not None and is_global(each.ip)]
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        """Asks a server to dial back. Raises PeerFault."""
+        nonce = self._rng.getrandbits(64)
+        self._nonces[nonce] = False
+        try:
+            answer = await self._question(peer, addresses, nonce)
+            dialled = addresses[answer.index] if answer.index < len(addresses) else None
+            if dialled is None or answer.status != ResponseStatus.OK:
+                return
+            is_reached = self._nonces[nonce] and answer.dial == DialStatus.OK
+            if is_reached or answer.dial == DialStatus.DIAL_ERROR:
+                network = self._host.network_of(peer) or network_of(dialled.host)
+                self.reachability.heard(dialled, network, trio.current_time(), is_reached=is_reached)
+        finally:
+            del self._nonces[nonce]
+
+    async def _question(self, peer: PeerId, addresses: Sequence[Address], nonce: int) -> DialResponse:
+        stream = await self._host.open_stream(peer, ASK)
+        try:
+            with trio.move_on_after(ASK_PATIENCE):
+                await stream.send_all(encode(DialRequest(tuple(map(encode_multiaddr, addresses)), nonce)))
+                said = await _read(stream, peer)
+                if isinstance(said, DialDataRequest):
+                    if said.count > MOST_DATA:
+                        raise Violation(peer, f"wants {said.count:,} bytes for a dial", rule="autonat-data")
+                    await _pay(stream, said.count)
+                    said = await _read(stream, peer)
+                if not isinstance(said, DialResponse):
+                    raise Violation(peer, "answers a question by another", rule="autonat-message")
+                return said
+        finally:
+            await _let_go(stream)
+        raise TooSlow(peer, f"no answer in {ASK_PATIENCE:g} s", rule="autonat-patience")
+
+    def _heard(self, nonce: int) -> bool:
+        """Whether a nonce is one of ours; it counts only with the answer of who was asked."""
+        if nonce not in self._nonces:
+            return False
+        self._nonces[nonce] = True
+        return True
+
+    def _tell(self) -> None:
+        now = trio.current_time()
+        judged = {each: self.reachability.of(each, now) for each in self.reachability.addresses}
+        reached = tuple(each for each, one in judged.items() if one is Reached.YES)
+        unreached = tuple(each for each, one in judged.items() if one is Reached.NO)
+        if (reached, unreached) != self._told:
+            self._told = (reached, unreached)
+            self._direct.judged(reached, unreached)
+            self._changed()
+
+    def whole(self) -> Reached:
+        """Whether any address of this node is reached from the Internet."""
+        return self.reachability.whole(trio.current_time())
+
+    # --- for others ----------------------------------------------------------------------------------------------
+
+    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
+        try:
+            await contained(self._serve, stream, peer)
+        finally:
+            await _let_go(stream)
+
+    async def _serve(self, stream: StreamPort, peer: PeerId) -> None:
+        with trio.move_on_after(ASK_PATIENCE):
+            await trio.sleep(self._host.charge(peer, HANDSHAKE))
+            asked = await _read(stream, peer)
+            if not isinstance(asked, DialRequest):
+                raise Violation(peer, "begins with another message than a question", rule="autonat-message")
+            await self._answer(stream, peer, asked)
+
+    async def _answer(self, stream: StreamPort, peer: PeerId, asked: DialRequest) -> None:
+        here = parse_address(self._host.peers().get(peer, ""))
+        wanted = [decode_multiaddr(each) for each in asked.addresses]
+        dial = (
+            self._backs.begin(peer, here.host, wanted, is_global, trio.current_time())
+            if here.relay is None
+            else ResponseStatus.REQUEST_REJECTED
+        )
+        if not isinstance(dial, DialOrder):
+            await _say(stream, DialResponse(dial))
+            return
+        try:
+            if dial.data:
+                await self._collect(stream, peer, dial)
+            status = await self._direct.dial_back(dial.address, peer, asked.nonce)
+            await _say(stream, DialResponse(ResponseStatus.OK, dial.place, status))
+        finally:
+            self._backs.end()
+
+    async def _collect(self, stream: StreamPort, peer: PeerId, dial: DialOrder) -> None:
+        """The bytes that a dial elsewhere costs who asks for it. Raises PeerFault, Invalid."""
+        await stream.send_all(encode(DialDataRequest(dial.place, dial.data)))
+        left = dial.data
+        while left > 0:
+            part = await _read(stream, peer)
+            if not isinstance(part, DialData) or not part.data:
+                raise Violation(peer, "sends no data for its dial", rule="autonat-data")
+            left -= len(part.data)
+
+
+async def observed(stream: StreamPort, peer: PeerId) -> Address | None:
+    """At which address a peer sees this node, on a stream of identify. Raises PeerFault."""
+    try:
+        with trio.move_on_after(PATIENCE):
+            return decode_multiaddr(decode_observed(await read_message(stream, peer, MAX_IDENTIFY)))
+        return None
+    except Invalid as error:
+        raise Violation(peer, error.message, rule=error.rule) from error
+    finally:
+        await _let_go(stream)
+
+
+async def _read(stream: StreamPort, peer: PeerId) -> Message:
+    try:
+        return decode(await read_message(stream, peer, MAX_MESSAGE))
+    except Invalid as error:
+        raise Violation(peer, error.message, rule=error.rule, hint=error.hint) from error
+
+
+async def _say(stream: StreamPort, message: Message) -> None:
+    await stream.send_all(encode(message))
+    await stream.aclose()
+
+
+async def _pay(stream: StreamPort, count: int) -> None:
+    part = encode(DialData(bytes(MAX_DATA)))
+    for _ in range(-(-count // MAX_DATA)):
+        await stream.send_all(part)
+
+
+async def _let_go(stream: StreamPort) -> None:
+    """Also while being cancelled; nothing for a stream that was closed."""
+    with trio.CancelScope(shield=True), trio.move_on_after(1.0), suppress(PeerFault):
+        await stream.reset()

@@ -1,0 +1,285 @@
+"""Makes connections that must leave from a chosen port or in a chosen role: to relays, through NATs, and dial-backs.
+
+A NAT opens a port to whoever is spoken to from that port. So relays are dialled from the port on which this host
+listens, and the address that a relay sees is where others come in. ``SO_REUSEPORT`` is set on the listening socket
+after it has been bound without it: another program that binds the port is still refused, and only dials of this process
+share it. Dial-backs (AutoNAT v2) and probes use ports of their own, and are connections that the host does not count.
+One ``DirectDials`` for each host.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from multiaddr import Multiaddr
+
+from chain.errors import Invalid
+from p2p.address import CIRCUIT, Address, parse_address
+from p2p.errors import PeerFault, Unreachable
+from p2p.host.hardening import GuardedHost
+from p2p.host.interfaces import reachable_at
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
+from p2p.ports import PeerId
+from p2p.wire.autonat import BACK, BACK_HEARD, MAX_MESSAGE, DialStatus, decode_back, encode_back
+
+log = logging.getLogger(__name__)
+DIAL_BACK: Final = 10.0
+"""Seconds for one dial-back, from the first packet to the answer."""
+AGAIN: Final = 0.1
+"""Seconds between dials to a router that refuses, within one try of a hole punch."""
+ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - a source address, which the kernel chooses
+LISTENING_NOW: Final = 0.05
+"""Seconds between looks whether the other side came in meanwhile."""
+_TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
+
+
+class DirectDials:
+    """Of one host. ``share_with``: peers that are dialled from the listening port, which are its relays."""
+
+    def __init__(self, base: GuardedHost, announce: Sequence[str] = ()) -> None:
+        self._base = base
+        self._swarm = base.get_network()
+        self.share_with: frozenset[PeerId] = frozenset()
+        self._announce = announce
+        self._opened: dict[PeerId, None] = {}
+        self._found: tuple[Address, ...] = ()
+        self._unreached: frozenset[Address] = frozenset()
+
+    # --- the listening port --------------------------------------------------------------------------------------
+
+    def listening(self) -> list[Address]:
+        """Where this host listens, on IP addresses."""
+        found = [str(each) for listener in self._swarm.listeners.values() for each in listener.get_addrs()]
+        return [parse_address(each.split("/p2p/")[0]) for each in found]
+
+    def reachable(self) -> list[Address]:
+        """The addresses of its interfaces in place of the unspecified one, or those that the owner set."""
+        return reachable_at(map(str, self.listening()), self._announce)
+
+    def announced(self) -> list[Address]:
+        """Those of them at which nobody failed to reach this host, after those at which somebody did."""
+        if self._announce:
+            return self.reachable()
+        own = [each for each in self.reachable() if each not in self._unreached]
+        return list(dict.fromkeys([*self._found, *own]))
+
+    def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+        """What dial-backs said."""
+        self._found, self._unreached = tuple(found), frozenset(unreached)
+
+    @property
+    def opened(self) -> frozenset[PeerId]:
+        """Connected peers that were dialled from the listening port: NATs on the way let them in."""
+        self._opened = {peer: None for peer in self._opened if self._connections(peer)}
+        return frozenset(self._opened)
+
+    async def dial_relay(self, address: Address, peer: PeerId) -> bool:
+        """Dials from the listening port. ``False`` where that port has no way there: dial as any other then."""
+        try:
+            raw = RawConnection(TrioTCPStream(await self._from_listening(address)), True)
+        except OSError as error:
+            log.debug("%s not dialled from the listening port: %s", address.transport, error)
+            return False
+        await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
+        self._opened[peer] = None
+        return True
+
+    async def _from_listening(self, address: Address) -> trio.SocketStream:
+        here = next((each for each in self.listening() if _version(each) == _version(address)), None)
+        if here is None:
+            raise OSError(errno.EADDRNOTAVAIL, "this host listens nowhere")
+        return await dial_from((here.host, here.port), address)
+
+    # --- through NATs --------------------------------------------------------------------------------------------
+
+    async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
+        """Dials all targets from the listening port, again and again. Whether a direct connection stands."""
+        hosts = {each.host for each in targets} if as_client else set()
+        for host in hosts:
+            self._swarm.as_client[host] = peer
+        try:
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as nursery:
+                    for each in targets:
+                        nursery.start_soon(self._insist, each, peer, as_client)
+                    while not self.is_direct(peer):  # noqa: ASYNC110 - the library has no event for it
+                        await trio.sleep(LISTENING_NOW)
+                    nursery.cancel_scope.cancel()
+        finally:
+            for host in hosts:
+                self._swarm.as_client.pop(host, None)
+        if is_there := self.is_direct(peer):
+            self._opened[peer] = None
+        return is_there
+
+    async def reach(self, targets: Sequence[Address], peer: PeerId, seconds: float) -> bool:
+        """Dials a peer that a relay leads to where it says that it can be dialled. Whether it is there."""
+        with trio.move_on_after(seconds):
+            for each in targets:
+                with suppress(OSError, SwarmException):
+                    stream = await dial_from((ANY[_version(each)], 0), each, shared=False)
+                    raw = RawConnection(TrioTCPStream(stream), True)
+                    await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
+                    break
+        return self.is_direct(peer)
+
+    async def _insist(self, address: Address, peer: PeerId, as_client: bool) -> None:
+        while True:
+            try:
+                stream = await self._from_listening(address)
+            except OSError as error:
+                if error.errno not in _TRY_AGAIN:
+                    return
+                await trio.sleep(AGAIN)
+                continue
+            raw = RawConnection(TrioTCPStream(stream), as_client)
+            has_role = False
+            try:
+                with suppress(SwarmException):
+                    await self._take_role(raw, address, peer, as_client=as_client)
+                    has_role = True
+            finally:
+                if not has_role:
+                    with trio.CancelScope(shield=True):
+                        await raw.close()
+            return
+
+    async def _take_role(self, raw: Any, address: Address, peer: PeerId, *, as_client: bool) -> None:
+        if as_client:
+            await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
+            return
+        muxed = await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(address.transport))
+        if str(muxed.peer_id) != peer:
+            await muxed.close()
+
+    def is_direct(self, peer: PeerId) -> bool:
+        return any(not is_relayed(conn) for conn in self._connections(peer))
+
+    def came_by_relay(self) -> list[PeerId]:
+        """Peers that came by a relay and by no other way. Of two that came to each other, one sees the other here."""
+        found = []
+        for peer, conns in self._swarm.connections.items():
+            alive = [conn for conn in conns if not conn.is_closed]
+            if not alive or not all(map(is_relayed, alive)):
+                continue
+            ours = sum(conn.muxed_conn.is_initiator for conn in alive)
+            if not ours or (ours < len(alive) and str(self._swarm.peer_id) < str(peer)):
+                found.append(PeerId(str(peer)))
+        return found
+
+    async def drop_relayed(self, peer: PeerId) -> None:
+        """Closes the circuits with a peer that has a direct connection."""
+        if self.is_direct(peer):
+            for conn in [each for each in self._connections(peer) if is_relayed(each)]:
+                await conn.close()
+
+    def _connections(self, peer: PeerId) -> list[Any]:
+        return [conn for conn in self._swarm.connections.get(ID.from_base58(peer), []) if not conn.is_closed]
+
+    # --- dial-backs and probes -----------------------------------------------------------------------------------
+
+    async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus:
+        """Dials an address and says a nonce there, from a port to which nobody was let in."""
+        status = DialStatus.DIAL_ERROR
+        with trio.move_on_after(DIAL_BACK):
+            try:
+                async with self.brief(address, peer) as open_stream:
+                    status = DialStatus.DIAL_BACK_ERROR
+                    stream = await open_stream(BACK)
+                    await stream.send_all(encode_back(nonce))
+                    await read_message(stream, peer, MAX_MESSAGE)
+                    status = DialStatus.OK
+            except (PeerFault, Invalid, OSError):
+                pass
+        return status
+
+    def take_dial_backs(self, heard: Callable[[int], bool]) -> None:
+        """``heard`` is called with a nonce that came over a connection that its peer made."""
+
+        async def serve(net: Any) -> None:
+            peer = PeerId(str(net.muxed_conn.peer_id))
+            stream = Stream(net.muxed_stream, net, peer, BACK)
+            is_dialled = not net.muxed_conn.is_initiator and peer not in self._opened
+            with trio.move_on_after(DIAL_BACK), suppress(PeerFault, Invalid):
+                nonce = decode_back(await read_message(stream, peer, MAX_MESSAGE))
+                if is_dialled and heard(nonce):
+                    await stream.send_all(BACK_HEARD)
+                    await stream.aclose()
+                    return
+            await stream.reset()
+
+        self._base.set_stream_handler(TProtocol(BACK), serve)
+
+    @asynccontextmanager
+    async def brief(self, address: Address, peer: PeerId, source: int = 0) -> AsyncIterator[Callable[[str], Any]]:
+        """A connection of its own, from a port of its own or from ``source``, that ends with the block.
+
+        Gives what opens streams on it. Raises Unreachable, OSError.
+        """
+        stream = await dial_from((ANY[_version(address)], source), address, shared=bool(source))
+        raw = RawConnection(TrioTCPStream(stream), True)
+        upgrader = self._swarm.upgrader
+        there = ID.from_base58(peer)
+        try:
+            try:
+                secured = await upgrader.upgrade_security(raw, True, there)
+                muxed = await upgrader.upgrade_connection(secured, there)
+            except Exception as error:
+                reason = f"{address.transport}: the handshake failed: {error}"
+                raise Unreachable(peer, reason, rule="handshake") from error
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(muxed.start)
+                yield partial(self._open_on, muxed, peer)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(1.0):
+                await raw.close()
+
+    async def _open_on(self, muxed: Any, peer: PeerId, protocol: str) -> Stream:
+        stream = await muxed.open_stream()
+        try:
+            await self._base.multiselect_client.select_one_of(
+                [TProtocol(protocol)], MultiselectCommunicator(stream), int(DIAL_BACK)
+            )
+        except Exception as error:
+            raise Unreachable(peer, f"{protocol}: {error}", rule="protocol") from error
+        return Stream(stream, stream, peer, protocol)
+
+
+def _version(address: Address) -> int:
+    return 6 if ":" in address.host else 4
+
+
+def is_relayed(conn: Any) -> bool:
+    """Whether a connection of the swarm goes by way of a relay."""
+    return any(CIRCUIT in str(each) for each in conn.get_transport_addresses())
+
+
+async def dial_from(source: tuple[str, int], address: Address, *, shared: bool = True) -> trio.SocketStream:
+    """A TCP connection from a local address and port, which it may share. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        await sock.bind(source)
+        await sock.connect((address.host, address.port))
+        return trio.SocketStream(sock)
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,132 @@
+"""Decides what two peers that met by a relay say and when each dials, to open both NATs at once (DCUtR). Sans-IO.
+
+The peer to which the circuit came speaks first: it measures one round trip, says SYNC and dials half a round trip
+later, when the other one hears it and dials. So each NAT sees a connection go out before one comes in, and takes the
+second for an answer. The side that made the circuit is the client on the connection that results. After three tries
+both stay with the relay. What a peer says of its addresses is not believed: each address is judged, few are dialled,
+and each block of addresses is dialled seldom, whoever names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from p2p.address import Address, prefix_of
+from p2p.budget.buckets import Budget, Rate
+from p2p.ip import Allows, parse_ip
+from p2p.ports import PeerId
+from p2p.wire.hole_punch import PunchKind
+
+TRIES: Final = 3
+"""As the specification says; nearly all that succeed do so at the first."""
+MAX_TARGETS: Final = 4
+"""Addresses that are dialled in one try."""
+WINDOW: Final = 3.0
+"""Seconds that a try takes: long enough for a SYN that the other router dropped to be sent again after 1 s."""
+MOST_WAIT: Final = 2.0
+"""Seconds that a peer may make us wait by a slow answer; half of a longer round trip is not waited for."""
+OF_PEER: Final = Rate(per_second=1 / 60, burst=2.0)
+"""Upgrades with one peer."""
+OF_TARGET: Final = Rate(per_second=1 / 10, burst=6.0)
+"""Tries towards one block of addresses, whoever names it."""
+IN_ALL: Final = Rate(per_second=1.0, burst=30.0)
+"""Tries towards anybody."""
+
+
+class Say(NamedTuple):
+    kind: PunchKind
+
+
+class Dial(NamedTuple):
+    """Dial these at that time. ``as_client``: the role on the connection that comes of it."""
+
+    at: float
+    targets: Sequence[Address]
+    as_client: bool
+
+
+class GiveUp(NamedTuple):
+    reason: str
+
+
+Effect: TypeAlias = Say | Dial | GiveUp
+
+
+class PunchBudget:
+    """Which addresses a node dials on the word of peers, of all upgrades together."""
+
+    def __init__(self, allows: Allows) -> None:
+        self._allows = allows
+        self._peers = Budget[PeerId](OF_PEER)
+        self._targets = Budget[str](OF_TARGET)
+        self._all = Budget[None](IN_ALL)
+        self.refused = 0
+        """Addresses that were not dialled."""
+
+    def may_begin(self, peer: PeerId, now: float) -> bool:
+        return self._peers.spend(peer, now)
+
+    def fit(self, named: Iterable[Address | None], now: float) -> list[Address]:
+        """Those that are dialled now."""
+        found: list[Address] = []
+        for each in dict.fromkeys(named):
+            if (
+                each is not None
+                and len(found) < MAX_TARGETS
+                and self._allows(parse_ip(each.host))
+                and self._targets.spend(prefix_of(each.host), now)
+                and self._all.spend(None, now)
+            ):
+                found.append(each)
+            else:
+                self.refused += 1
+        return found
+
+
+class Opener:
+    """The side to which the circuit came. Feed it what is heard, and how each try ended."""
+
+    def __init__(self, budget: PunchBudget) -> None:
+        self._budget = budget
+        self._said_at: float | None = None
+        self.tries = 0
+
+    def begin(self, now: float) -> list[Effect]:
+        """The next try, while there is one."""
+        if self.tries >= TRIES:
+            return [GiveUp(f"{TRIES} tries failed")]
+        self.tries += 1
+        self._said_at = now
+        return [Say(PunchKind.CONNECT)]
+
+    def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+        if kind is not PunchKind.CONNECT or self._said_at is None:
+            return [GiveUp("the peer speaks out of turn")]
+        wait = min(max(0.0, now - self._said_at) / 2, MOST_WAIT)
+        self._said_at = None
+        targets = self._budget.fit(named, now)
+        if not targets:
+            return [GiveUp("the peer names no address that is dialled")]
+        return [Say(PunchKind.SYNC), Dial(now + wait, targets, as_client=False)]
+
+
+class Answerer:
+    """The side that made the circuit."""
+
+    def __init__(self, budget: PunchBudget) -> None:
+        self._budget = budget
+        self._targets: list[Address] | None = None
+        self.tries = 0
+
+    def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+        if kind is PunchKind.CONNECT and self._targets is None:
+            if self.tries >= TRIES:
+                return [GiveUp("the peer tries too often")]
+            self.tries += 1
+            self._targets = self._budget.fit(named, now)
+            return [Say(PunchKind.CONNECT)] if self._targets else [GiveUp("the peer names no address that is dialled")]
+        if kind is PunchKind.SYNC and self._targets is not None:
+            targets, self._targets = self._targets, None
+            return [Dial(now, targets, as_client=True)]
+        return [GiveUp("the peer speaks out of turn")]

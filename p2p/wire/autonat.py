@@ -1,0 +1,135 @@
+"""Encodes and decodes the messages of libp2p's AutoNAT v2: may I be dialled, and where.
+
+A node asks over ``ASK`` with addresses and a nonce. Who is asked may want bytes first (``DialDataRequest``), dials one
+of the addresses, says the nonce over ``BACK`` on that connection, and answers what became of it. Each message is
+protobuf, after its length as a varint. Fields that are not known are passed over. libp2p specification: AutoNAT v2.
+Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from p2p.wire.protobuf import Field, bytes_of, delimited, field, fixed64_field, number_of, read_fields
+
+ASK: Final = "/libp2p/autonat/2/dial-request"
+BACK: Final = "/libp2p/autonat/2/dial-back"
+MAX_MESSAGE: Final = 8192
+"""Bytes, as in go-libp2p. A part of the data of a dial has 4,096."""
+MAX_ADDRESSES: Final = 50
+"""Addresses of one question, as in go-libp2p."""
+MAX_DATA: Final = 4096
+"""Bytes of one part of the data."""
+LEAST_DATA, MOST_DATA = 30_000, 100_000
+"""Bytes that a dial to another address than the observed one may cost who asks."""
+_RULE: Final = "autonat-message"
+
+
+class DialStatus(enum.IntEnum):
+    UNUSED = 0
+    DIAL_ERROR = 100
+    DIAL_BACK_ERROR = 101
+    OK = 200
+
+
+class ResponseStatus(enum.IntEnum):
+    INTERNAL_ERROR = 0
+    REQUEST_REJECTED = 100
+    DIAL_REFUSED = 101
+    OK = 200
+
+
+class DialRequest(msgspec.Struct, frozen=True):
+    addresses: tuple[bytes, ...]
+    """Multiaddresses, the most important first."""
+    nonce: int
+
+
+class DialResponse(msgspec.Struct, frozen=True):
+    status: int
+    """A number that is not among ``ResponseStatus`` is to be passed over."""
+    index: int = 0
+    """Which of the addresses was dialled."""
+    dial: int = DialStatus.UNUSED
+
+
+class DialDataRequest(msgspec.Struct, frozen=True):
+    index: int
+    count: int
+    """Bytes to send first."""
+
+
+class DialData(msgspec.Struct, frozen=True):
+    data: bytes
+
+
+Message: TypeAlias = DialRequest | DialResponse | DialDataRequest | DialData
+
+
+def encode(message: Message) -> bytes:
+    """Encodes a message with its length prefix."""
+    match message:
+        case DialRequest(addresses, nonce):
+            body = b"".join(field(1, each) for each in addresses) + fixed64_field(2, nonce)
+            return delimited(field(1, body))
+        case DialResponse(status, index, dial):
+            return delimited(field(2, _numbers((1, status), (2, index), (3, dial))))
+        case DialDataRequest(index, count):
+            return delimited(field(3, _numbers((1, index), (2, count))))
+        case DialData(data):
+            return delimited(field(4, field(1, data)))
+
+
+def decode(raw: bytes) -> Message:
+    """Decodes a message without its length prefix. Raises Invalid."""
+    if len(raw) > MAX_MESSAGE:
+        raise Invalid(f"a message of {len(raw):,} bytes", rule=_RULE, hint=f"at most {MAX_MESSAGE:,}")
+    kinds = [(number, content) for number, content in read_fields(raw, _RULE) if 1 <= number <= 4]
+    if len(kinds) != 1:
+        raise Invalid(f"{len(kinds)} messages in one", rule=_RULE)
+    number, content = kinds[0]
+    fields = list(read_fields(bytes_of(content, _RULE), _RULE))
+    if number == 1:
+        return _request(fields)
+    found = dict(fields)
+    if number == 4:
+        data = bytes_of(found.get(1, b""), _RULE)
+        if len(data) > MAX_DATA:
+            raise Invalid(f"{len(data):,} bytes of data at once", rule=_RULE, hint=f"at most {MAX_DATA:,}")
+        return DialData(data)
+    one, two, three = (number_of(found.get(each, 0), _RULE) for each in (1, 2, 3))
+    return DialResponse(one, two, three) if number == 2 else DialDataRequest(one, two)
+
+
+def encode_back(nonce: int) -> bytes:
+    """The nonce, said over the connection that was dialled."""
+    return delimited(fixed64_field(1, nonce))
+
+
+def decode_back(raw: bytes) -> int:
+    """Raises Invalid."""
+    return number_of(dict(read_fields(raw, _RULE)).get(1, 0), _RULE)
+
+
+BACK_HEARD: Final = b"\x00"
+"""The answer to it: status OK, which is zero, as an empty message."""
+
+
+def decode_observed(raw: bytes) -> bytes:
+    """Of a message of libp2p's identify protocol, the address at which its sender sees us. Raises Invalid."""
+    return bytes_of(dict(read_fields(raw, "identify-message")).get(4, b""), "identify-message")
+
+
+def _request(fields: list[tuple[int, Field]]) -> DialRequest:
+    addresses = tuple(bytes_of(content, _RULE) for number, content in fields if number == 1)
+    if len(addresses) > MAX_ADDRESSES:
+        raise Invalid(f"{len(addresses)} addresses", rule=_RULE, hint=f"at most {MAX_ADDRESSES}")
+    return DialRequest(addresses, number_of(dict(fields).get(2, 0), _RULE))
+
+
+def _numbers(*pairs: tuple[int, int]) -> bytes:
+    return b"".join(field(number, value) for number, value in pairs if value)
