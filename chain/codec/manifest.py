@@ -241,9 +241,12 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
         return event
     if not isinstance(kind.value, str) or kind.value not in fetch_options.KINDS:
         return event
-    given = {key: child for key, child in fetch.value.items() if key in fetch_options.NAMES} | {"kind": kind}
-    others = {key: child for key, child in fetch.value.items() if key not in given}
-    others["kind"] = Node(kind.line, fetch_options.KINDS[kind.value])
+    own = fetch_options.names(kind.value)
+    given = {key: child for key, child in fetch.value.items() if key in own} | {"kind": kind}
+    others = {key: child for key, child in fetch.value.items() if key not in given} | {"kind": Node(kind.line, "Url")}
+    url = others.get("url")
+    if url is not None and isinstance(url.value, str):
+        others["url"] = Node(url.line, fetch_options.in_chain(kind.value, url.value))
     try:
         fetch_options.declared_fetch({key: plain(child) for key, child in given.items()})
     except Invalid as fault:

@@ -1,4 +1,4 @@
-"""Declares kinds of sources that the format has no fetch step for: queries of databases.
+"""Declares kinds of sources that the format has no fetch step for: queries of databases, and answers in pages.
 
 As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
 Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
@@ -7,7 +7,8 @@ and takes no other data for it. Pure.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -24,16 +25,20 @@ _MAX_BATCH: Final = 10_000_000
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class SqlQuery(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="camel",
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="Sql",
+PAGES: Final = 1_000
+_MAX_PAGES: Final = 100_000
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+_Path = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+"""Names of members with dots between: ``meta.next``."""
+
+
+class _Options(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
+    """Names are those of the fetch step in manifests."""
+
+
+class SqlQuery(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sql"):
     """The rows of a query, which a database answers."""
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_QUERY)]
@@ -43,11 +48,57 @@ class SqlQuery(
     """Rows of one transaction, where there is a cursor."""
 
 
-FetchOptions: TypeAlias = SqlQuery
-KINDS: Final = {"Sql": "Url"}
-"""Kinds of sources that manifests know, and the fetch step that stands for each in a chain."""
-NAMES: Final = frozenset(field.encode_name for field in msgspec.structs.fields(SqlQuery))
-"""As manifests write them beside the fields of the step."""
+class Paging(_Options, frozen=True, kw_only=True):
+    """Where an answer says what comes next. One of ``link``, ``next`` and ``number`` is given."""
+
+    link: bool = False
+    """The header ``Link`` names it, as ``rel="next"`` (RFC 8288)."""
+    next: _Path | None = None
+    """Path in the JSON of the answer of the next URL, or of the value of ``parameter``; nothing there: the end."""
+    number: _Name | None = None
+    """Parameter of the query that counts pages; the first one without records is the end."""
+    first: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    parameter: _Name | None = None
+    """Parameter of the query that the value of ``next`` is sent as."""
+    records: _Path | None = None
+    """Path in the JSON of the answer of the list of records; the answer itself when it is not said."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PAGES)] = PAGES
+    """Pages of one fetch; more are refused, for some of them would be left out."""
+
+
+class ClientCredentials(_Options, frozen=True, kw_only=True):
+    """A token of OAuth for a program (RFC 6749, 4.4), asked for before each fetch."""
+
+    token_url: _Text
+    client_id: _Text
+    client_secret: _Text
+    scope: _Text | None = None
+
+
+class HttpRequest(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Http"):
+    """One question to a web service, and all pages of its answer."""
+
+    method: Literal["GET", "POST"] = "GET"
+    body: Annotated[str, msgspec.Meta(max_length=_MAX_QUERY)] | None = None
+    pages: Paging | None = None
+    auth: ClientCredentials | None = None
+
+
+FetchOptions: TypeAlias = SqlQuery | HttpRequest
+KINDS: Final[Mapping[str, type[FetchOptions]]] = {"Sql": SqlQuery, "Http": HttpRequest}
+"""Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
+OWN_SCHEME: Final = "odfd+"
+"""Begins the URL of kind ``Http`` in a chain: others must not take the first page for the whole."""
+
+
+def names(kind: str) -> frozenset[str]:
+    """What manifests write of a kind beside the fields of ``Url``."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(KINDS[kind]))
+
+
+def in_chain(kind: str, url: str) -> str:
+    """Returns the URL that a chain holds for the one that a manifest writes."""
+    return f"{OWN_SCHEME}{url}" if kind == "Http" and not url.startswith(OWN_SCHEME) else url
 
 
 def fetch_options(schema: DataSchema | None) -> FetchOptions | None:
@@ -59,10 +110,23 @@ def fetch_options(schema: DataSchema | None) -> FetchOptions | None:
 def declared_fetch(value: object) -> FetchOptions:
     """The meaning of the attribute's value. Raises Invalid."""
     try:
-        return msgspec.convert(value, FetchOptions)
+        found: FetchOptions = msgspec.convert(value, FetchOptions)
     except msgspec.ValidationError as error:
+        kind = str(value.get("kind")) if isinstance(value, dict) else ""
+        known = sorted(names(kind)) if kind in KINDS else sorted(KINDS)
         raise Invalid(
-            f"options of the fetch step: {error}",
-            rule=RULE,
-            hint=f"kind: Sql has url, {', '.join(sorted(NAMES))}; see docs/sources.md",
+            f"options of the fetch step: {error}", rule=RULE, hint=f"known are {', '.join(known)}; see docs/sources.md"
         ) from error
+    if isinstance(found, HttpRequest):
+        _check_request(found)
+    return found
+
+
+def _check_request(request: HttpRequest) -> None:
+    pages = request.pages
+    if request.body is not None and request.method == "GET":
+        raise Invalid("a GET has no body", rule=RULE, hint="say method: POST, or leave the body out")
+    if pages is not None and sum((pages.link, pages.next is not None, pages.number is not None)) != 1:
+        raise Invalid("pages needs one of link, next and number", rule=RULE, hint="see docs/sources.md")
+    if pages is not None and pages.parameter is not None and pages.next is None:
+        raise Invalid("parameter is of no use without next", rule=RULE, hint="say next: the path of its value")

@@ -17,7 +17,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
-from chain.model.fetch_options import fetch_options
+from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
     FetchStep,
@@ -68,7 +68,9 @@ def check_source(
 def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> None:
     options = fetch_options(read.schema)
     check_fetch(fetch, settings, options)
-    if options is not None and (not isinstance(read, ReadParquet) or read_options(read.schema).format is not None):
+    if isinstance(options, SqlQuery) and (
+        not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
+    ):
         raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
 
 

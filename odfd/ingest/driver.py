@@ -470,18 +470,21 @@ async def _check_unchanged(batch: Batch) -> None:
 
 
 async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
-    """Prepares one file for the engine."""
-    ready = await prepare(
-        found.path, polled.prepare or (), folder, deps.settings, name=found.name, decoded=found.decoded
-    )
+    """Prepares what was fetched for the engine."""
+    names = [found.name, *(f"{found.name} (page {number})" for number in range(2, len(found.more) + 2))]
+    ready = []
+    for number, (path, name) in enumerate(zip((found.path, *found.more), names, strict=True)):
+        inside = folder / f"file-{number}"
+        inside.mkdir()
+        ready.append(await prepare(path, polled.prepare or (), inside, deps.settings, name=name, decoded=found.decoded))
     return Batch(
-        paths=(ready.path,),
-        names=(found.name,),
+        paths=tuple(each.path for each in ready),
+        names=tuple(names),
         identity=found.identity,
         event_time=found.event_time,
         state=found.state,
         fills_event_time=found.event_time is not None and getattr(polled.fetch, "event_time", None) is not None,
         skipped=found.skipped,
         local=found.local,
-        remarks=ready.remarks,
+        remarks=tuple(remark for each in ready for remark in each.remarks),
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from chain.codec.manifest import parse_manifests
+from chain.model.events import SetPollingSource
+from odfd.datasets.creation import with_columns
 from odfd.ingest import prep
 from odfd.ingest.fetch import dispatch
 from odfd.ingest.fetch.base import FetchJob
@@ -23,3 +27,19 @@ def prepare(path: Path, *args: Any, name: str | None = None, decoded: bool = Fal
 
 def prepared(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> prep.Prepared:
     return trio.run(partial(prep.prepare, path, *args, name=name or path.name, decoded=decoded))
+
+
+def examples(kind: str) -> list[str]:
+    """The manifests of docs/sources.md whose fetch step is of ``kind``, as they are written there."""
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    return [each for each in re.findall(r"```yaml\n(fetch:\n.*?)```", page, re.DOTALL) if f"kind: {kind}\n" in each]
+
+
+def source(text: str) -> SetPollingSource:
+    """The event of an example, as a chain holds it."""
+    lines = "\n".join(f"  {line}" for line in text.splitlines())
+    whole = f"kind: MetadataEvent\nversion: 1\ncontent:\n  kind: SetPollingSource\n{lines}\n  merge: {{kind: Append}}\n"
+    (manifest,) = parse_manifests(whole, "example.yaml")
+    event = with_columns(manifest.content)  # type: ignore[arg-type]
+    assert isinstance(event, SetPollingSource)
+    return event

@@ -79,6 +79,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """One file to ingest now."""
 
     path: Path
+    more: tuple[Path, ...] = ()
+    """Further files of the same transaction, in this order."""
     name: str
     """What people call it, for messages."""
     identity: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import trio
 
 from chain.errors import Invalid, Refused
-from chain.model.fetch_options import RULE, FetchOptions
+from chain.model.fetch_options import RULE, FetchOptions, HttpRequest, SqlQuery
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.files import check_files, fetch_files
+from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.url import check_url, fetch_url
 from odfd.ingest.settings import IngestSettings
@@ -17,8 +18,10 @@ from odfd.ingest.settings import IngestSettings
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     """Fetches by the kind of step. Raises Refused for unsupported kinds; else as the fetcher does."""
     match step:
-        case FetchUrl() if job.options is not None:
+        case FetchUrl() if isinstance(job.options, SqlQuery):
             return await fetch_sql(step, job.options, job)
+        case FetchUrl() if isinstance(job.options, HttpRequest):
+            return await fetch_http(step, job.options, job)
         case FetchFilesGlob():
             return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
@@ -29,11 +32,13 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
 def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions | None = None) -> None:
     """Checks a step before a fetch. Raises Refused for unsupported kinds, Invalid. Blocking."""
     match step:
-        case FetchUrl() if options is not None:
+        case FetchUrl() if isinstance(options, SqlQuery):
             check_sql(step, options, settings)
+        case FetchUrl() if isinstance(options, HttpRequest):
+            check_http(step, options, settings)
         case _ if options is not None:
             raise Invalid(
-                f"a step of kind {step.__struct_config__.tag} asks no database", rule=RULE, hint="say kind: Sql"
+                f"a step of kind {step.__struct_config__.tag} has no options", rule=RULE, hint="say kind: Sql or Http"
             )
         case FetchFilesGlob():
             check_files(step, settings)

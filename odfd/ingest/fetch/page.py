@@ -38,10 +38,16 @@ class Page(NamedTuple):
 
 @asynccontextmanager
 async def page(
-    url: str, shown: str, headers: Mapping[str, str], confidential: Collection[str], settings: IngestSettings
+    url: str,
+    shown: str,
+    headers: Mapping[str, str],
+    confidential: Collection[str],
+    settings: IngestSettings,
+    body: bytes | None = None,
 ) -> AsyncIterator[Page]:
     """Requests a page; messages show ``shown`` for ``url``; ``confidential`` names headers for its origin only.
 
+    With a ``body`` by POST, which is sent to no other place.
     Raises Remote: not reachable, too slow, redirects without end. Raises Refused: an address that may not be dialled,
     a redirect to what is no page of the web.
     """
@@ -49,9 +55,9 @@ async def page(
     deadline = trio.current_time() + patience.total
     try:
         async with AsyncExitStack() as stack:
-            response = await _follow(stack, _Question(httpx.URL(url), headers, confidential), shown, settings)
-            body = await stack.enter_async_context(body_of(response, response.aiter_raw()))
-            parts = await stack.enter_async_context(aclosing(lively(shown, body, patience, deadline, _SLOW)))
+            response = await _follow(stack, _Question(httpx.URL(url), headers, confidential, body), shown, settings)
+            raw = await stack.enter_async_context(body_of(response, response.aiter_raw()))
+            parts = await stack.enter_async_context(aclosing(lively(shown, raw, patience, deadline, _SLOW)))
             yield Page(response.status_code, response.reason_phrase, response.headers, parts)
     except httpx.TimeoutException as error:
         raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
@@ -63,10 +69,17 @@ class _Question(NamedTuple):
     url: httpx.URL
     headers: Mapping[str, str]
     confidential: Collection[str]
+    body: bytes | None = None
 
     def sent_on(self, location: str, shown: str) -> _Question:
         """Where a redirect leads. Raises Refused."""
         there = self.url.join(location)
+        if self.body is not None:
+            raise Refused(
+                f"{shown}: {self.url.host} sends a POST on to another place",
+                rule="source-redirect",
+                hint="name the place itself as the source, if you trust it",
+            )
         if not keeps_scheme(self.url, there):
             raise Refused(
                 f"{shown}: {self.url.host} sends us on to {there.scheme}://{there.host}",
@@ -88,7 +101,8 @@ def _client(settings: IngestSettings, allows: Allows) -> httpx.AsyncClient:
 async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settings: IngestSettings) -> httpx.Response:
     client = await stack.enter_async_context(_client(settings, settings.may_dial or anywhere))
     for _ in range(REDIRECTS + 1):
-        request = client.build_request("GET", question.url, headers=_encoded(question.headers))
+        method = "GET" if question.body is None else "POST"
+        request = client.build_request(method, question.url, headers=_encoded(question.headers), content=question.body)
         try:
             with trio.fail_after(settings.patience.head):
                 response = await client.send(request, stream=True)

@@ -57,7 +57,7 @@ _PASSING: Final = frozenset({408, 425, 429})
 """Answers of the family 4xx that say nothing of the question."""
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
 _WRONG_URL: Final = "is the URL right? See it in a browser; a new one takes effect by odfctl apply"
-_WITH_FILE: Final = frozenset({200, 203})
+WITH_FILE: Final = frozenset({200, 203})
 """Answers whose body is the file, whole; 202, 204 or 206 bring none, or a part."""
 
 
@@ -83,7 +83,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     """Checks a step, and a file that exists. Raises Invalid. Blocking."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
-    _refuse_password(step.url)
+    refuse_password(step.url)
     _split(step.url, step.url)
     scheme = _SCHEME.match(step.url)
     # A variable may bring the scheme, or be what has none.
@@ -94,9 +94,9 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
     elif scheme and scheme[1].lower() != "file":
-        _address(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
+        address_of(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
     for header in step.headers or ():
-        _check_header(header.name, FilledTemplate(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
+        check_header(header.name, FilledTemplate(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
     for text in (step.url, *(header.value for header in step.headers or ())):
         check_allowed(text, {*settings.allowed, *settings.variables})
 
@@ -113,7 +113,7 @@ def _no_scheme(scheme: str, url: str) -> Invalid:
     return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
 
 
-def _refuse_password(written: str) -> None:
+def refuse_password(written: str) -> None:
     """Raises Invalid for a password that stands in the manifest itself; from a variable it may come."""
     found = _USER_INFO.match(TEMPLATE.sub("", written))
     if found is not None and found[1]:
@@ -153,7 +153,7 @@ def _path(url: str, text: str) -> Path:
     return Path(urllib.parse.unquote(parts.path))
 
 
-def _remedy(status: int) -> str:
+def remedy(status: int) -> str:
     """What a person does about an answer that brings no file."""
     if status in _NOT_ALLOWED:
         return "send what the server asks for: headers of the source, with a secret from [ingest] variables"
@@ -162,8 +162,8 @@ def _remedy(status: int) -> str:
 
 
 async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:
-    address, credentials = _address(url)
-    headers = credentials | _headers(step, job)
+    address, credentials = address_of(url)
+    headers = credentials | headers_of(step, job)
     confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
     sent = {name: value.reveal() for name, value in headers.items()}
     async with page(address, str(url), sent, confidential, job.settings) as found:
@@ -171,18 +171,18 @@ async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> Fet
             return Unchanged()
         if found.status in (_NOT_FOUND, _GONE):
             raise NotFound(f"{url} answers {found.status}", rule="url-http", hint=_WRONG_URL)
-        if found.status not in _WITH_FILE:
+        if found.status not in WITH_FILE:
             raise Remote(
                 f"{url} answers {found.status} {found.reason}, which brings no file",
                 rule="url-http",
-                hint=_remedy(found.status),
+                hint=remedy(found.status),
             )
         path = job.folder / "download"
-        digest = await _save(found, path, url, job)
+        digest = await saved(found, path, url, job)
         return _fetched(url, step, found.headers, path, digest, job)
 
 
-def _address(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
+def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
     """Where to go, as URLs are spelled (RFC 3986), and what user and password before the host become (RFC 7617)."""
     parts = _split(url.reveal(), str(url))
     user_info, at, host = parts.netloc.rpartition("@")
@@ -210,21 +210,21 @@ def _no_host(url: FilledTemplate) -> Invalid:
     )
 
 
-def _headers(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
+def headers_of(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
     """Raises Invalid for a value that no header may hold."""
-    headers = _plain({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
+    headers = plain_headers({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
     for header in step.headers or ():
         value = fill(header.value, job.settings.variables)
-        _check_header(header.name, value)
+        check_header(header.name, value)
         headers[header.name] = value
     if (etag := job.known(ETAG)) is not None:
-        headers |= _plain({"If-None-Match": etag})
+        headers |= plain_headers({"If-None-Match": etag})
     elif (modified := job.known(LAST_MODIFIED)) is not None:
-        headers |= _plain({"If-Modified-Since": email.utils.formatdate(parse(modified) // SECOND, usegmt=True)})
+        headers |= plain_headers({"If-Modified-Since": email.utils.formatdate(parse(modified) // SECOND, usegmt=True)})
     return headers
 
 
-def _check_header(name: str, value: FilledTemplate) -> None:
+def check_header(name: str, value: FilledTemplate) -> None:
     """Raises Invalid for what no header may be called or hold."""
     if not _HEADER_NAME.fullmatch(name):
         raise Invalid(f"no header is called {name!r}", rule="source-header", hint="letters, digits and - make its name")
@@ -236,11 +236,11 @@ def _check_header(name: str, value: FilledTemplate) -> None:
         )
 
 
-def _plain(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
+def plain_headers(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
     return {name: FilledTemplate(value, value) for name, value in headers.items()}
 
 
-async def _save(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
+async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
     """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,11 @@ import pytest
 import trio
 
 from chain import instant
-from chain.codec.manifest import from_builtins, parse_manifests, to_builtins
+from chain.codec.manifest import from_builtins, to_builtins
 from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.source import FetchUrl
-from odfd.datasets.creation import with_columns
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.databases.job import QueryJob, QueryResult
 from odfd.ingest.databases.querying import answer
@@ -31,9 +29,9 @@ from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
 from worlds.databases import PASSWORD, Served, postgres_served, sqlite_served
+from worlds.sources import examples, source
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n(fetch:\n.*?)```", PAGE, re.DOTALL)
+EXAMPLES = examples("Sql")
 NOW = instant.parse("2050-01-01T12:00:00Z")
 TABLES = {
     "sqlite": "CREATE TABLE orders (id integer primary key, changed text not null, name text)",
@@ -214,15 +212,6 @@ def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> No
     assert "does not answer" in told
     assert "p@ss" not in told
     assert "p%40ss" not in told
-
-
-def source(text: str) -> SetPollingSource:
-    """Of an example, as a manifest has it."""
-    lines = "\n".join(f"  {line}" for line in text.splitlines())
-    whole = f"kind: MetadataEvent\nversion: 1\ncontent:\n  kind: SetPollingSource\n{lines}\n  merge: {{kind: Append}}\n"
-    (manifest,) = parse_manifests(whole, "example.yaml")
-    assert isinstance(manifest.content, SetPollingSource)
-    return with_columns(manifest.content)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)

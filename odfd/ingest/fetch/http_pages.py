@@ -1,0 +1,299 @@
+"""Fetches ``Http`` sources: one question to a web service, and all pages of its answer, as one batch.
+
+All pages of one fetch are one transaction, so a pull that is stopped between two of them has taken none, and a snapshot
+is whole. A page that is named by the one before it is asked for only at the same origin, for headers and tokens go
+along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+import msgspec
+import trio
+
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.model.events import SourceState
+from chain.model.fetch_options import OWN_SCHEME, ClientCredentials, HttpRequest, Paging
+from chain.model.source import FetchUrl, FromSystemTime
+from chain.wording import plural
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.fetch.url import WITH_FILE, address_of, check_url, headers_of, remedy, saved
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, fill
+
+PAGES_STATE: Final = "w3id.org/odfd/pages"
+"""Kind of the source states: a digest of all pages."""
+MAX_JSON: Final = 64 << 20
+"""Bytes of a page that is looked into for the next one."""
+MAX_TOKEN: Final = 64 << 10
+TRIES: Final = 5
+"""Times that a page is asked for while its server says that it is asked too often."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds of a ``Retry-After`` that are waited; a server that asks for more is asked by the next pull."""
+_FIRST_WAIT: Final = 1.0
+NOT_FOUND: Final = 404
+_TOO_OFTEN: Final = frozenset({429, 503})
+_RULE: Final = "source-pages"
+
+
+class _Service(NamedTuple):
+    """Whom the pages are asked of; ``shown`` is its URL for messages."""
+
+    shown: str
+    headers: dict[str, str]
+    confidential: frozenset[str]
+    body: bytes | None
+    job: FetchJob
+
+
+class _Saved(NamedTuple):
+    path: Path
+    digest: str
+    link: str | None
+    """The next page, as the header ``Link`` names it."""
+
+
+async def fetch_http(step: FetchUrl, request: HttpRequest, job: FetchJob) -> FetchOutcome:
+    """Raises NotFound, Remote (not reachable, asked too often), Refused, Invalid, Environment."""
+    check_http(step, request, job.settings)
+    step = _plain(step)
+    url = fill(step.url, job.settings.variables)
+    address, credentials = address_of(url)
+    sent = credentials | headers_of(step, job)
+    if request.auth is not None:
+        token = await _token(request.auth, job)
+        sent["Authorization"] = FilledTemplate("Bearer, of tokenUrl", f"Bearer {token}")
+    body = None
+    if request.method == "POST":
+        body = fill(request.body or "", job.settings.variables).reveal().encode()
+    headers = {name: value.reveal() for name, value in sent.items()}
+    service = _Service(str(url), headers, frozenset(headers), body, job)
+    pages = await _all_pages(service, address, request.pages)
+    digest = hashlib.sha3_256("".join(each.digest for each in pages).encode()).hexdigest()
+    if job.known(PAGES_STATE) == digest:
+        return Unchanged()
+    first, *others = [each.path for each in pages]
+    return Fetched(
+        path=first,
+        more=tuple(others),
+        name=urllib.parse.urlsplit(step.url).path.rsplit("/", 1)[-1] or "answer",
+        identity=f"sha3-256:{digest}",
+        event_time=job.now if isinstance(step.event_time, FromSystemTime) else None,
+        state=SourceState(source_name=DEFAULT_SOURCE, kind=PAGES_STATE, value=digest),
+    )
+
+
+def check_http(step: FetchUrl, request: HttpRequest, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid. Blocking."""
+    plain = _plain(step)
+    if not plain.url.lower().startswith(("http://", "https://")):
+        raise Invalid(f"kind: Http asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path")
+    if step.cache is not None:
+        raise Invalid("cache has no meaning for kind: Http", rule=_RULE, hint="leave it out")
+    check_url(plain, settings)
+    auth = request.auth
+    texts = [request.body or ""]
+    if auth is not None:
+        check_url(FetchUrl(url=auth.token_url), settings)
+        if not auth.token_url.lower().startswith(("http://", "https://")):
+            raise Invalid(
+                f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
+            )
+        if TEMPLATE.fullmatch(auth.client_secret) is None:
+            raise Invalid(
+                "a clientSecret in a source stands in the chain, for everybody who has it",
+                rule="source-password",
+                hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
+            )
+        texts += [auth.client_id, auth.client_secret, auth.scope or ""]
+    for text in texts:
+        check_template(text)
+        check_allowed(text, {*settings.allowed, *settings.variables})
+
+
+def _plain(step: FetchUrl) -> FetchUrl:
+    return msgspec.structs.replace(step, url=step.url.removeprefix(OWN_SCHEME))
+
+
+async def _all_pages(service: _Service, address: str, pages: Paging | None) -> list[_Saved]:
+    """At least one."""
+    found: list[_Saved] = []
+    asked: set[str] = set()
+    following: str | None = address if pages is None or pages.number is None else _counted(address, pages, 0)
+    most = 1 if pages is None else pages.most
+    while following is not None:
+        if following in asked:
+            raise Refused(
+                f"{service.shown}: its pages lead in a circle", rule=_RULE, hint="look at pages of the source"
+            )
+        if len(asked) == most + (pages is not None and pages.number is not None):
+            raise Refused(
+                f"{service.shown} has more than {plural(most, 'page')}",
+                rule=_RULE,
+                hint="ask for larger pages or fewer records, or raise pages.most",
+            )
+        asked.add(following)
+        one = await _one_page(service, following, service.job.folder / f"page-{len(asked)}")
+        following, is_empty = await trio.to_thread.run_sync(_next, service.shown, pages, one, following, len(asked))
+        if not is_empty or not found:
+            found.append(one)
+        _check_size(service, found)
+    return found
+
+
+def _check_size(service: _Service, found: list[_Saved]) -> None:
+    """Raises Refused."""
+    limit = service.job.settings.max_source_bytes
+    if sum(each.path.stat().st_size for each in found) > limit:
+        raise Refused(
+            f"the pages of {service.shown} are larger than {limit:,} bytes",
+            rule="max-source-bytes",
+            hint="raise ingest.source-bytes of the settings",
+        )
+
+
+async def _one_page(service: _Service, address: str, path: Path) -> _Saved:
+    """Raises NotFound, Remote."""
+    for number in range(TRIES):
+        async with page(
+            address, service.shown, service.headers, service.confidential, service.job.settings, service.body
+        ) as found:
+            if found.status not in _TOO_OFTEN:
+                return await _kept(service, found, path)
+            wait = _wait(found, number)
+        if wait > LONGEST_WAIT:
+            break
+        await trio.sleep(wait)
+    raise Remote(
+        f"{service.shown}: the server says that it is asked too often",
+        rule="url-http",
+        hint="pull again later, or less often; larger pages need fewer questions",
+    )
+
+
+def _wait(found: Page, number: int) -> float:
+    """Seconds; a date in ``Retry-After`` is as a number that is not there."""
+    said = found.headers.get("Retry-After", "")
+    return float(said) if said.isdecimal() and len(said) < len("1000000") else _FIRST_WAIT * 2**number
+
+
+async def _kept(service: _Service, found: Page, path: Path) -> _Saved:
+    if found.status == NOT_FOUND:
+        raise NotFound(f"{service.shown} answers 404", rule="url-http", hint=remedy(NOT_FOUND))
+    if found.status not in WITH_FILE:
+        raise Remote(
+            f"{service.shown} answers {found.status} {found.reason}, which brings no file",
+            rule="url-http",
+            hint=remedy(found.status),
+        )
+    digest = await saved(found, path, FilledTemplate(service.shown, service.shown), service.job)
+    links = httpx.Response(200, headers={"Link": found.headers.get("Link", "")}).links
+    return _Saved(path, digest, links.get("next", {}).get("url"))
+
+
+def _next(shown: str, pages: Paging | None, one: _Saved, address: str, number: int) -> tuple[str | None, bool]:
+    """The page behind one, and whether that one holds nothing. Raises Invalid, Refused. Blocking."""
+    if pages is None:
+        return None, False
+    if pages.link:
+        return _same_origin(shown, address, one.link), False
+    content = _json(shown, one.path)
+    if pages.number is not None:
+        records = content if pages.records is None else _member(content, pages.records)
+        if not isinstance(records, list):
+            raise Invalid(
+                f"{shown}: page {number} has no list of records at {pages.records or 'its top'}",
+                rule=_RULE,
+                hint="say where it is: pages.records, like data.items",
+            )
+        return (_counted(address, pages, number), False) if records else (None, True)
+    value = _member(content, pages.next or "")
+    if value is None or value in ("", False):
+        return None, False
+    if not isinstance(value, str | int):
+        raise Invalid(f"{shown}: {pages.next} is no text", rule=_RULE, hint="look at pages.next of the source")
+    if pages.parameter is not None:
+        return _with_parameter(address, pages.parameter, str(value)), False
+    return _same_origin(shown, address, str(value)), False
+
+
+def _json(shown: str, path: Path) -> Any:
+    if path.stat().st_size > MAX_JSON:
+        raise Refused(f"{shown}: a page has more than {MAX_JSON:,} bytes", rule=_RULE, hint="ask for smaller pages")
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Invalid(
+            f"{shown}: a page is no JSON, so nothing says what comes next: {error}",
+            rule=_RULE,
+            hint="use pages: {link: true}?",
+        ) from error
+
+
+def _member(content: Any, path: str) -> Any:
+    for name in path.split("."):
+        content = content.get(name) if isinstance(content, dict) else None
+    return content
+
+
+def _counted(address: str, pages: Paging, number: int) -> str:
+    return _with_parameter(address, pages.number or "", str(pages.first + number))
+
+
+def _with_parameter(address: str, name: str, value: str) -> str:
+    parts = urllib.parse.urlsplit(address)
+    others = [each for each in urllib.parse.parse_qsl(parts.query, keep_blank_values=True) if each[0] != name]
+    return urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode([*others, (name, value)])))
+
+
+def _same_origin(shown: str, address: str, named: str | None) -> str | None:
+    """Raises Refused: what is sent along is for one origin alone."""
+    if named is None:
+        return None
+    there, here = httpx.URL(address).join(named), httpx.URL(address)
+    if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
+        raise Refused(
+            f"{shown}: its next page would be at {there.scheme}://{there.host}",
+            rule="source-redirect",
+            hint="pages are asked for at the origin that the source names, and at no other",
+        )
+    return str(there)
+
+
+async def _token(auth: ClientCredentials, job: FetchJob) -> str:
+    """Raises Remote, Invalid."""
+    url = fill(auth.token_url, job.settings.variables)
+    address, _ = address_of(url)
+    name, secret = (fill(text, job.settings.variables).reveal() for text in (auth.client_id, auth.client_secret))
+    form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
+    basic = httpx.BasicAuth(urllib.parse.quote_plus(name), urllib.parse.quote_plus(secret))
+    signed = next(basic.auth_flow(httpx.Request("POST", address)))
+    headers = {
+        "Authorization": signed.headers["Authorization"],
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Accept": "application/json",
+    }
+    said = bytearray()
+    body = urllib.parse.urlencode(form).encode()
+    async with page(address, str(url), headers, frozenset(headers), job.settings, body) as found:
+        async for part in found.body:
+            said += part
+            if len(said) > MAX_TOKEN:
+                raise Remote(f"{url} answers more than {MAX_TOKEN:,} bytes, which is no token", rule="source-token")
+    try:
+        token = msgspec.json.decode(bytes(said))["access_token"] if found.status in WITH_FILE else None
+    except (msgspec.DecodeError, LookupError, TypeError):
+        token = None
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise Remote(
+            f"{url} answers {found.status}, and gives no token",
+            rule="source-token",
+            hint="look at clientId, clientSecret and scope of the source",
+        )
+    return token
