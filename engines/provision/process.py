@@ -69,7 +69,7 @@ class EngineProcess:
     def leave(self, why: str) -> None:
         """Starts to stop the process; ``gone`` is set when it has stopped."""
         if not self.is_leaving:
-            self._tell("engine-leaving", why=why)
+            self._log("engine-leaving", why=why)
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class EngineProcess:
             finally:
                 client.close()
                 self._code = await process.stop(self._settings.limits.grace)
-                self._tell("engine-exited", code=self._code, last_words=tuple(self._last_words))
+                self._log("engine-exited", code=self._code, last_words=tuple(self._last_words))
         finally:
             self.gone.set()
             self.ready.set()
@@ -141,7 +141,7 @@ class EngineProcess:
                     self.ready.set()
                 elif text:
                     self._last_words.append(text)
-                    self._tell("engine-said", line=text)
+                    self._log("engine-said", line=text)
 
     async def _leave_when_idle(self) -> None:
         idle = self._settings.limits.idle
@@ -152,9 +152,9 @@ class EngineProcess:
 
     def note_failure(self, message: str, backtrace: str) -> None:
         """Logs a fault of the engine itself, whose backtrace is of no use to the caller."""
-        self._tell(ENGINE_FAILED, message=message, trace=tuple(backtrace[-MAX_BACKTRACE:].splitlines()))
+        self._log(ENGINE_FAILED, message=message, trace=tuple(backtrace[-MAX_BACKTRACE:].splitlines()))
 
-    def _tell(self, event: str, **facts: object) -> None:
+    def _log(self, event: str, **facts: object) -> None:
         self._on_event(event, {"engine": self._settings.name, "pid": self.pid, **facts})
 
 

@@ -51,7 +51,7 @@ _FLOATS: Final = ("FLOAT", "DOUBLE")
 
 def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
     """Raises Refused for a text that is visibly not repeatable. ``tree``: as ``check_statement`` takes it."""
-    _look(tree["statements"][0]["node"], statement, is_sorted=False)
+    _visit(tree["statements"][0]["node"], statement, is_sorted=False)
 
 
 def judge_plan(plan: Mapping[str, Any]) -> None:
@@ -72,10 +72,10 @@ def judge_plan(plan: Mapping[str, Any]) -> None:
                 )  # fmt: skip
 
 
-def _look(node: Any, statement: bytes, *, is_sorted: bool) -> None:
+def _visit(node: Any, statement: bytes, *, is_sorted: bool) -> None:
     if isinstance(node, list):
         for each in node:
-            _look(each, statement, is_sorted=is_sorted)
+            _visit(each, statement, is_sorted=is_sorted)
     if not isinstance(node, dict):
         return
     _check_choice(node, statement)
@@ -85,7 +85,7 @@ def _look(node: Any, statement: bytes, *, is_sorted: bool) -> None:
     if node.get("class") == "WINDOW":
         _check_window(node, statement)
     for part, each in node.items():
-        _look(each, statement, is_sorted=name in _SORTED or (is_sorted and part in ("arguments", "expression")))
+        _visit(each, statement, is_sorted=name in _SORTED or (is_sorted and part in ("arguments", "expression")))
 
 
 def _name(node: Mapping[str, Any]) -> str:

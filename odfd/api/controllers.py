@@ -108,9 +108,9 @@ class DatasetController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:
             self._volumes.touch(DatasetId.parse(resource.did))
-        return await trio.to_thread.run_sync(self._look, resource)
+        return await trio.to_thread.run_sync(self._observe, resource)
 
-    def _look(self, resource: DeclaredResource) -> ObservedState:
+    def _observe(self, resource: DeclaredResource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
         said = ConditionValue(value=view.state, message=", ".join(view.conditions))

@@ -232,12 +232,12 @@ class FlightServer:
                 if not is_ready:
                     process.kill()
                 if not is_ready and not begun.is_set():
-                    raise EngineLost(f"Flight SQL does not start: {await _words(process)}", rule="flight-process")
+                    raise EngineLost(f"Flight SQL does not start: {await _last_lines(process)}", rule="flight-process")
                 begun.set()
                 if is_ready:
                     self.born.set()
                     self.born = trio.Event()
-                said = await _words(process)
+                said = await _last_lines(process)
                 self._logger.error("the process of Flight SQL ended", said=said)
             finally:
                 with trio.CancelScope(shield=True):
@@ -265,7 +265,7 @@ async def _is_ready(process: ConfinedProcess) -> bool:
     return False
 
 
-async def _words(process: ConfinedProcess) -> str:
+async def _last_lines(process: ConfinedProcess) -> str:
     """Its last words, when it says no more."""
     output = b""
     while piece := await process.stderr.receive_some(1 << 16):

@@ -49,7 +49,7 @@ class KamuApplication:
             with sole_faults():
                 await self._answer(scope, receive, reply)
         except Fault as fault:
-            await reply.refuse(self._told(fault, scope["path"]))
+            await reply.refuse(self._for_visitor(fault, scope["path"]))
         return None
 
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
@@ -81,7 +81,7 @@ class KamuApplication:
                 response = await self._own_response(scope["method"], path, receive)
                 await response(scope, receive, send)
         except Fault as fault:
-            await problem(self._told(fault, scope["path"]))(scope, receive, send)
+            await problem(self._for_visitor(fault, scope["path"]))(scope, receive, send)
 
     async def _own_response(self, method: str, path: str, receive: Receive) -> Response:
         if (method, path) == ("POST", "query"):
@@ -97,7 +97,7 @@ class KamuApplication:
             with sole_faults():
                 await self._answers.answer(request, give, {}, ALL_ROWS)
         except Fault as fault:
-            raise self._told(fault, "query") from None
+            raise self._for_visitor(fault, "query") from None
 
     def _shown(self, ref: str) -> object:
         if not ref:
@@ -185,7 +185,7 @@ class KamuApplication:
                 return commitments.not_here(state.id, state.block_hash if what == "block" else None)
         return None
 
-    def _told(self, fault: Fault, path: str) -> Fault:
+    def _for_visitor(self, fault: Fault, path: str) -> Fault:
         """Returns the fault for a visitor."""
         if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)

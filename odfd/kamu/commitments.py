@@ -91,9 +91,9 @@ def fault_of(asked: Verification) -> dict[str, str] | None:
     ):
         if stated != hash_of(value):
             what = name[0].lower() + name[1:]
-            return _told(name, f"{_DISPUTED}: commitment.{what} doesn't match the hash of {what[:-4]} object")
+            return _error(name, f"{_DISPUTED}: commitment.{what} doesn't match the hash of {what[:-4]} object")
     if not _is_signed(asked):
-        return _told("BadSignature", f"{_DISPUTED}: Verification equation was not satisfied")
+        return _error("BadSignature", f"{_DISPUTED}: Verification equation was not satisfied")
     return None
 
 
@@ -114,5 +114,5 @@ def _is_signed(asked: Verification) -> bool:
     return verify(key.public_key, canonical(msgspec.to_builtins(asked.commitment)), signature)
 
 
-def _told(name: str, message: str) -> dict[str, str]:
+def _error(name: str, message: str) -> dict[str, str]:
     return {"kind": f"InvalidRequest::{name}", "message": message}

@@ -97,7 +97,7 @@ class ChainRepair:
         """Fetch and store spoilt blocks. Raises NotFound when no peer has one, Environment for a damaged database."""
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
-        mending = await trio.to_thread.run_sync(self._look, dataset, truth)
+        mending = await trio.to_thread.run_sync(self._inspect, dataset, truth)
         blocks = await trio.to_thread.run_sync(_filled, mending, truth)
         if blocks is None:
             blocks = await self._ask(dataset, mending, truth)
@@ -143,7 +143,7 @@ class ChainRepair:
         except BlockDamaged:
             return None
 
-    def _look(self, dataset: DatasetId, truth: _Truth) -> BlockRepair:
+    def _inspect(self, dataset: DatasetId, truth: _Truth) -> BlockRepair:
         claimed = _Claimed(self._chains.chain(dataset), truth)
         report = verify_chain(claimed, self._objects, VerificationRequest(ref=dataset.short, level=Level.CHAIN))
         damaged = {failure.block.sequence_number for failure in report.failures}

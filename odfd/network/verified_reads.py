@@ -98,12 +98,12 @@ class VerifiedReads:
         with self._lock:
             if (known := self._whole.get(name)) is not None:
                 return known
-        found = self._look(name)
+        found = self._verify(name)
         with self._lock:
             self._whole[name] = found
         return found
 
-    def _look(self, name: Multihash) -> _Whole:
+    def _verify(self, name: Multihash) -> _Whole:
         path = self._objects.path(name)
         whole, digests, size = hashlib.sha3_256(), bytearray(), 0
         with disk(path), path.open("rb") as file:

@@ -53,9 +53,9 @@ class Readings:
     async def why_not_ready(self) -> dict[str, str]:
         ready = self._parts.context.readiness
         parts = "" if ready.is_ready else "the node is stopping" if ready.stopping else "the node is starting"
-        return {"parts": parts, **await trio.to_thread.run_sync(self._look)}
+        return {"parts": parts, **await trio.to_thread.run_sync(self._collect)}
 
-    def _look(self) -> dict[str, str]:
+    def _collect(self) -> dict[str, str]:
         database = ""
         try:
             with self._parts.home.database.read() as connection:

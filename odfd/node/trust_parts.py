@@ -64,7 +64,7 @@ class WitnessContext(Protocol):
     def witnessed(self, made: Cosignature) -> None: ...
 
 
-def _tell(parts: WitnessContext, made: Cosignature) -> None:
+def _announce(parts: WitnessContext, made: Cosignature) -> None:
     tree = made.checkpoint
     parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
     what = "versions of its authority" if tree.epoch is None else "blocks"
@@ -82,7 +82,7 @@ def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
     home = parts.home
 
     def cosigned(made: Cosignature) -> None:
-        trio.from_thread.run_sync(_tell, parts, made)
+        trio.from_thread.run_sync(_announce, parts, made)
 
     rooms = (home.database, home.keys, _witness_of(parts))
     return TlogWitness(rooms, lambda: parts.policy.attended, parts.context.clock.now, cosigned)
@@ -103,7 +103,7 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
     def asked() -> WitnessRequest:
         return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)
 
-    network, events = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
+    network, events = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_announce, parts), contradicted)
     return Witnessing(home.chains, _witness_of(parts), asked, network, events, context.logger)
 
 

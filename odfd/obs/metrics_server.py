@@ -71,32 +71,32 @@ class MetricsServer:
     async def _answer(self, scope: Message, _receive: Receive, send: Send) -> None:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         if not _HERE.fullmatch(host):
-            return await _say(send, 403, b"ask for it by the address of this machine\n")
+            return await _send_response(send, 403, b"ask for it by the address of this machine\n")
         if scope["method"] not in ("GET", "HEAD"):
-            return await _say(send, 405, b"GET and HEAD are understood here\n")
+            return await _send_response(send, 405, b"GET and HEAD are understood here\n")
         if scope["path"] == "/livez":
-            return await _say(send, 200, b"ok\n")
+            return await _send_response(send, 200, b"ok\n")
         if scope["path"] == "/readyz":
             return await self._ready(send)
         if scope["path"] == "/metrics":
             return await self._scrape(send)
-        return await _say(send, 404, b"there are /metrics, /livez and /readyz here\n")
+        return await _send_response(send, 404, b"there are /metrics, /livez and /readyz here\n")
 
     async def _ready(self, send: Send) -> None:
         looked = await self._probing.why_not_ready()
         lines = [f"{'no' if wrong else 'ok'} {name}{': ' + wrong if wrong else ''}" for name, wrong in looked.items()]
-        await _say(send, 503 if any(looked.values()) else 200, "\n".join([*lines, ""]).encode())
+        await _send_response(send, 503 if any(looked.values()) else 200, "\n".join([*lines, ""]).encode())
 
     async def _scrape(self, send: Send) -> None:
         with trio.move_on_after(SCRAPE_SECONDS) as patience:
             async with self._alone:
                 body = await self._probing.scrape()
         if patience.cancelled_caught:
-            return await _say(send, 503, b"the node has no time for it now\n")
-        return await _say(send, 200, body, CONTENT_TYPE)
+            return await _send_response(send, 503, b"the node has no time for it now\n")
+        return await _send_response(send, 200, body, CONTENT_TYPE)
 
 
-async def _say(send: Send, status: int, body: bytes, kind: str = _TEXT) -> None:
+async def _send_response(send: Send, status: int, body: bytes, kind: str = _TEXT) -> None:
     fields = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store"}
     headers = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})

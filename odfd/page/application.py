@@ -104,7 +104,7 @@ class PageApplication:
             else:
                 await _file(scope, send)
         except Fault as fault:
-            await _say(send, http_status(fault), json.dumps(to_problem(fault)).encode(), PROBLEM_JSON)
+            await _respond(send, http_status(fault), json.dumps(to_problem(fault)).encode(), PROBLEM_JSON)
 
     def _check_place(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
         """Raises Refused for what another page asks, or who was led here by a name that is not this machine's."""
@@ -129,7 +129,9 @@ class PageApplication:
         if scope["method"] == "DELETE":
             self._check_key(headers)
             self._sessions.end(_cookie(headers, self._name(headers)))
-            return await _say(send, 200, b"{}", "application/json", {"set-cookie": self._set_cookie(headers, "", 0)})
+            return await _respond(
+                send, 200, b"{}", "application/json", {"set-cookie": self._set_cookie(headers, "", 0)}
+            )
         if scope["method"] != "POST":
             raise Usage("a session is begun with POST", rule="route")
         token = await _token(receive)
@@ -141,7 +143,7 @@ class PageApplication:
                 "this address was opened before, or too long ago", rule="page-token", hint="ask for another: odfctl ui"
             )
         told = {"set-cookie": self._set_cookie(headers, opened.cookie, int(SESSION_SECONDS))}
-        return await _say(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", told)
+        return await _respond(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", told)
 
     async def _is_known(self, token: str) -> bool:
         """Raises Refused for a token that is not in the file, Environment for a file that cannot be."""
@@ -184,8 +186,8 @@ async def _file(scope: Message, send: Send) -> None:
         raise Usage("files are read with GET", rule="route")
     found = page_files().get(scope["path"])
     if found is None:
-        return await _say(send, 404, b"there is nothing here\n", "text/plain; charset=utf-8")
-    return await _say(send, 200, found.content, found.media_type)
+        return await _respond(send, 404, b"there is nothing here\n", "text/plain; charset=utf-8")
+    return await _respond(send, 200, found.content, found.media_type)
 
 
 def _guarding(send: Send) -> Send:
@@ -199,7 +201,7 @@ def _guarding(send: Send) -> Send:
     return guarded
 
 
-async def _say(send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
+async def _respond(send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
     told = _headers({"content-type": kind, "content-length": str(len(body)), **(more or {})})
     await send({"type": "http.response.start", "status": status, "headers": list(told)})
     await send({"type": "http.response.body", "body": body})

@@ -81,12 +81,12 @@ class PageServer:
             hosts = hosts_of(said.ui_certificate, CERTIFICATE)
         self._listener = listening(self._place)
         self.server.listeners = [self._listener]
-        door, self._url = self._door(hosts, self._listener.getsockname()[1])
+        door, self._url = self._page_door(hosts, self._listener.getsockname()[1])
         self._application = PageApplication(self.api, self._sessions, door, trio.current_time)
         self._logger.info("page", url=self._url)
         self._asked.set()
 
-    def _door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
+    def _page_door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
         """Makes the door, and its address for people."""
         said = self._settings
         tokens = Tokens(Path(said.ui_tokens), "http.ui-tokens", required=True) if said.ui_tokens else None

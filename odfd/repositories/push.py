@@ -120,7 +120,7 @@ class BucketWriter:
 
     def _put(self, path: str, content: bytes) -> None:
         self._bucket.put(path, content)
-        self._tell(len(content))
+        self._report(len(content))
 
     def _object(self, path: str, name: Multihash, source: Path) -> None:
         """One that is there with another size is torn: it is written again."""
@@ -134,13 +134,13 @@ class BucketWriter:
         with source.open("rb") as opened:
             while part := opened.read(CHUNK):
                 digest.update(part)
-                self._tell(len(part))
+                self._report(len(part))
                 yield part
         if digest.digest() != name.digest:
             text = f"object {name.short} is damaged here"
             raise Invalid(text, rule="slice-physical-hash", hint="odfctl doctor --deep finds what else is")
 
-    def _tell(self, size: int) -> None:
+    def _report(self, size: int) -> None:
         with self._lock:
             self._sent(size)
 

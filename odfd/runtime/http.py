@@ -47,7 +47,7 @@ class Limits:
     """Of a body that the application did not want; above it the connection is closed instead."""
 
 
-class _Gone(Exception):
+class _ClientLeft(Exception):
     """The client left, or stalled for too long."""
 
 
@@ -65,7 +65,7 @@ class Connection:
                 if self._machine.our_state is not h11.DONE or self._machine.their_state is not h11.DONE:
                     return
                 self._machine.start_next_cycle()
-        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError):
+        except (_ClientLeft, trio.BrokenResourceError, trio.ClosedResourceError):
             return
         except h11.RemoteProtocolError as error:
             await self._reject(error)
@@ -116,7 +116,7 @@ class _Exchange:
         self._came = 0
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
-        """Serves until the connection ends. Raises _Gone when the peer is gone; the application was then cancelled."""
+        """Serves until the connection ends. Raises _ClientLeft when the peer is gone; the application was then cancelled."""
         if not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._request.headers):
             # Without a body its end is known now, and an application that never asks for it can still be watched over.
             self._machine.next_event()
@@ -128,7 +128,7 @@ class _Exchange:
                 await self._drain()
                 nursery.cancel_scope.cancel()
         if self._leaving.cancelled_caught:
-            raise _Gone
+            raise _ClientLeft
 
     async def _leave(self) -> NoReturn:
         """End the exchange from wherever we are in it: the application sees a cancellation, not an error of ours."""

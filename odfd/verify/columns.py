@@ -74,7 +74,7 @@ class SystemColumn(ABC):
         """Describes the fault of a row, of one slice."""
         value = batch.column(self.name)[row]
         if value.is_valid:
-            return self._tell(value, due, row)
+            return self._describe(value, due, row)
         return VerifyFinding(rule=self.rule, message=f"column {self.name!r} has nulls", actual="null")
 
     @abstractmethod
@@ -82,7 +82,7 @@ class SystemColumn(ABC):
         """Anything where there is a null."""
 
     @abstractmethod
-    def _tell(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
+    def _describe(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
         """Of one that is not null."""
 
 
@@ -94,7 +94,7 @@ class _Offsets(SystemColumn):
         mask: Mask = (found.view(np.uint64) != due.offsets()) | (found < 0)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
+    def _describe(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
         expected, actual = str(int(due.first[0]) + row), str(value.as_py())
         message = f"a row of the slice has offset {actual} where {expected} is due"
         return VerifyFinding(rule=self.rule, message=message, expected=expected, actual=actual)
@@ -108,7 +108,7 @@ class _Operations(SystemColumn):
         mask: Mask = (found < 0) | (found > _LAST_OP)
         return mask
 
-    def _tell(self, value: pa.Scalar, _due: ExpectedColumns, _row: int) -> VerifyFinding:
+    def _describe(self, value: pa.Scalar, _due: ExpectedColumns, _row: int) -> VerifyFinding:
         actual = str(value.as_py())
         message = f"column {self.name!r} holds {actual}, which is no operation"
         return VerifyFinding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
@@ -123,7 +123,7 @@ class _SystemTimes(SystemColumn):
         mask: Mask = numbers(values.view(pa.int64())) > np.repeat(latest, due.rows)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: ExpectedColumns, _row: int) -> VerifyFinding:
+    def _describe(self, value: pa.Scalar, due: ExpectedColumns, _row: int) -> VerifyFinding:
         expected, actual = instant.render(due.made[0]), instant.render(parquet.to_instant(value.value, value.type))
         message = f"a row's {self.name} is {actual}, after its block was made at {expected}"
         return VerifyFinding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)

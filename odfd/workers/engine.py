@@ -72,7 +72,7 @@ class NodeEngine:
         while (host := await self._find()) is None:
             await trio.sleep(pause)
             pause = min(2 * pause, LATEST)
-        self._tell_of(host)
+        self._report_host(host)
         async with trio.open_nursery() as nursery:
             await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
             # Not before: whoever waited for it wants to use it.
@@ -82,7 +82,7 @@ class NodeEngine:
     async def _find(self) -> HostEngine | None:
         """Finds the engine; reports its absence once."""
         try:
-            return await spark_engine(self._options, self._environ, self._tell)
+            return await spark_engine(self._options, self._environ, self._report)
         except Fault as fault:
             if str(self._why_not) != str(fault):
                 say = self._logger.info if fault.rule == NOT_INSTALLED else self._logger.error
@@ -91,7 +91,7 @@ class NodeEngine:
             self._known.set()
             return None
 
-    def _tell_of(self, host: HostEngine) -> None:
+    def _report_host(self, host: HostEngine) -> None:
         for refusal in host.choice.passed_over:
             self._logger.info("sandbox level passed over", verdict=str(refusal))
         for weakness in host.choice.verdict.unbounded:
@@ -100,7 +100,7 @@ class NodeEngine:
             hint = "docs/cluster.md tells what confines them" if host.cluster else "install bubblewrap"
             self._logger.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
 
-    def _tell(self, event: str, facts: Mapping[str, object]) -> None:
+    def _report(self, event: str, facts: Mapping[str, object]) -> None:
         (self._logger.error if event == ENGINE_FAILED else self._logger.info)(event, **facts)
 
     def view(self) -> wire.EngineView:

@@ -92,7 +92,7 @@ class FlowWorker:
 
     async def look(self, datasets: Collection[DatasetId] = ()) -> None:
         """Puts the declared flows of datasets, after a start of all, in force before it returns."""
-        await self._look_at(datasets)
+        await self._evaluate(datasets)
         self.loop.poke()
 
     async def pause(self, key: str, *, paused: bool) -> None:
@@ -105,7 +105,7 @@ class FlowWorker:
         touched = self.loop.take()
         if touched is None:
             self._is_loaded = False
-        await self._look_at(touched or ())
+        await self._evaluate(touched or ())
         for dataset in sorted(touched or ()):
             self.scheduler.touch(dataset, self._clock.now())
         if self._nursery is None or self._running >= RUNNING:
@@ -121,7 +121,7 @@ class FlowWorker:
         following = self.scheduler.next_time()
         return UNTIL_POKED if following is None else min(max(0.0, (following - now) / SECOND), LOOK_SECONDS)
 
-    async def _look_at(self, datasets: Collection[DatasetId]) -> None:
+    async def _evaluate(self, datasets: Collection[DatasetId]) -> None:
         async with self._looking:
             everything, self._is_loaded = not self._is_loaded, True
             read = self._read_all if everything else partial(self._read, sorted(datasets), everything=False)

@@ -74,7 +74,7 @@ class JournalRecovery:
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
         """Confirms recovery by a user now: one listed group suffices, and with ``alone`` none. Raises Refused."""
         async with self._alone:
-            if not await self._look():
+            if not await self._check():
                 return wire.SigningView()
             await self._ask()
             if not len(self._listed()) and not request.alone:
@@ -91,10 +91,10 @@ class JournalRecovery:
     async def _round(self) -> float:
         async with self._alone:
             before = self.lost
-            if not await self._look():
+            if not await self._check():
                 return UNTIL_POKED
             if not before:
-                self._tell_lost()
+                self._log_lost()
             await self._ask()
             if not may_go_on(self._policy(), self._listed(), trio.current_time() - self._since):
                 return RETRY_SECONDS
@@ -105,11 +105,11 @@ class JournalRecovery:
                 return RETRY_SECONDS
             return UNTIL_POKED
 
-    async def _look(self) -> bool:
+    async def _check(self) -> bool:
         self.lost = tuple(await trio.to_thread.run_sync(self._signer.keys.lost))
         return bool(self.lost)
 
-    def _tell_lost(self) -> None:
+    def _log_lost(self) -> None:
         text = f"{_count(self.lost)} lost what it has signed, and signs nothing"
         hint = "listed validators and witnesses are asked for it; with none to ask: odfctl trust sign --alone"
         self._signer.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)

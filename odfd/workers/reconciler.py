@@ -117,7 +117,7 @@ class Reconciler:
         self.queue, self._cursor = WorkQueue(self._random.randrange), None
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._hear)
+            nursery.start_soon(self._listen)
             try:
                 await self.loop.run(life)
             finally:
@@ -140,7 +140,7 @@ class Reconciler:
             if heard and self.queue.is_idle and newest == self._cursor:
                 return
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         """Events of the node say of which resource something may be another."""
         async for news in self._events.follow(self._position):
             if isinstance(news, Event):
@@ -237,7 +237,7 @@ class Reconciler:
         is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
         (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
         if _is_as_it_was(resource, seen):
-            self._look_later(resource)
+            self._requeue(resource)
             return
         way = (*_waiting(resource, seen, self._clock.now()),)
         way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
@@ -251,7 +251,7 @@ class Reconciler:
             status = self._ended(resource, way[-1], seen)
             is_kept = await self._observe(resource, (*way, status))
         if is_kept:
-            self._tell(resource, status)
+            self._notify(resource, status)
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
         """What is seen after the steps; a fault on the way is seen too."""
@@ -285,19 +285,19 @@ class Reconciler:
         retry_at = None if pause is None else Instant(now + pause)
         return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
 
-    def _tell(self, resource: DeclaredResource, status: ResourceStatus) -> None:
+    def _notify(self, resource: DeclaredResource, status: ResourceStatus) -> None:
         """What was kept, to those who wait for it."""
         if status.retry_at is not None:
             self.queue.later(resource.id, status.retry_at)
         else:
-            self._look_later(resource)
+            self._requeue(resource)
         before = resource.status
         if status.phase == "Failed" and (before.phase, before.code) != ("Failed", status.code):
             self._events.emit("resource.failed", resource.name, status.message, type=resource.type, code=status.code)
         else:
             self._events.nudge()
 
-    def _look_later(self, resource: DeclaredResource) -> None:
+    def _requeue(self, resource: DeclaredResource) -> None:
         """At what events tell of nothing is needed."""
         if resource.type not in self.silent:
             return

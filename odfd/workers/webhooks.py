@@ -91,10 +91,10 @@ class WebhookWorker:
             said = failure = fault.message
         before, after = await trio.to_thread.run_sync(self._deliveries.settle, each, failure, said, self._clock.now())
         self._at_work.discard((each.target.id, each.dataset))
-        self._tell(each.target.name, before, after)
+        self._log_result(each.target.name, before, after)
         self.loop.touch(DatasetId.parse(each.dataset))
 
-    def _tell(self, name: str, before: CallRecord | None, after: CallRecord | None) -> None:
+    def _log_result(self, name: str, before: CallRecord | None, after: CallRecord | None) -> None:
         if before is None or after is None:
             return
         if after.dead > before.dead:

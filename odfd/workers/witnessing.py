@@ -93,7 +93,7 @@ class Witnessing:
     async def _round(self) -> float:
         asked, touched = self._asked(), self.loop.take()
         attended = sorted(asked.attended if touched is None else touched.intersection(asked.attended))
-        mirrored = await trio.to_thread.run_sync(self._here, touched) if asked.mirrored else ()
+        mirrored = await trio.to_thread.run_sync(self._held, touched) if asked.mirrored else ()
         for dataset in {*mirrored, *attended}:
             for consider in (self._witness.consider_authority, self._witness.consider):
                 await self._consider(dataset, consider)
@@ -111,7 +111,7 @@ class Witnessing:
                 nursery.start_soon(attend, dataset)
         return RETRY_SECONDS if unsettled else ROUND_SECONDS
 
-    def _here(self, touched: Collection[DatasetId] | None) -> Collection[DatasetId]:
+    def _held(self, touched: Collection[DatasetId] | None) -> Collection[DatasetId]:
         if touched is None:
             return self._chains.datasets()
         return [dataset for dataset in touched if self._chains.chain(dataset).head() is not None]
@@ -120,7 +120,7 @@ class Witnessing:
         try:
             made = await trio.to_thread.run_sync(consider, dataset)
         except Fault as fault:
-            self._tell(dataset, fault)
+            self._log_fault(dataset, fault)
             return
         if made is not None:
             self._told.cosigned(made)
@@ -135,7 +135,7 @@ class Witnessing:
                 self._contradict(question)
             made = await trio.to_thread.run_sync(self._witness.settle, question)
         except Fault as fault:
-            self._tell(dataset, fault)
+            self._log_fault(dataset, fault)
             return False
         if made is not None:
             self._told.cosigned(made)
@@ -172,7 +172,7 @@ class Witnessing:
             hint="it is not cosigned; nodes that hold either history are told of both heads",
         )
 
-    def _tell(self, dataset: DatasetId, fault: Fault) -> None:
+    def _log_fault(self, dataset: DatasetId, fault: Fault) -> None:
         if self._refused.get(dataset) != str(fault):
             self._refused[dataset] = str(fault)
             self._logger.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)

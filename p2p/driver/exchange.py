@@ -171,16 +171,16 @@ class Exchange(Generic[Reply]):
                 raise Violation(self._stream.peer, error.message, rule=error.rule, hint=error.hint) from error
             slot = self._slots.get(reply.request)
             if slot is not None and slot.reply is None:
-                self._heard()
+                self._settle_one()
                 slot.reply = reply
                 slot.done.set()
             elif reply.request in self._abandoned:
-                self._heard()
+                self._settle_one()
                 self._abandoned.discard(reply.request)
             else:
                 raise Violation(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
 
-    def _heard(self) -> None:
+    def _settle_one(self) -> None:
         self._owed -= 1
         self._waiting.deadline = trio.current_time() + OWED if self._owed else math.inf
 

@@ -75,23 +75,23 @@ class Lan:
     async def _take_part(self, network: str, make: Callable[[int], Group]) -> None:
         try:
             async with make(self._port) as group, trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_now_and_then, group)
+                nursery.start_soon(self._announce_periodically, group)
                 await self._listen(group, nursery)
         except* OSError as errors:
             _LOG.warning("no discovery on the LAN", network=network, reason=str(only(errors)))
 
-    async def _tell_now_and_then(self, group: Group) -> None:
+    async def _announce_periodically(self, group: Group) -> None:
         for times in itertools.count(1):
             group.join(one.host for one in self._own(group))
             await group.send(wire.encode_question())
-            await self._tell(group)
+            await self._announce(group)
             await trio.sleep(TOLD.whole(times))
 
     def _own(self, group: Group) -> list[Address]:
         ours = map(parse_address, self._host.addresses())
         return [one for one in ours if one.network == group.network and wire.is_on_lan(one)]
 
-    async def _tell(self, group: Group) -> None:
+    async def _announce(self, group: Group) -> None:
         self._answered[group.network] = trio.current_time()
         own = self._own(group)
         if own:
@@ -104,11 +104,11 @@ class Lan:
                 continue
             heard = wire.decode(packet, self._network, source)
             if heard.asks and trio.current_time() - self._answered[group.network] >= ANSWER_SECONDS:
-                await self._tell(group)
+                await self._announce(group)
             for address in heard.told:
-                self._meet(address, nursery)
+                self._dial(address, nursery)
 
-    def _meet(self, address: Address, nursery: trio.Nursery) -> None:
+    def _dial(self, address: Address, nursery: trio.Nursery) -> None:
         peer, connected = address.peer, self._standing.book.connected_peers()
         if peer is None or peer == self._host.peer_id or peer in connected or peer in self._visiting:
             return

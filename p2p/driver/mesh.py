@@ -126,9 +126,9 @@ class Mesh:
     async def _greet(self, peer: PeerId) -> None:
         """Who has to pay first waits by itself."""
         await trio.sleep(self._host.charge(peer, MEETING))
-        await self._under_way.attend(peer, self._meet, peer)
+        await self._under_way.attend(peer, self._exchange_presences, peer)
 
-    async def _meet(self, peer: PeerId) -> None:
+    async def _exchange_presences(self, peer: PeerId) -> None:
         if peer in self._standing.book.connected_peers():
             await contained(self._discovery.meet, peer)
             await self._statements.run_round(peer)

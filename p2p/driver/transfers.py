@@ -77,7 +77,7 @@ class TransferRun:
                 self._feed(Joined(tuple(peers)))
                 while self._end is None and self._fault is None:
                     await self._sleep()
-                    self._hear()
+                    self._receive()
                     if trio.current_time() >= self._wake:
                         self._feed(Tick({peer: self._errand.links.arriving(peer) for peer in self._machine.asked}))
             finally:
@@ -141,7 +141,7 @@ class TransferRun:
                 self._fault = fault
                 self._wake_up()
                 return
-            self._hear()
+            self._receive()
             if isinstance(event, Finished):
                 self._standing.gave(self._given)
             if isinstance(event, Rejected):
@@ -171,7 +171,7 @@ class TransferRun:
     def _wake_up(self) -> None:
         self._woken.set()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while self._said:
             self._feed(self._said.popleft())
 

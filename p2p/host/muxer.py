@@ -239,7 +239,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             self.event_started.set()
             self.end(StreamBroken(str(self.peer_id), "the connection was stopped"))
             with trio.CancelScope(shield=True):
-                await self._say_farewell()
+                await self._send_go_away()
                 await self._line.aclose()
             self.event_closed.set()
 
@@ -268,7 +268,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         for lot in (self._arrivals, self._slots, self._writer, self._reader):
             lot.unpark_all()
 
-    async def _say_farewell(self) -> None:
+    async def _send_go_away(self) -> None:
         with trio.move_on_after(FAREWELL):
             try:
                 self._send_batch()

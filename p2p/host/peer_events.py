@@ -40,7 +40,7 @@ class Notices(INotifee):  # type: ignore[misc]
         self._connections[peer] = self._connections.get(peer, 0) + 1
         if self._connections[peer] == 1:
             address = next((str(one) for one in conn.get_transport_addresses()), "")
-            self._tell(PeerConnected(peer, address, not conn.muxed_conn.is_initiator))
+            self._notify(PeerConnected(peer, address, not conn.muxed_conn.is_initiator))
 
     async def disconnected(self, _network: Any, conn: Any) -> None:
         peer = PeerId(str(conn.muxed_conn.peer_id))
@@ -48,9 +48,9 @@ class Notices(INotifee):  # type: ignore[misc]
         if left > 0:
             self._connections[peer] = left
         elif self._connections.pop(peer, None):
-            self._tell(PeerDisconnected(peer, str(getattr(conn.muxed_conn, "fault", ""))))
+            self._notify(PeerDisconnected(peer, str(getattr(conn.muxed_conn, "fault", ""))))
 
-    def _tell(self, notice: PeerConnected | PeerDisconnected) -> None:
+    def _notify(self, notice: PeerConnected | PeerDisconnected) -> None:
         try:
             self._send.send_nowait(notice)
         except trio.WouldBlock:

@@ -35,7 +35,7 @@ class Meet(msgspec.Struct, frozen=True):
     most: int
 
 
-class _Look(msgspec.Struct, frozen=True):
+class _Search(msgspec.Struct, frozen=True):
     at: float
     found: int
     times: int
@@ -44,7 +44,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 class HolderConnections:
     def __init__(self) -> None:
-        self._looks: dict[DatasetId, _Look] = {}
+        self._looks: dict[DatasetId, _Search] = {}
         self._at = 0
 
     def step(self, wanted: Sequence[DatasetId], serving: Callable[[DatasetId], int], now: float) -> Meet | None:
@@ -57,7 +57,7 @@ class HolderConnections:
             lost = last is not None and found < last.found
             if last is None or lost or now >= last.at + (NEXT if found else ALONE).whole(last.times):
                 times = 1 if last is None or lost else last.times + 1
-                self._keep(dataset, _Look(now, found, times))
+                self._keep(dataset, _Search(now, found, times))
                 return Meet(dataset, max(1, ENOUGH - found))
         return None
 
@@ -65,9 +65,9 @@ class HolderConnections:
         """So many serve it, now that others were met."""
         last = self._looks[dataset]
         times = 1 if found < ENOUGH and found > last.found else last.times
-        self._looks[dataset] = _Look(last.at, found, times)
+        self._looks[dataset] = _Search(last.at, found, times)
 
-    def _keep(self, dataset: DatasetId, look: _Look) -> None:
+    def _keep(self, dataset: DatasetId, look: _Search) -> None:
         self._looks.pop(dataset, None)
         self._looks[dataset] = look
         if len(self._looks) > MAX_KEPT:

@@ -31,7 +31,7 @@ WINDOW: Final = 16 << 20
 """Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
 AT_ONCE: Final = 4 << 20
 """Bytes that are shown to the judge together."""
-IN_COURT: Final = 2
+MAX_UNVERIFIED: Final = 2
 """Deliveries that the judge has not spoken on: one that it looks at, and the next."""
 MAX_REWINDS: Final = 8
 """Times a judge may send us back before we give up: a liar among eight peers is found by then."""
@@ -117,7 +117,7 @@ class Deliver(msgspec.Struct, frozen=True):
     """Pass the next parts to the judge, in order, which replies ``Accepted`` or ``Rejected``.
 
     All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
-    with each part anew would cost half of the judging. ``IN_COURT`` of them at a time, so that the judge never waits
+    with each part anew would cost half of the judging. ``MAX_UNVERIFIED`` of them at a time, so that the judge never waits
     for the word that it is done; after ``Rejected`` what was delivered and not judged is void.
     """
 
@@ -372,7 +372,7 @@ class Transfer:
             self._finishing = True
             return [Finish()]
         effects: list[Effect] = []
-        while len(self._judged) < IN_COURT and (first := self._parts.get(self._cursor)) is not None:
+        while len(self._judged) < MAX_UNVERIFIED and (first := self._parts.get(self._cursor)) is not None:
             effects.append(self._deliver(first))
         return effects
 

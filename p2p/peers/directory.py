@@ -208,18 +208,18 @@ class Reach:
 
     def __init__(self, inside: Iterable[str] | None, bootstrap: Iterable[str]) -> None:
         self._said = None if inside is None else within(networks(inside))
-        self._is_here = True
+        self._is_local = True
         for address in bootstrap:
             self.name(address)
 
     def name(self, address: str) -> None:
-        self._is_here = self._is_here and _is_here(address)
+        self._is_local = self._is_local and _is_local(address)
 
     def allows(self, ours: Iterable[str]) -> Allows:
         """``ours``: addresses at which others reach this node."""
         if self._said is not None:
             return self._said
-        return within(networks(LOOPBACK) if self._is_here and all(map(_is_here, ours)) else ())
+        return within(networks(LOOPBACK) if self._is_local and all(map(_is_local, ours)) else ())
 
     def again(self, known: Iterable[str], ours: Iterable[str]) -> Allows:
         """Allows also the addresses at which a known peer was met. What a name stands for may have changed since."""
@@ -228,7 +228,7 @@ class Reach:
         return lambda ip: ip in met or others(ip)
 
 
-def _is_here(text: str) -> bool:
+def _is_local(text: str) -> bool:
     address = _parsed(text)
     if address is None:
         return False

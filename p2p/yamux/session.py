@@ -125,7 +125,7 @@ class Session:
 
     def _receive_ping(self, header: Header, events: list[Event], now: float) -> None:
         if header.flags & SYN:
-            self._say(frames.pack(PING, ACK, 0, header.length))
+            self._send(frames.pack(PING, ACK, 0, header.length))
         elif self._pinged is not None and header.length == self._ping_value:
             events.append(Pong(now - self._pinged))
             self._pinged = None
@@ -140,7 +140,7 @@ class Session:
             stream.credit_in -= length
             if stream.released and not stream.credit_in:
                 # Nobody will read this nor grant more: the sender is told now, not when it has stalled for long enough.
-                self._say(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
+                self._send(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
                 self._end(stream, ResetReason.BY_US, events)
             elif self._buffered + length > self.limits.max_buffered:
                 self._shed(stream, length, events)
@@ -163,12 +163,12 @@ class Session:
 
     def _open_for_peer(self, number: int, events: list[Event]) -> StreamState | None:
         if self._inbound >= self.limits.max_inbound or len(self._unaccepted) >= self.limits.backlog:
-            self._say(frames.pack(WINDOW_UPDATE, RST, number, 0))
+            self._send(frames.pack(WINDOW_UPDATE, RST, number, 0))
             return None
         stream = self._streams[number] = StreamState(number, by_peer=True)
         self._inbound += 1
         self._unaccepted.append(number)
-        self._say(frames.pack(WINDOW_UPDATE, ACK, number, 0))
+        self._send(frames.pack(WINDOW_UPDATE, ACK, number, 0))
         events.append(StreamOpened(number))
         return stream
 
@@ -189,7 +189,7 @@ class Session:
         return max(self._streams.values(), key=lambda one: len(one.inbox))
 
     def _overload(self, victim: StreamState, events: list[Event]) -> None:
-        self._say(frames.pack(WINDOW_UPDATE, RST, victim.id, 0))
+        self._send(frames.pack(WINDOW_UPDATE, RST, victim.id, 0))
         self._end(victim, ResetReason.OVERLOAD, events)
 
     def shed(self) -> list[Event]:
@@ -213,7 +213,7 @@ class Session:
         self._next_id += 2
         self._streams[number] = StreamState(number, by_peer=False)
         self._outbound += 1
-        self._say(frames.pack(WINDOW_UPDATE, SYN, number, 0))
+        self._send(frames.pack(WINDOW_UPDATE, SYN, number, 0))
         return number
 
     def accept(self) -> int | None:
@@ -284,7 +284,7 @@ class Session:
         if stream is None:
             return
         if not stream.finished:
-            self._say(frames.pack(WINDOW_UPDATE, RST, stream_id, 0))
+            self._send(frames.pack(WINDOW_UPDATE, RST, stream_id, 0))
             self._end(stream, ResetReason.BY_US, [])
         stream.released = True
         self._buffered -= len(stream.inbox)  # of a stream that both sides had finished
@@ -293,7 +293,7 @@ class Session:
 
     def go_away(self, code: frames.GoAwayCode) -> None:
         """Informs the peer that we accept no more streams."""
-        self._say(frames.pack(frames.GO_AWAY, 0, 0, code))
+        self._send(frames.pack(frames.GO_AWAY, 0, 0, code))
 
     # --- what is to be sent --------------------------------------------------------------------------------------
 
@@ -368,14 +368,14 @@ class Session:
         for clock, patience in self._clocks():
             while clock and next(iter(clock.values())) + patience <= now:
                 stream = self._streams[next(iter(clock))]
-                self._say(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
+                self._send(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
                 self._end(stream, ResetReason.STALLED, events)
         if self._pinged is not None and max(self._heard, self._pinged) + self.limits.ping_timeout <= now:
             raise frames.violation("yamux-ping", f"no answer to a ping for {self.limits.ping_timeout:g} s")
         if self._pinged is None and self._heard + self.limits.ping_interval <= now:
             self._pinged = now
             self._ping_value = (self._ping_value + 1) & 0xFFFF_FFFF
-            self._say(frames.pack(PING, SYN, 0, self._ping_value))
+            self._send(frames.pack(PING, SYN, 0, self._ping_value))
         return events
 
     def _clocks(self) -> tuple[tuple[dict[int, float], float], ...]:
@@ -395,7 +395,7 @@ class Session:
         stream = self._streams.get(stream_id)
         return stream.reset if stream is not None else None
 
-    def _say(self, frame: bytes) -> None:
+    def _send(self, frame: bytes) -> None:
         self._control.append(frame)
         self._control_size += len(frame)
 

@@ -170,11 +170,11 @@ async def frames_of_the_muxer(one: Identity, target: PeerId) -> None:
     stream = await one.host.open_stream(target, chains.PROTOCOL)
     muxer = one.host._connections(target)[0].muxed_conn
     for _ in range(20):
-        muxer.session._say(pack(WINDOW_UPDATE, 0, stream._muxed.stream_id, 0) * 5000)
+        muxer.session._send(pack(WINDOW_UPDATE, 0, stream._muxed.stream_id, 0) * 5000)
         number = muxer.session._next_id
         muxer.session._next_id += 2 * 200
         for at in range(number, number + 2 * 200, 2):
-            muxer.session._say(pack(WINDOW_UPDATE, SYN, at, 0) + pack(WINDOW_UPDATE, RST, at, 0))
+            muxer.session._send(pack(WINDOW_UPDATE, SYN, at, 0) + pack(WINDOW_UPDATE, RST, at, 0))
         muxer.kick()
         one.sent["muxer frames"] += 5400
         await one.host.ping(target)

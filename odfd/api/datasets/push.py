@@ -75,7 +75,7 @@ class PushService:
         try:
             done = await self._import_export.push(entry, target, report)
         except Conflict as fault:
-            raise await trio.to_thread.run_sync(partial(_told, fault, target, entry)) from None
+            raise await trio.to_thread.run_sync(partial(_explained, fault, target, entry)) from None
         return wire.PushItem(
             ref=entry.name, outcome="pushed" if done.blocks else "up-to-date", place=str(target), blocks=done.blocks,
             objects=done.objects, bytes=done.bytes, head=str(done.head),
@@ -91,7 +91,7 @@ def _private(entry: DatasetEntry, target: Target) -> Refused:
     )
 
 
-def _told(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
+def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
     """What a person who pushes can do about it."""
     pull = f"odfctl pull {target} --as NAME"
     match fault.rule:

@@ -229,13 +229,13 @@ class DeclarationService:
         """
         kind = None if word is None else self._type(word).name
         epoch, at, standing = await trio.to_thread.run_sync(self._begin, since)
-        told = [each for each in standing if self._is_told(each.type, kind)]
+        told = [each for each in standing if self._is_listed(each.type, kind)]
         for view in await trio.to_thread.run_sync(self._views, told):
             yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view)
         yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
         while True:
             grown, more = self._events.grown, await trio.to_thread.run_sync(self._after, at)
-            events = [each for each in more if self._is_told(each.resource.type, kind)]
+            events = [each for each in more if self._is_listed(each.resource.type, kind)]
             views = await trio.to_thread.run_sync(self._views, [each.resource for each in events])
             for event, view in zip(events, views, strict=True):
                 op: Any = "Modified" if event.op == "Observed" else event.op
@@ -244,7 +244,7 @@ class DeclarationService:
             if not more:
                 await grown.wait()
 
-    def _is_told(self, type_: str, asked: str | None) -> bool:
+    def _is_listed(self, type_: str, asked: str | None) -> bool:
         """Whether a resource of this type is listed in answer to a request for one type, or for all."""
         return type_ == asked or (asked is None and type_ not in self.unlisted)
 
@@ -292,7 +292,7 @@ class DeclarationService:
             label = None if selector is None or kind is None else first_equality(selector)
             indexed = None if label is None or label[0] in SYSTEM_KEYS else label
             found = self._store(connection).all(None if kind is None else kind.name, indexed)
-        told = [each for each in found if self._is_told(each.type, None if kind is None else kind.name)]
+        told = [each for each in found if self._is_listed(each.type, None if kind is None else kind.name)]
         if selector is None:
             return self._views(told)
         return self._views([each for each in told if matches(selector, self._system_labels.all_of(each))])

@@ -171,7 +171,7 @@ class TrustService:
             looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
             heads = tuple(head_view(*each) for each in islice(signed_heads(connection, entry.id), SHOWN_HEADS))
         head = chain.head()
-        agree, dissent = self._voices(known)
+        agree, dissent = self._attestations(known)
         sightings, have = evaluator.sighted(entry.id)
         return wire.TrustView(
             ref=entry.name,
@@ -314,7 +314,9 @@ class TrustService:
         last = max((place for place in places if place < known.size), default=None)
         return 0 if last is None else self._evaluator.decision(known, last).attested
 
-    def _voices(self, known: DatasetFacts) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
+    def _attestations(
+        self, known: DatasetFacts
+    ) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
         """Who agrees with what this node found or the majority says, and who does not."""
         views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.attestations.items()]
         denying = [view for said, view in views if said.mismatch]

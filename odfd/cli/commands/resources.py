@@ -237,7 +237,7 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     try:
         gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in names)
     finally:
-        _say_deleted(session, kind, names, gone)
+        _print_deleted(session, kind, names, gone)
 
 
 def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> Sequence[str]:
@@ -259,7 +259,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
     return list(args.names)
 
 
-def _say_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:
+def _print_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:
     word = "cancelled" if kind.name == "task" else "deleted"
     text = "\n".join(f"{kind.name} {name} {word}" for name, _ in zip(names, gone, strict=False))
     if gone:

@@ -68,7 +68,7 @@ def _until(
     patience = seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
-        value = _look(session, kind, args.name)
+        value = _fetch(session, kind, args.name)
         if holds(value):
             return True, value
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:
@@ -76,7 +76,7 @@ def _until(
         session.clock.sleep(LOOK_SECONDS)
 
 
-def _look(session: Session, kind: kinds.Kind[Any], name: str) -> Any:
+def _fetch(session: Session, kind: kinds.Kind[Any], name: str) -> Any:
     """Its JSON, of which a condition names fields; ``None`` while it is not there."""
     try:
         return one(session, kind, name).sent

@@ -38,13 +38,13 @@ def describe(client: Client, name: str, form: str) -> None:
         raise Usage(f"descriptions are not written as {form}", hint="table or json")
     if name:
         schema = client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema).value
-        _say(schema, schema_table(schema.fields), form)
+        _print(schema, schema_table(schema.fields), form)
     else:
         views = client.get("/datasets", list[wire.DatasetView]).value
-        _say(views, render(_DATASETS, views), form)
+        _print(views, render(_DATASETS, views), form)
 
 
-def _say(value: object, text: str, form: str) -> None:
+def _print(value: object, text: str, form: str) -> None:
     if form == "json":
         output.say_json(msgspec.json.encode(value).decode())
     else:

@@ -140,12 +140,12 @@ def _markdown(answered: Shown) -> None:
 
 def _csv(answered: Shown) -> None:
     """RFC 4180; no value is an empty field, an empty text a quoted one."""
-    _say_csv([[name for name, _ in answered.columns]])
+    _print_csv([[name for name, _ in answered.columns]])
     for rows in answered.pages():
-        _say_csv(rows)
+        _print_csv(rows)
 
 
-def _say_csv(rows: Iterable[Sequence[Any]]) -> None:
+def _print_csv(rows: Iterable[Sequence[Any]]) -> None:
     """As it is for a file; on a terminal without what that obeys."""
     text = csv_text(rows)
     if output.is_terminal():

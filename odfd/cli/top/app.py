@@ -81,11 +81,11 @@ class TopApp(App[None]):
         try:
             look = self._ask()
         except Fault as fault:
-            self.call_from_thread(self._trouble, fault)
+            self.call_from_thread(self._show_fault, fault)
         else:
             self.call_from_thread(self.show, look)
 
-    def _trouble(self, fault: Fault) -> None:
+    def _show_fault(self, fault: Fault) -> None:
         """What was shown stays below."""
         self.query_one("#node", Static).update(clean(f"{fault.message}: {fault.hint}", WHOLE))
 

@@ -239,14 +239,14 @@ class StatementProcessor:
         self._record(signed, attestation.validator, found.verdict.outcome)
         return proof
 
-    def _judge_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
+    def _admit_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
         """What contradicts nothing: kept, by rules of its own, where it is news."""
         verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
         if not verdict.outcome.changes:
             return Judged(verdict)
         return Judged(verdict, predicate.author, is_kept=True)
 
-    def _keep_word(
+    def _store_word(
         self, predicate: Word, signed: Signed, found: Judged, store: Callable[[sqlite3.Connection], _WordStore]
     ) -> None:
         store(self._db).keep(predicate, signed, found.verdict.outcome.value, self._sender, self._now)
@@ -313,12 +313,12 @@ PROCESS: Final[dict[str, _Kind]] = {
     AUTHORITY: _Kind(StatementProcessor._judge_authority, StatementProcessor._keep_authority),
     ATTESTATION: _Kind(StatementProcessor._judge_attestation, StatementProcessor._keep_attestation),
     OBSERVATION: _Kind(
-        partial(StatementProcessor._judge_word, store=Observations),
-        partial(StatementProcessor._keep_word, store=Observations),
+        partial(StatementProcessor._admit_word, store=Observations),
+        partial(StatementProcessor._store_word, store=Observations),
     ),
     CARD: _Kind(StatementProcessor._judge_card, StatementProcessor._keep_card),
     POLICY: _Kind(
-        partial(StatementProcessor._judge_word, store=NetworkPolicies),
-        partial(StatementProcessor._keep_word, store=NetworkPolicies),
+        partial(StatementProcessor._admit_word, store=NetworkPolicies),
+        partial(StatementProcessor._store_word, store=NetworkPolicies),
     ),
 }

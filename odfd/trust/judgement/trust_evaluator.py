@@ -139,7 +139,7 @@ class TrustEvaluator:
             checked = ledger.chain(dataset)
             unseen = Holdings(connection).extent(dataset).seen
             attestations = ledger.attestations(dataset)
-            runs = _own_words(connection, chain, dataset, size)
+            runs = _own_runs(connection, chain, dataset, size)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
@@ -171,7 +171,7 @@ class TrustEvaluator:
             attestations={
                 key: attestation
                 for key, attestation in attestations.items()
-                if not silent(key) and self._speaks_of(chain, attestation)
+                if not silent(key) and self._is_about(chain, attestation)
             },
             runs=runs,
             root=is_root,
@@ -248,12 +248,12 @@ class TrustEvaluator:
         with self._database.read() as connection:
             ledger = Ledger(connection)
             size = head.size if head else 0
-            runs = _own_words(connection, chain, dataset, size)
+            runs = _own_runs(connection, chain, dataset, size)
             silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
             attestations = {
                 key: attestation
                 for key, attestation in ledger.attestations(dataset).items()
-                if key != self.me and not silent(key) and self._speaks_of(chain, attestation)
+                if key != self.me and not silent(key) and self._is_about(chain, attestation)
             }
             accused, sanctions = Proofs(connection).double_voters(), Suspensions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
@@ -331,7 +331,7 @@ class TrustEvaluator:
     def _is_fresh(self, head: HeadStatement) -> bool:
         return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND
 
-    def _speaks_of(self, chain: ChainReader, attestation: Attestation) -> bool:
+    def _is_about(self, chain: ChainReader, attestation: Attestation) -> bool:
         """Whether a verdict is about my chain: the block it names as its last must stand at that place here.
 
         Links commit to all before it as a tree does, at any size alike and without a walk; so the root is not compared,
@@ -376,7 +376,7 @@ class TrustEvaluator:
         return True
 
 
-def _own_words(connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int) -> dict[int, Run]:
+def _own_runs(connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int) -> dict[int, Run]:
     def hash_at(number: int) -> Multihash | None:
         return chain.block_at(number).hash if number < size else None
 

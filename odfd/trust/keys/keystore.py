@@ -208,7 +208,7 @@ class KeyStore:
 
     def _journal_of(self, public: bytes) -> SigningJournal:
         if public not in self._journals:
-            self._journals[public] = SigningJournal(self._journal_path(public), begun=self._is_here(public))
+            self._journals[public] = SigningJournal(self._journal_path(public), begun=self._is_own(public))
         return self._journals[public]
 
     def _is_lost(self, key: KeyDid) -> bool:
@@ -218,7 +218,7 @@ class KeyStore:
             except Environment:
                 return False  # damaged: it is there, and nothing is signed either
 
-    def _is_here(self, public: bytes) -> bool:
+    def _is_own(self, public: bytes) -> bool:
         """Whether the key is this node's; others' are journalled too, as far as they sign here."""
         if self.has_dataset_key(DatasetId.from_public_key(public)):
             return True

@@ -74,11 +74,11 @@ class _Again:
         if entry.type == AUTHORITY:
             self._take_authority(entry)
         elif entry.type in (HEAD, ATTESTATION) and entry.outcome not in _NEVER_LIVE:
-            self._take_word(entry)
+            self._add_statement(entry)
         elif entry.type == "decision":
             self._take_decision(entry)
 
-    def _take_word(self, entry: LinkedEntry) -> None:
+    def _add_statement(self, entry: LinkedEntry) -> None:
         dataset, most = DatasetId(entry.dataset), statement.KINDS[entry.type].MAX_ENVELOPE
         signed = envelope.unseal(entry.body, most)
         if entry.outcome == "followed":

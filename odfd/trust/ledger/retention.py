@@ -114,7 +114,7 @@ class _Page:
     def _may_go(self, row: _Row) -> bool:
         if self._is_live(row.sid):
             return False
-        if self._is_gone(row.dataset):
+        if self._is_forgotten(row.dataset):
             return True
         if row.type not in _PASSING or row.outcome in _LASTING or row.sid in self._rested_on(row.dataset):
             return False
@@ -128,7 +128,7 @@ class _Page:
     def _is_live(self, sid: bytes) -> bool:
         return any(self._has(table, "sid", sid) for table in _LIVE)
 
-    def _is_gone(self, dataset: bytes) -> bool:
+    def _is_forgotten(self, dataset: bytes) -> bool:
         """Known no more, and nothing was said of it for long. What is no dataset's never is."""
         if dataset not in self._gone:
             (last,) = self._db.execute("SELECT MAX(at) FROM trust_ledger WHERE dataset = ?", (dataset,)).fetchone()

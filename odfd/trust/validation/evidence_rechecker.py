@@ -105,7 +105,7 @@ class EvidenceRechecker:
             self.loop.take()  # all is touched when the policy changes
             return UNTIL_POKED
         engine = await self._identity()
-        await trio.to_thread.run_sync(self._look, self.loop.take(), engine)
+        await trio.to_thread.run_sync(self._scan, self.loop.take(), engine)
         now = self._signer.clock.now()
         waiting = sorted(claim for each in self._open.values() for claim in each)
         self._pauses = {claim.bundle: self._pauses[claim.bundle] for claim in waiting if claim.bundle in self._pauses}
@@ -129,7 +129,7 @@ class EvidenceRechecker:
         except Fault:
             return None
 
-    def _look(self, touched: set[DatasetId] | None, engine: EngineIdentity | None) -> None:
+    def _scan(self, touched: set[DatasetId] | None, engine: EngineIdentity | None) -> None:
         if touched is None:
             self._open = {}
             with self._signer.database.read() as connection:

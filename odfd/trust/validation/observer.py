@@ -95,10 +95,10 @@ class Observer:
                 self._looking[dataset] = True
             else:
                 self._looking[dataset] = False
-                self._nursery.start_soon(self._look, dataset)
+                self._nursery.start_soon(self._observe, dataset)
         return RETRY_SECONDS if self._looking else UNTIL_POKED
 
-    async def _look(self, dataset: DatasetId) -> None:
+    async def _observe(self, dataset: DatasetId) -> None:
         async with self._slots.one():
             done = await self._attempt(dataset)
         if self._looking.pop(dataset):

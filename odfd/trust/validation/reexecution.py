@@ -183,7 +183,7 @@ class Reexecution:
 
     def _take_back(self, dataset: DatasetId, step: ReexecutionStep, run: Run) -> Run | None:
         with self._signer.database.write() as connection:
-            if not self._is_here(dataset, step.block):
+            if not self._is_held(dataset, step.block):
                 return None
             Runs(connection).take_back(dataset, run, step.after)
         return run
@@ -299,7 +299,7 @@ class Reexecution:
         """``None``, and nothing is kept, when the chain got another history while the step ran."""
         with self._signer.database.write() as connection:
             kept = Runs(connection)
-            if kept.place(dataset) != step.after or not self._is_here(dataset, step.block):
+            if kept.place(dataset) != step.after or not self._is_held(dataset, step.block):
                 self._signer.logger.info(
                     "run forgotten", dataset=self._signer.name_of(dataset), reason="rewritten meanwhile"
                 )
@@ -309,7 +309,7 @@ class Reexecution:
                 kept.keep_place(dataset, place)
         return run
 
-    def _is_here(self, dataset: DatasetId, block: Block) -> bool:
+    def _is_held(self, dataset: DatasetId, block: Block) -> bool:
         found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
         return found == block.raw
 

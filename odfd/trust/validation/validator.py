@@ -104,7 +104,7 @@ class Validator:
         for dataset in waiting:
             self.loop.leave(dataset)
             pauses.append(self._costs.wait(dataset, self._signer.clock.now()))
-            await self._say_why(dataset)
+            await self._log_why_not(dataset)
         return min([*self._waits().values(), *pauses, UNTIL_POKED if clear else RETRY_SECONDS])
 
     def _publisher(self, dataset: DatasetId) -> KeyDid:
@@ -149,7 +149,7 @@ class Validator:
                 await self._pause(dataset)
             self._note_kept_from(dataset, _why_not(fault), str(fault))
             if self._settings.wanted():
-                await self._say_why(dataset)
+                await self._log_why_not(dataset)
             return TurnOutcome.PUT_OFF
         finally:
             self.busy = None
@@ -162,10 +162,10 @@ class Validator:
         name, until = self._signer.name_of(dataset), instant.render(pause.until)
         self._signer.logger.info("step too costly", dataset=name, block=number, tries=pause.tries, again=until)
 
-    async def _say_why(self, dataset: DatasetId) -> None:
+    async def _log_why_not(self, dataset: DatasetId) -> None:
         """There is no verdict; unless it is signing that cannot be done, as by a key without its journal."""
         try:
-            await self._say(dataset)
+            await self._attest(dataset)
         except Fault as fault:
             self._signer.logger.info("validation not told", dataset=self._signer.name_of(dataset), fault=str(fault))
 
@@ -206,16 +206,16 @@ class Validator:
             if run is not None:
                 self._costs.met(dataset)
                 self._kept_from.pop(dataset, None)
-                self._tell(name, run)
+                self._announce(name, run)
                 return TurnOutcome.GOES_ON
         else:
             self._kept_from.pop(dataset, None)
-        await self._look_again(dataset)
+        await self._rerun_contradicted(dataset)
         if self._settings.wanted():
-            await self._say(dataset)
+            await self._attest(dataset)
         return TurnOutcome.COMPLETE if complete else TurnOutcome.PUT_OFF
 
-    async def _say(self, dataset: DatasetId) -> None:
+    async def _attest(self, dataset: DatasetId) -> None:
         """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
         self._due.pop(dataset, None)
         pause, kept = self._settings.pause(), self._kept_from.get(dataset)
@@ -232,14 +232,14 @@ class Validator:
         elif due is not None:
             self._due[dataset] = Instant(self._signer.clock.now() + int(due * instant.SECOND))
 
-    async def _look_again(self, dataset: DatasetId) -> None:
+    async def _rerun_contradicted(self, dataset: DatasetId) -> None:
         """Run again what others contradict, once for each step, until a verdict is taken back."""
         for number in await trio.to_thread.run_sync(self._doubted, dataset):
             self.busy = f"{self._signer.name_of(dataset)} #{number} again"
             step = await self._trials.step_at(dataset, number)
             run = None if step is None else await self._trials.run_again(dataset, step)
             if run is not None:
-                self._tell(self._signer.name_of(dataset), run)
+                self._announce(self._signer.name_of(dataset), run)
                 return
 
     def _doubted(self, dataset: DatasetId) -> list[int]:
@@ -265,7 +265,7 @@ class Validator:
         step = step_after(chain, place, stop)
         return None if step is None else ReexecutionStep(step, place)
 
-    def _tell(self, name: str, run: Run) -> None:
+    def _announce(self, name: str, run: Run) -> None:
         number = run.sequence_number
         if run.verdict == "reproduced":
             self._signer.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)

@@ -111,7 +111,7 @@ class Witness:
         with self._database.write() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
-            if newest is None or not _is_here(newest[0], checked):
+            if newest is None or not _is_held(newest[0], checked):
                 return None
             tree = TreeCheckpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
             mine = Subtrees(connection).tree(dataset, checked.frontier, partial(self._leaves_of, dataset))
@@ -277,6 +277,6 @@ def _check_unforked(connection: sqlite3.Connection, tree: TreeCheckpoint) -> Non
         )
 
 
-def _is_here(head: HeadStatement, checked: CheckedChain) -> bool:
+def _is_held(head: HeadStatement, checked: CheckedChain) -> bool:
     tree = checked.frontier
     return (head.epoch, head.size, head.root_hash) == (checked.epoch, tree.size, tree.root)

@@ -145,7 +145,7 @@ async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> Non
     eve = pair.bobs_muxer
     number = stream._muxed.stream_id
     for _ in range(5):
-        eve.session._say(pack(DATA, 0, number, 65_000) + bytes(65_000))
+        eve.session._send(pack(DATA, 0, number, 65_000) + bytes(65_000))
         eve.kick()
     with pytest.raises(BrokenStream):
         await stream.receive_some()
@@ -210,7 +210,7 @@ async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
     number = eve.session._next_id
     eve.session._next_id += 20_000
     for n in range(10_000):
-        eve.session._say(pack(WINDOW_UPDATE, SYN, number + 2 * n, 0))
+        eve.session._send(pack(WINDOW_UPDATE, SYN, number + 2 * n, 0))
     eve.kick()
     async with honest(pair.alice):
         (conn,) = pair.alice._connections(pair.bob.peer_id)

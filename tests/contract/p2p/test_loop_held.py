@@ -188,12 +188,12 @@ async def test_no_flood_of_muxer_frames_holds_the_loop() -> None:
         muxer.session._next_id += 2 * 4000
         with watched():
             for _ in range(40):
-                muxer.session._say(pack(WINDOW_UPDATE, 0, eve.stream._muxed.stream_id, 0) * 5000)
+                muxer.session._send(pack(WINDOW_UPDATE, 0, eve.stream._muxed.stream_id, 0) * 5000)
                 muxer.kick()
                 await trio.lowlevel.checkpoint()
             for at in range(0, 4000, 500):
                 ids = range(number + 2 * at, number + 2 * (at + 500), 2)
-                muxer.session._say(
+                muxer.session._send(
                     b"".join(pack(WINDOW_UPDATE, SYN, one, 0) + pack(WINDOW_UPDATE, RST, one, 0) for one in ids)
                 )
                 muxer.kick()

@@ -73,8 +73,8 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
 def test_what_an_engine_says_of_its_own_fault_is_an_error_of_the_log(tmp_path: Any) -> None:
     journal = Lines()
     engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
-    engine._tell("engine-started", {})
-    engine._tell(ENGINE_FAILED, {"message": "a bug", "trace": ("here",)})
+    engine._report("engine-started", {})
+    engine._report(ENGINE_FAILED, {"message": "a bug", "trace": ("here",)})
     assert journal.said == [ENGINE_FAILED]
 
 

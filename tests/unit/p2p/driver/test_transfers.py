@@ -19,7 +19,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault, StreamBroken
-from p2p.machines.transfer import IN_COURT, Arrived, Ask, Shape, Transfer
+from p2p.machines.transfer import MAX_UNVERIFIED, Arrived, Ask, Shape, Transfer
 from p2p.pace import Bandwidth, Pace
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects
@@ -399,7 +399,7 @@ async def test_what_was_delivered_before_a_rejection_is_not_judged() -> None:
     court.look = look  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(court.run.run, [PeerId("a"), PeerId("b")])
-        while len(court.run._court) + 1 < IN_COURT:
+        while len(court.run._court) + 1 < MAX_UNVERIFIED:
             await trio.lowlevel.checkpoint()
         court.may_judge.set()
     assert court.at == [0, *range(6)]
@@ -413,11 +413,11 @@ async def test_a_transfer_that_is_cut_off_leaves_no_judge_at_work() -> None:
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(court.run.run, [PeerId("a")])
-            while len(court.run._court) + 1 < IN_COURT:
+            while len(court.run._court) + 1 < MAX_UNVERIFIED:
                 await trio.lowlevel.checkpoint()
             court.look = scope_cancel(scope)  # type: ignore[method-assign]
             court.may_judge.set()
-    assert len(court.at) <= IN_COURT
+    assert len(court.at) <= MAX_UNVERIFIED
     for _ in range(3):
         await trio.lowlevel.checkpoint()  # what the judge said is heard by nobody
 

@@ -14,7 +14,7 @@ from p2p.machines.providers import DEPTH, LEAST_RATE, PATIENCE, TRIED
 from p2p.machines.track_records import FADES, MISSES, TrackRecords
 from p2p.machines.transfer import (
     AT_ONCE,
-    IN_COURT,
+    MAX_UNVERIFIED,
     Accepted,
     Arrived,
     Ask,
@@ -119,7 +119,7 @@ def test_who_gave_what_was_not_judged_is_no_contributor() -> None:
     first, second = only(machine.handle(Joined((A, B)), 0.0), Ask)
     assert first.peer != second.peer
     shown = only(machine.handle(answer(first), 0.1), Deliver) + only(machine.handle(answer(second), 0.1), Deliver)
-    assert len(shown) == IN_COURT
+    assert len(shown) == MAX_UNVERIFIED
     effects = machine.handle(Rejected("it does not follow", 0), 0.2)
     assert [effect.peer for effect in only(effects, Penalise)] == [first.peer]
     again = only(effects, Ask)
@@ -349,7 +349,7 @@ def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObjec
         for part in only(effects, Deliver):
             assert part.start == shown
             judging += 1
-            assert judging <= IN_COURT
+            assert judging <= MAX_UNVERIFIED
             shown += sum(map(len, part.payloads))
         assert machine.held <= SHAPE.window
         if only(effects, Finish):
