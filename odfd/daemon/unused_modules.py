@@ -10,7 +10,11 @@ from typing import Any, Final, cast
 UNUSED: Final = (
     "httpx._main",  # the command line of httpx, with click, rich and pygments
     "rich",  # structlog would print traces of exceptions with it: our log's are one line
-    "pyarrow._s3fs",  # buckets are read by obstore
+    "pyarrow._azurefs",  # buckets are read by obstore, and nothing of ours is in HDFS
+    "pyarrow._gcsfs",
+    "pyarrow._hdfs",
+    "pyarrow._s3fs",
+    "greenlet",  # structlog would keep contexts by its threads, and ours are of trio
 )
 """Each is imported within ``try`` by the library named here, which does without it."""
 

@@ -15,7 +15,8 @@ def test_a_daemon_loads_none_of_them() -> None:
     program = (
         "import sys; from odfd.daemon.main import _services; _services();"
         "print(*sorted({name for name in sys.modules} & {'rich', 'click', 'pygments', 'dns', 'charset_normalizer',"
-        " 'httpx._main', 'pyarrow._s3fs', 'duckdb', 'pyspark'}), 'httpx' in sys.modules, 'pyarrow.fs' in sys.modules)"
+        " 'httpx._main', 'pyarrow._s3fs', 'pyarrow._hdfs', 'greenlet',"
+        " 'duckdb', 'pyspark'}), 'httpx' in sys.modules, 'pyarrow.fs' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
