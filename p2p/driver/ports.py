@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from p2p.address import Address
-from p2p.ip import Allows
+from p2p.ip import Allows, Ip
 from p2p.ports import PeerId, Verdict
 from p2p.wire.autonat import DialStatus
 
@@ -58,6 +58,12 @@ class DirectPort(Protocol):
 
     def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
         """Announces what was found beside its own addresses, and nothing that is not reached."""
+
+    def interfaces(self) -> Collection[Ip]:
+        """The addresses of this machine's interfaces now."""
+
+    async def drop_from(self, gone: Collection[Ip]) -> int:
+        """Closes connections whose local address is gone; returns their number."""
 
     async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus: ...
 

@@ -39,6 +39,7 @@ from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
 from p2p.driver.hole_punching import HolePunching
 from p2p.driver.mesh import Mesh
+from p2p.driver.moves import Moves
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.relay_server import RelayServer
@@ -114,10 +115,13 @@ class ReplicationDriver:
         look_again = self._discovery.look_again
         self._autonat: AutoNat | None = None
         self._holes: HolePunching | None = None
+        self._moves: Moves | None = None
         if host.direct is not None:
             self._autonat = AutoNat(host, host.direct, DialBacks(DialBackLimits(), rng), rng, look_again)
             seen_at, told = self._autonat.seen_at, self._discovery.addresses_of
             self._holes = HolePunching(host, host.direct, seen_at, told)
+            again = (self._autonat.forget, self._holes.forget, look_again)
+            self._moves = Moves(host.direct, again)
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
         self._reservations = Reservations(host, settings.relays, rng, wall, look_again)
         self._relay_server: RelayServer | None = None
@@ -142,6 +146,10 @@ class ReplicationDriver:
     def reach(self) -> AutoNat | None:
         """What is known of how others reach this node; ``None``: its host makes no direct dials."""
         return self._autonat
+
+    @property
+    def moves(self) -> Moves | None:
+        return self._moves
 
     @property
     def holes(self) -> HolePunching | None:
@@ -174,6 +182,8 @@ class ReplicationDriver:
                 if self._holes is not None:
                     self._holes.join()
                     nursery.start_soon(self._holes.run)
+                if self._moves is not None:
+                    nursery.start_soon(self._moves.run)
                 if self._lan is not None:
                     nursery.start_soon(self._lan.run)
                 task_status.started()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -28,11 +28,12 @@ from multiaddr import Multiaddr
 
 from chain.errors import Invalid
 from p2p.address import CIRCUIT, Address, parse_address
-from p2p.errors import PeerFault, Unreachable
+from p2p.errors import PeerFault, StreamBroken, Unreachable
 from p2p.host.hardening import GuardedHost
-from p2p.host.interfaces import reachable_at
+from p2p.host.interfaces import local_ips, reachable_at
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
+from p2p.ip import Ip
 from p2p.ports import PeerId
 from p2p.wire.autonat import BACK, BACK_HEARD, MAX_MESSAGE, DialStatus, decode_back, encode_back
 
@@ -189,6 +190,23 @@ class DirectDials:
 
     def _connections(self, peer: PeerId) -> list[Any]:
         return [conn for conn in self._swarm.connections.get(ID.from_base58(peer), []) if not conn.is_closed]
+
+    # --- where this machine is -----------------------------------------------------------------------------------
+
+    def interfaces(self) -> list[Ip]:
+        return local_ips()
+
+    async def drop_from(self, gone: Collection[Ip]) -> int:
+        """Ends connections whose local address is gone, without a good-bye: no packet would leave."""
+        dead = [
+            conn
+            for conns in self._swarm.connections.values()
+            for conn in conns
+            if not conn.is_closed and conn.muxed_conn.local_ip in gone
+        ]
+        for conn in dead:
+            conn.muxed_conn.end(StreamBroken(str(conn.muxed_conn.peer_id), "this machine left the network"))
+        return len(dead)
 
     # --- dial-backs and probes -----------------------------------------------------------------------------------
 

@@ -192,6 +192,9 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             raise SwarmException(f"no place for {muxed_conn.peer_id}: others are here longer, or gave more")
         if leaving is not None:
             self._close_soon(leaving.connection)
+        for other in self.connections.get(muxed_conn.peer_id, []):
+            if not other.is_closed:
+                self.manager.run_task(other.muxed_conn.prove_alive)
         return await super().add_conn(muxed_conn, direction)
 
     def _close_soon(self, connection: int) -> None:

@@ -27,6 +27,7 @@ from p2p.budget.work import STREAM, YAMUX_FRAME, Party, WorkBudget
 from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.limits import UnreadBudget
 from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
+from p2p.ip import Ip
 from p2p.pace import Traffic
 from p2p.ports import PeerId
 from p2p.yamux.frames import GoAwayCode
@@ -45,6 +46,8 @@ SMALL = 4 * 1024
 """Bytes of a write that skips an idle writer: two turns of the event loop are a third of its round trip."""
 SEND_TIMEOUT = 60.0
 """Seconds for one batch to enter the socket. Slower than 4 KiB/s is dead."""
+PROOF = 2.0
+"""Seconds in which a connection must prove that it is alive when its peer made another: its machine may have moved."""
 FAREWELL = 1.0
 """Seconds to get a go-away out before the socket is closed."""
 OPEN_TIMEOUT = 10.0
@@ -221,6 +224,11 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.event_started = trio.Event()
         self.event_closed = trio.Event()
 
+    @property
+    def local_ip(self) -> Ip | None:
+        """The address of this machine that the connection is from; ``None`` for a circuit, or when it ended."""
+        return self._line.local_ip
+
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -254,6 +262,15 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         except Exception as error:
             log.exception("muxer of %s failed", self.peer_id)
             self.end(StreamBroken(str(self.peer_id), f"the connection was closed after a fault of ours: {error!r}"))
+
+    async def prove_alive(self) -> None:
+        """Ends the connection unless the peer says anything on it soon."""
+        asked = trio.current_time()
+        self.session.ping(asked)
+        self.kick()
+        await trio.sleep(PROOF)
+        if self.session.heard < asked:
+            self.end(StreamBroken(str(self.peer_id), "the peer connected again, and is silent here"))
 
     def end(self, fault: PeerFault) -> None:
         """Ends the connection, and gives waiting tasks the reason."""

@@ -23,6 +23,7 @@ from libp2p.security.noise.patterns import IPattern
 from libp2p.security.noise.transport import Transport
 
 from p2p.errors import Violation
+from p2p.ip import Ip, parse_ip
 from p2p.pace import Traffic
 
 KEY: Final = 32
@@ -209,6 +210,14 @@ class NoiseStream(trio.abc.AsyncResource):
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             with suppress(OSError):
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+
+    @property
+    def local_ip(self) -> Ip | None:
+        """The address that the socket is bound to; ``None`` for another kind of socket, or when it is closed."""
+        with suppress(OSError, ValueError):
+            name = self._stream.socket.getsockname()
+            return parse_ip(name[0]) if isinstance(name, tuple) else None
+        return None
 
     @property
     def has_unsent(self) -> bool:

@@ -373,13 +373,23 @@ class Session:
         if self._pinged is not None and max(self._heard, self._pinged) + self.limits.ping_timeout <= now:
             raise frames.violation("yamux-ping", f"no answer to a ping for {self.limits.ping_timeout:g} s")
         if self._pinged is None and self._heard + self.limits.ping_interval <= now:
-            self._pinged = now
-            self._ping_value = (self._ping_value + 1) & 0xFFFF_FFFF
-            self._send(frames.pack(PING, SYN, 0, self._ping_value))
+            self.ping(now)
         return events
 
     def _clocks(self) -> tuple[tuple[dict[int, float], float], ...]:
         return (self._stalled, self.limits.stall_timeout), (self._lingering, self.limits.linger_timeout)
+
+    @property
+    def heard(self) -> float:
+        """When the peer said anything last."""
+        return self._heard
+
+    def ping(self, now: float) -> None:
+        """Asks whether the peer is alive, unless it is being asked."""
+        if self._pinged is None:
+            self._pinged = now
+            self._ping_value = (self._ping_value + 1) & 0xFFFF_FFFF
+            self._send(frames.pack(PING, SYN, 0, self._ping_value))
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from p2p.errors import PeerFault
 from p2p.machines.reachability import Reached
 from p2p.machines.relay import RelayLimits
 from worlds.eventually import until
@@ -78,6 +79,31 @@ def test_pairs_of_nats_connect_directly_where_one_of_them_allows_it(internet: In
     assert {(one, other) for one in NATS for other in NATS} - set(took) == FAILING
     for one, other in FAILING:
         assert rights[other].host.peer_id in lefts[one].call(lefts[one].host.peers), "the relay carries on"
+
+
+def test_a_node_that_moves_is_back_and_what_it_opened_goes_both_ways(internet: Internet, start: Start) -> None:
+    relay = start(internet.public(), "relay", relay=RelayLimits())
+    there = address_of(relay)
+    place = internet.home("port restricted")
+    laptop = start(place, "laptop", relays=(there,), bootstrap=(there,))
+    until(lambda: bool(laptop.circuit()))
+    me = laptop.host.peer_id
+
+    def is_served() -> bool:
+        """The relay opens a stream on the connection that the laptop made, which nobody could dial."""
+        try:
+            relay.call(relay.host.ping, me)
+        except PeerFault:
+            return False
+        return True
+
+    assert is_served()
+    internet.readdress(place, "192.168.1.77")
+    moved = time.monotonic()
+    until(lambda: laptop.driver.moves.count > 0)
+    until(lambda: bool(laptop.circuit()) and is_served())
+    print(f"back after {time.monotonic() - moved:.1f} s")
+    assert "192.168.1.77" in str(laptop.addresses())
 
 
 def test_dial_backs_tell_a_public_node_from_one_behind_a_nat(internet: Internet, start: Start) -> None:

@@ -1,0 +1,41 @@
+"""Brings a node back when its machine moves to another network: drops what is dead, forgets what was found out there.
+
+Made with the driver, over a host that makes direct dials. Whoever keeps connections up (bootstrap peers, relays) then
+makes them again at once, from the new address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+
+from p2p.driver.ports import DirectPort
+from p2p.machines.address_watch import LOOK, AddressWatch
+
+_LOG = structlog.get_logger("p2p.driver")
+
+
+class Moves:
+    """Of one node. ``moved`` are told of each move, after dead connections were dropped."""
+
+    def __init__(self, direct: DirectPort, moved: Sequence[Callable[[], None]]) -> None:
+        self._direct = direct
+        self._moved = moved
+        self.count = 0
+
+    async def run(self) -> None:
+        """Looks at the addresses of the interfaces, until cancelled."""
+        watch = AddressWatch(self._direct.interfaces())
+        while True:
+            await trio.sleep(LOOK)
+            move = watch.look(self._direct.interfaces())
+            if move is None:
+                continue
+            self.count += 1
+            dropped = await self._direct.drop_from(move.gone)
+            came, gone = (sorted(map(str, each)) for each in move)
+            _LOG.info("network changed", came=came, gone=gone, dropped=dropped)
+            for each in self._moved:
+                each()
