@@ -293,6 +293,7 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", "/networks/{name}", lambda s, r: s.networks.leave(_name(r, "name"))),
     ("GET", "/peers", _peers),
     ("POST", "/peers", _connect),
+    ("GET", "/netcheck", lambda s, _: s.peers.netcheck()),
     ("GET", "/peers/{peer}", lambda s, r: s.peers.show(_name(r, "peer"))),
     ("PUT", "/peers/{peer}/block", lambda s, r: s.peers.block(_name(r, "peer"))),
     ("DELETE", "/peers/{peer}/block", lambda s, r: s.peers.unblock(_name(r, "peer"))),

@@ -29,6 +29,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
+from p2p.driver.net_facts import NetFacts
 from p2p.driver.ports import HostPort
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
@@ -397,6 +398,11 @@ class Membership:
         shown = [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
         unseen = sorted(self._blocked - {view.peer for view in views})
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
+
+    async def net_facts(self) -> NetFacts:
+        """Raises Remote while no network is joined."""
+        facts = await self._joined().net_facts()
+        return facts if facts is not None else NetFacts()
 
     def figures(self) -> ReplicationFigures:
         """Returns the figures of the joined network."""

@@ -243,6 +243,15 @@ class Discovery:
         found = [self.directory.of(peer, self._now()) for peer in peers]
         return [address for presence in found if presence is not None for address in presence.addresses]
 
+    def places_of(self, peers: Iterable[PeerId]) -> list[str]:
+        """The addresses of peers from their presences, each with its peer."""
+        return [f"{address}/p2p/{peer}" for peer in peers for address in self.addresses_of([peer])]
+
+    def clock_behind(self, peers: Iterable[PeerId]) -> float:
+        """Seconds by which a peer's clock is ahead of ours at least: that of what it signed last."""
+        found = [self.directory.of(peer, self._now()) for peer in peers]
+        return max((one.issued - self._now() for one in found if one is not None), default=0) / 1000
+
     def told_by(self, peer: PeerId) -> int | None:
         """Counts the datasets that a peer's presence claims; ``None``: it sent none lately."""
         presence = self.directory.of(peer, self._now())

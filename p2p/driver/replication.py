@@ -40,6 +40,7 @@ from p2p.driver.histories import Histories
 from p2p.driver.hole_punching import HolePunching
 from p2p.driver.mesh import Mesh
 from p2p.driver.moves import Moves
+from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.relay_server import RelayServer
@@ -200,6 +201,30 @@ class ReplicationDriver:
 
     def addresses(self) -> Sequence[str]:
         return self._host.addresses()
+
+    async def net_facts(self) -> NetFacts | None:
+        """What is known of how others reach this node; ``None``: its host makes no direct dials."""
+        direct, autonat, holes = self._host.direct, self._autonat, self._holes
+        if direct is None or autonat is None or holes is None:
+            return None
+        connected = self._host.peers()
+        told = self._discovery.places_of(connected)
+        mapped = await mapping(direct, dialable((*self._settings.bootstrap, *self._settings.relays, *told)))
+        seen = {one.address.transport for one in autonat.sightings.values()}
+        return NetFacts(
+            listening=tuple(each.transport for each in direct.listening()),
+            interfaces=tuple(map(str, direct.interfaces())),
+            seen=tuple(sorted(seen)),
+            reached=dial_back_results(autonat),
+            mapped=tuple(each.transport for each in mapped),
+            relays_named=len(self._settings.relays),
+            relays_used=self._reservations.count,
+            peers=len(connected),
+            by_relay=sum(not direct.is_direct(peer) for peer in connected),
+            direct=holes.succeeded,
+            failed=holes.failed,
+            clock_behind=self._discovery.clock_behind(connected),
+        )
 
     def peers(self) -> Sequence[PeerView]:
         now = trio.current_time()

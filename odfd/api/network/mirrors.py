@@ -14,6 +14,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
+from odfd.api.network import netcheck
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -307,6 +308,10 @@ class PeerService:
     async def show(self, peer: str) -> wire.PeerInfo:
         """Shows a peer by its id or an unambiguous beginning of it."""
         return _peer(find_peer(self._membership.peers(), peer))
+
+    async def netcheck(self) -> Sequence[wire.Probe]:
+        """Says how others reach this node, and what to do. Raises Remote while no network is joined."""
+        return netcheck.probes(await self._membership.net_facts())
 
     async def block(self, peer: str) -> wire.PeerInfo:
         return _peer(await self._membership.block(self._named(peer), blocked=True))

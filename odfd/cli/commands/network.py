@@ -9,6 +9,7 @@ from typing import Final
 from odfd import output
 from odfd.cli import details, formatting, kinds
 from odfd.cli.command import YES, Commands, argument, confirm, seconds
+from odfd.cli.commands.node import doctor_text
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -170,6 +171,16 @@ _PEER = argument("peer", metavar="PEER")
 @peer.add("show", _PEER, help="one peer at length", example="12D3KooWQ…")
 def _show_peer(session: Session, args: argparse.Namespace) -> None:
     session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
+
+
+@peer.add(
+    "netcheck",
+    help="how others reach this node",
+    description="Say how others reach this node, what does not work and what to do. Peers are asked to dial back all"
+    " the time; to see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
+)
+def _netcheck(session: Session, _: argparse.Namespace) -> None:
+    session.answer(session.client.get("/netcheck", list[wire.Probe]), doctor_text)
 
 
 @peer.add("block", _PEER, help="never talk to it again", example="12D3KooWQ…")

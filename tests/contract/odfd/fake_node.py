@@ -57,6 +57,9 @@ class FakeNode:
             engine=wire.EngineView(name="spark", digest="sha256:" + "5d" * 32, sandbox="none"),
         )  # fmt: skip
 
+    async def netcheck(self) -> Sequence[wire.Probe]:
+        return [wire.Probe(name="relays", result="warning", message="none named", hint="name one")]
+
     async def open(self) -> wire.PageAddress:
         return wire.PageAddress(url="http://127.0.0.1:7464/#token=secret&", seconds=120)
 

@@ -69,6 +69,24 @@ def test_two_nodes_behind_two_routers_mirror_through_a_relay(
     assert town.relay.ask("status")["circuits"] > 0
 
 
+def test_netcheck_says_what_works_and_why_not(internet: Internet, make_daemon: Callable[..., Any]) -> None:
+    town = Town(internet, make_daemon)
+    other = town.start("other", internet.public())
+    alice = town.at_home("alice", "symmetric")
+    alice.ask("peer", "connect", other.ask("status")["listen"][0])
+
+    def found() -> dict[str, Any]:
+        return {each["name"]: each for each in alice.ask("peer", "netcheck")}
+
+    until(lambda: found()["relays"]["result"] == "ok" and found()["observed"]["result"] == "ok")
+    told = found()
+    assert "behind a NAT" in told["observed"]["message"]
+    assert (told["mapping"]["result"], "symmetric" in told["mapping"]["message"]) == ("warning", True)
+    assert "1 reservation at 1 relay" in told["relays"]["message"]
+    assert told["clock"]["result"] == "ok"
+    assert alice.said("peer", "netcheck").out.startswith("PROBE")
+
+
 def published_again(daemon: Any) -> str:
     """The head with one more block."""
     (daemon.folder / "2.csv").write_text("event_time,city,population\n2024-01-02T00:00:00Z,c2,8\n")

@@ -1,0 +1,95 @@
+"""Collects what a node knows of how others reach it, and tries how its NAT maps ports.
+
+What is found is a value; ``odfd`` says it in words. Nothing is dialled but the two peers of the trial.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Fault
+from p2p.address import Address, parse_address
+from p2p.driver.autonat import IDENTIFY, AutoNat, observed
+from p2p.driver.ports import DirectPort
+from p2p.ip import is_global
+from p2p.machines.reachability import Reached
+from p2p.ports import PeerId
+
+PROBES: Final = 2
+"""Peers that are asked from one port at which address they see it."""
+PATIENCE: Final = 8.0
+"""Seconds for one of them."""
+
+
+class DialBackResult(msgspec.Struct, frozen=True):
+    address: str
+    reached: Reached
+    yes: int
+    """Networks whose servers reached it,"""
+    no: int
+    """and those whose servers did not."""
+
+
+class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    listening: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    """IP addresses of this machine."""
+    seen: tuple[str, ...] = ()
+    """Where peers see connections of this node from, with the port where that counts."""
+    reached: tuple[DialBackResult, ...] = ()
+    mapped: tuple[str, ...] = ()
+    """Where two peers saw connections from one port of this machine."""
+    relays_named: int = 0
+    relays_used: int = 0
+    peers: int = 0
+    by_relay: int = 0
+    """Of them, those that only a relay connects."""
+    direct: int = 0
+    """Hole punches that succeeded,"""
+    failed: int = 0
+    """and those that failed."""
+    clock_behind: float = 0.0
+    """Seconds by which a peer's clock is ahead at least, by what it signed."""
+
+
+def dialable(told: Iterable[str]) -> list[Address]:
+    """Addresses of the Internet with their peers, one of each host."""
+    found: dict[str, Address] = {}
+    for text in told:
+        address = parse_address(text)
+        if address.relay is None and address.peer and address.ip is not None and is_global(address.ip):
+            found.setdefault(address.host, address)
+    return list(found.values())
+
+
+async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Address]:
+    """Where each target sees a connection from one and the same port; those that answer."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    found: list[Address] = []
+    for target in targets:
+        if len(found) >= PROBES:
+            break
+        peer = target.peer
+        assert peer is not None, "dialable names it"
+        with trio.move_on_after(PATIENCE):
+            try:
+                async with direct.brief(target, PeerId(peer), port) as open_stream:
+                    seen = await observed(await open_stream(IDENTIFY), PeerId(peer))
+                    found += [seen] if seen is not None else []
+            except (Fault, OSError):
+                continue
+    return found
+
+
+def dial_back_results(autonat: AutoNat) -> tuple[DialBackResult, ...]:
+    now, reach = trio.current_time(), autonat.reachability
+    return tuple(
+        DialBackResult(each.transport, reach.of(each, now), *reach.counts(each, now)) for each in reach.addresses
+    )
