@@ -14,7 +14,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pymysql
 import pytest
+from adbc_driver_postgresql import dbapi
 
 PASSWORD = "p@ss/word:1"
 """With all that has a meaning in a URL."""
@@ -33,7 +35,11 @@ class Served(NamedTuple):
                 base.executescript(";".join(statements))
                 base.commit()
             return
-        from adbc_driver_postgresql import dbapi
+        if self.kind == "mysql":
+            with pymysql.connect(unix_socket=f"{self.folder}/s", user="root", database="shop", autocommit=True) as base:
+                for each in statements:
+                    base.cursor().execute(each)
+            return
 
         with dbapi.connect(owner(self.folder), autocommit=True) as base, base.cursor() as cursor:
             for each in statements:
@@ -77,9 +83,7 @@ def _running(programs: Path, folder: Path) -> Iterator[Served]:
     subprocess.run(made, check=True, capture_output=True, **run)
     rules = "local all owner trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
     (home / "pg_hba.conf").write_text(rules)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     (folder / "port").write_text(str(port))
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
     words = [f"-c{name}={value}" for name, value in settings.items()]
@@ -96,6 +100,65 @@ def _running(programs: Path, folder: Path) -> Iterator[Served]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def mysql_served() -> Iterator[Served]:
+    """Skips the test by name where MariaDB is not installed (Debian: mariadb-server)."""
+    server, install = (shutil.which(each, path=f"{os.environ['PATH']}:/usr/sbin") for each in _MARIA)
+    if server is None or install is None:
+        pytest.skip("mariadb-server is not installed")
+    with tempfile.TemporaryDirectory(prefix="odfd-my-") as name:
+        yield from _maria(server, install, Path(name))
+
+
+_MARIA = ("mariadbd", "mariadb-install-db")
+
+
+def _maria(server: str, install: str, folder: Path) -> Iterator[Served]:
+    user = "mysql" if os.getuid() == 0 else None
+    if user is not None:
+        shutil.chown(folder, user)
+    words = ["--no-defaults", f"--datadir={folder}/base"]
+    plain = ["--auth-root-authentication-method=normal", "--skip-test-db", *([f"--user={user}"] if user else [])]
+    subprocess.run([install, *words, *plain], check=True, capture_output=True)
+    port = _free_port()
+    words += [f"--socket={folder}/s", f"--port={port}", "--bind-address=127.0.0.1", f"--pid-file={folder}/pid"]
+    words += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([server, *words], stdout=log, stderr=log, user=user, cwd=folder)
+    try:
+        _ready(folder)
+        served = Served(f"mysql://reader:${{{{ env.DB }}}}@127.0.0.1:{port}/shop", folder, "mysql")
+        served.run(
+            f"CREATE USER reader@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'",
+            "GRANT SELECT, INSERT, DELETE ON shop.* TO reader@'127.0.0.1'",
+        )
+        yield served
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _ready(folder: Path) -> None:
+    """Makes the database as soon as the server takes connections."""
+    for _ in range(200_000):
+        if not (folder / "s").exists():
+            os.sched_yield()
+            continue
+        try:
+            with pymysql.connect(unix_socket=f"{folder}/s", user="root") as base:
+                base.cursor().execute("CREATE DATABASE shop")
+            return
+        except pymysql.MySQLError:
+            continue
+    raise AssertionError((folder / "log").read_text())
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _until_ready(programs: Path, folder: Path, port: int) -> None:

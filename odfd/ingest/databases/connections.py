@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+import ssl
 import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -134,8 +135,109 @@ class Postgres(Database):
         return found
 
 
+class Mysql(Database):
+    """MySQL and MariaDB. Instants are asked for in UTC; the driver escapes values in the server's own way."""
+
+    quote = "`"
+    _MARK: Final = "\0"
+    """Stands for a parameter until the percent signs of the query are escaped; no text of YAML has it."""
+
+    def __init__(self, url: str) -> None:
+        import pymysql  # which a daemon has no use for
+
+        self._error = pymysql.MySQLError
+        parts = urllib.parse.urlsplit(url)
+        try:
+            self._connection = pymysql.connect(
+                host=parts.hostname or "",
+                port=parts.port or _MYSQL_PORT,
+                user=urllib.parse.unquote(parts.username or ""),
+                password=urllib.parse.unquote(parts.password or ""),
+                database=urllib.parse.unquote(parts.path.removeprefix("/")),
+                charset="utf8mb4",
+                ssl=_tls(parts.query),
+            )
+            with self._connection.cursor() as cursor:
+                cursor.execute("SET time_zone = '+00:00'")
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        except (pymysql.MySQLError, OSError, ValueError) as error:
+            raise Remote(f"the database does not answer: {_words(error)}", rule=RULE, hint=_REACH) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def placeholder(self, number: int) -> str:  # noqa: ARG002  they go by their order
+        return self._MARK
+
+    def table(self, statement: str, values: Sequence[Any] = ()) -> pa.Table:
+        try:
+            with self._connection.cursor() as cursor:
+                if values:
+                    cursor.execute(statement.replace("%", "%%").replace(self._MARK, "%s"), list(values))
+                else:
+                    cursor.execute(statement)
+                described, rows = cursor.description or (), cursor.fetchall()
+        except self._error as error:
+            raise _refused(error) from error
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(described)
+        return pa.table({each[0]: _mysql_column(each, values) for each, values in zip(described, columns, strict=True)})
+
+
+_MYSQL_PORT: Final = 3306
+_DIGITS: Final = 38
+
+
+def _tls(query: str) -> ssl.SSLContext | None:
+    """Of ``?ssl-mode=verify-identity``. Raises Invalid for other options."""
+    options = urllib.parse.parse_qsl(query, keep_blank_values=True)
+    if options not in ([], [("ssl-mode", "verify-identity")]):
+        raise Invalid(
+            f"options {query!r} of the URL are not known", rule=RULE, hint="leave them out, or ssl-mode=verify-identity"
+        )
+    return ssl.create_default_context() if options else None
+
+
+def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
+    """Types are those that the server declares, so they are the same in each batch. Raises Invalid."""
+    kind = _mysql_type(described[1], described[5])
+    if kind is None:
+        kind = pa.binary() if any(isinstance(each, bytes) for each in values) else pa.string()
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        name = described[0]
+        raise Invalid(
+            f"column {name!r} does not fit {kind}: {error}",
+            rule="column-type",
+            hint=f"say in the query what it is: cast({name} as char) as {name}",
+        ) from error
+
+
+def _mysql_type(code: int, scale: int) -> pa.DataType | None:
+    """``None``: texts or bytes."""
+    from pymysql.constants import FIELD_TYPE as KIND
+
+    if code in (KIND.TINY, KIND.SHORT, KIND.LONG, KIND.LONGLONG, KIND.INT24, KIND.YEAR):
+        return pa.int64()
+    if code in (KIND.DECIMAL, KIND.NEWDECIMAL):
+        return pa.decimal128(_DIGITS, scale)
+    if code in (KIND.FLOAT, KIND.DOUBLE):
+        return pa.float64()
+    if code == KIND.DATE:
+        return pa.date32()
+    if code in (KIND.DATETIME, KIND.TIMESTAMP):
+        return pa.timestamp("us", "UTC" if code == KIND.TIMESTAMP else None)
+    return pa.duration("us") if code == KIND.TIME else None
+
+
 _REACH: Final = "look at host, port, user and password of its url, and whether it takes connections from this machine"
-KINDS: Final[Mapping[str, type[Database]]] = {"sqlite": Sqlite, "postgresql": Postgres, "postgres": Postgres}
+KINDS: Final[Mapping[str, type[Database]]] = {
+    "sqlite": Sqlite,
+    "postgresql": Postgres,
+    "postgres": Postgres,
+    "mysql": Mysql,
+}
 """By the scheme of a URL."""
 
 

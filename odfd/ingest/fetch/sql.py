@@ -87,7 +87,7 @@ def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None
         raise Invalid(
             f"kind: Sql asks no {scheme[1] if scheme else 'database'}: {step.url}",
             rule="url-scheme",
-            hint="write sqlite:///path, or postgresql://user:${{ env.NAME }}@host/database",
+            hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
         )
     found = _USER_INFO.match(TEMPLATE.sub("", step.url))
     if (found is not None and found[1]) or _WRITTEN_OUT.search(step.url):

@@ -28,13 +28,14 @@ from odfd.ingest.readable import Readable
 from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
-from worlds.databases import PASSWORD, Served, postgres_served, sqlite_served
+from worlds.databases import PASSWORD, Served, mysql_served, postgres_served, sqlite_served
 from worlds.sources import examples, source
 
 EXAMPLES = examples("Sql")
 NOW = instant.parse("2050-01-01T12:00:00Z")
 TABLES = {
     "sqlite": "CREATE TABLE orders (id integer primary key, changed text not null, name text)",
+    "mysql": "CREATE TABLE orders (id bigint primary key, changed datetime not null, name varchar(99))",
     "postgresql": "CREATE TABLE orders (id bigint primary key, changed timestamp not null, name text)",
 }
 
@@ -45,9 +46,15 @@ def postgres() -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
+def mysql() -> Iterator[Served]:
+    with mysql_served() as served:
+        yield served
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
-    served: Served = sqlite_served(tmp_path) if request.param == "sqlite" else request.getfixturevalue("postgres")
+    served: Served = sqlite_served(tmp_path) if request.param == "sqlite" else request.getfixturevalue(request.param)
     served.run("DROP TABLE IF EXISTS orders", TABLES[served.kind])
     return served
 
@@ -196,6 +203,29 @@ def test_exact_numbers_of_postgres(postgres: Served, tmp_path: Path) -> None:
     assert answer(job).fault == ""
     assert pq.read_table(tmp_path / "rows").schema == declared
     assert str(pq.read_table(tmp_path / "rows")["amount"][0]) == "12345678901234567890.01"
+
+
+def test_types_of_mysql_are_those_of_the_server(mysql: Served, tmp_path: Path) -> None:
+    mysql.run(
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (a decimal(20,4), b timestamp(6) NULL, c date, d double, e blob, f json, g tinyint(1))",
+        "SET time_zone = '+02:00'",
+        "INSERT INTO kinds VALUES (1.5, '2024-05-01 12:00:00.000001', '2024-05-01', 0.1, x'00ff', '{}', 1)",
+    )
+    one_fetch(mysql, tmp_path, SqlQuery(query="SELECT * FROM kinds WHERE f LIKE '%'"))
+    found = pq.read_table(tmp_path / "rows.parquet")
+    kinds = [pa.decimal128(38, 4), pa.timestamp("us", "UTC"), pa.date32(), pa.float64(), pa.binary(), pa.string()]
+    assert found.schema.types == [*kinds, pa.int64()]
+    told = [str(each) for each in found.to_pylist()[0].values()]
+    at = "2024-05-01 10:00:00.000001+00:00"
+    assert told == ["1.5000", at, "2024-05-01", "0.1", "b'\\x00\\xff'", "{}", "1"]
+
+
+def test_percent_signs_of_a_query_are_its_own(base: Served, ask: Callable[..., Any]) -> None:
+    base.run(orders(1, 2))
+    query = SqlQuery(query=f"{ALL} WHERE name LIKE 'order%' AND 5 % 3 = 2", cursor=("id",), batch_rows=2)
+    rows, state = ask(query)
+    assert [row["id"] for row in [*rows, *ask(query, state)[0]]] == [1, 2]
 
 
 def test_it_is_asked_by_a_process_of_its_own(base: Served, tmp_path: Path) -> None:
