@@ -92,6 +92,12 @@ async def fetch_http(step: FetchUrl, request: HttpRequest, job: FetchJob) -> Fet
 def check_http(step: FetchUrl, request: HttpRequest, settings: IngestSettings) -> None:
     """Checks a step before a fetch. Raises Invalid. Blocking."""
     plain = _plain(step)
+    if plain.url == step.url:
+        raise Invalid(
+            f"a chain writes the URL of kind Http with {OWN_SCHEME} before it: {step.url}",
+            rule="url-scheme",
+            hint="say kind: Http in the manifest; as a plain Url others would take the first page for the whole",
+        )
     if not plain.url.lower().startswith(("http://", "https://")):
         raise Invalid(f"kind: Http asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path")
     if step.cache is not None:

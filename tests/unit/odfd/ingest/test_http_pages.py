@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
 import re
@@ -9,18 +10,22 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound, Refused, Remote
-from chain.model.events import SourceState
+from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import ClientCredentials, HttpRequest, Paging, declared_fetch, fetch_options
-from chain.model.source import FetchUrl, RequestHeader
+from chain.model.source import CompressionFormat, Decompress, FetchUrl, MergeAppend, ReadJson, RequestHeader
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.driver import prepared
 from odfd.ingest.fetch import http_pages
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import IngestSettings
 from worlds.sources import examples, fetch, source
@@ -243,3 +248,44 @@ def test_the_example_of_the_page_is_asked(text: str, service: str, pull: Callabl
     found = check_source(source(written), IngestSettings(staging=tmp_path, variables=SECRETS))
     assert found is not None
     assert "stands in the chain" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    "old,new,said",
+    [
+        ("https://api.", "ftp://api.", "asks web services"),
+        ("https://login.", "file://login.", "not a file of this machine|no page of the web"),
+        ("${{ env.ID }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
+    ],
+)
+def test_what_no_pull_could_ask_is_refused_when_applied(old: str, new: str, said: str, tmp_path: Path) -> None:
+    found = check_source(source(EXAMPLES[0].replace(old, new)), IngestSettings(staging=tmp_path, variables=SECRETS))
+    assert found is not None
+    assert re.search(said, str(found[1]))
+
+
+def test_a_url_that_others_would_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="with odfd\\+ before it"):
+        check_fetch(FetchUrl(url="https://api.example/v1"), IngestSettings(staging=tmp_path), HttpRequest())
+
+
+def test_each_page_is_prepared(service: str, tmp_path: Path) -> None:
+    Service.answers["/orders"] = lambda query: (
+        200,
+        {} if query else {"Link": '</orders?p=2>; rel="next"'},
+        gzip.compress(json.dumps([query]).encode()),
+    )
+    event = SetPollingSource(
+        fetch=FetchUrl(url=f"odfd+{service}/orders"),
+        prepare=(Decompress(format=CompressionFormat.GZIP),),
+        read=ReadJson(),
+        merge=MergeAppend(),
+    )
+    settings = IngestSettings(staging=tmp_path)
+    job = FetchJob(
+        state=None, now=NOW, folder=tmp_path, settings=settings, options=HttpRequest(pages=Paging(link=True))
+    )
+    found = fetch(event.fetch, job)
+    batch = trio.run(prepared, cast(Any, SimpleNamespace(settings=settings)), event, found, tmp_path)
+    assert [json.loads(path.read_bytes()) for path in batch.paths] == [[{}], [{"p": "2"}]]
+    assert batch.names == ("orders", "orders (page 2)")
