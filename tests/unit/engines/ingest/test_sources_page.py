@@ -42,6 +42,10 @@ FILES: dict[str, tuple[bytes, list[list[Any]]]] = {
 }
 
 ROWS = [["A list"], ["City", "Population", "Founded"], ["Graz", 302_000, dt.date(1928, 1, 1)]]
+ATOM = """<?xml version="1.0" encoding="utf-8"?>
+<feed xmlns="http://www.w3.org/2005/Atom"><title>A feed</title>
+<entry><id>urn:1</id><title type="html">News</title><updated>2024-05-01T12:00:00+02:00</updated>
+<link href="https://a.example/1"/></entry></feed>"""
 POINT = '{"coordinates":[16.37,48.2],"type":"Point"}'
 
 
@@ -56,6 +60,7 @@ def more(folder: Path) -> dict[str, tuple[bytes, list[list[Any]]]]:
         "GeoPackages": (spot, [[1, "place 1", POINT]]),
         "SQLite databases": (made.sqlite_file([(1, "a")]), [[1, "a"]]),
         "XML": (entry.encode(), [[1, "a", "EUR", 1.5]]),
+        "Feeds": (ATOM.encode(), [["urn:1", "News", "html", "2024-05-01T10:00", "https://a.example/1"]]),
         "Avro": (made.avro(1), [[0, "even", "2024-05-01T12:00"]]),
     }
 
