@@ -145,6 +145,7 @@ EVENT_KINDS: Final = {
     "verdict.not-reproducible-here": "this machine cannot run a transform again",
     "verdict.put-off": "a transform could not be run again yet",
     "verdict.reproduced": "a transform run again here gave the same result",
+    "volume.moved": "slices were moved to a volume, or came back",
     "webhook.answered": "a webhook that failed answers again",
     "webhook.failed": "five calls of a webhook in a row failed",
     "webhook.given-up": "a webhook was not told of a change: it failed for a day",
