@@ -49,6 +49,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "flight": "bench.flight",
         "queries": "bench.queries",
         "client": "bench.python_client",
+        "source": "bench.python_client",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",

@@ -1,16 +1,18 @@
-"""Measures reading from Python: a whole log against Arrow over the same files, and opening a long chain."""
+"""Measures reading from Python and Spark: a log against Arrow and Spark over the same files; opening a long chain."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from bench import chains
+from bench.engine import stop_quick_spark
 from bench.machine import highest
 from bench.measure import MILLION, Row, Side, Size, in_turns
 from bench.node import TREE, daemon
@@ -22,6 +24,7 @@ from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, O
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.base import Append
+from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.references import keep_references
 from odfd.resources.store import Resources
@@ -33,6 +36,7 @@ from odfd_client import connect
 
 _KEY: Final = SigningKey(bytes(range(32)))
 _SLICES: Final = 10
+_CORES: Final = 2
 _LARGE: Final = "select range as n, repeat('x', 100) as text from range({})"
 
 
@@ -73,6 +77,30 @@ def measure_client(size: Size, folder: Path) -> list[Row]:
             goal="300 MB",
         ),
     ]
+
+
+def measure_source(size: Size, folder: Path) -> list[Row]:
+    """Measures ``spark.read.format("odf")`` in as many tasks as Spark has cores; all columns of all rows are read."""
+    with open_state_directory(folder / "node" / "state") as home:
+        paths = _fill(home, size.pick(1_000, 200_000))
+    stop_quick_spark()
+    spark = start_session(SessionOptions(folder / "spark", cores=_CORES, heap="2g", quick=size.quick))
+    try:
+        spark.sparkContext.environment["PYTHONPATH"] = str(TREE / "client")
+        spark.dataSource.register(importlib.import_module("odfd_client.spark").OdfDataSource)
+        with daemon(folder) as node:
+
+            def read(frame: Any) -> None:
+                frame.write.format("noop").mode("overwrite").save()
+
+            def ours() -> Any:
+                return spark.read.format("odf").options(node=str(node.socket), partitions=_CORES).load("large")
+
+            assert ours().count() == spark.read.parquet(*paths).count()
+            costs = in_turns(lambda: read(ours()), lambda: read(spark.read.parquet(*paths)), size.pick(1, 7), warm=3)
+    finally:
+        stop_session(spark)
+    return [_row("source", "all rows of a log in Spark", 'format("odf")', "spark.read.parquet", costs, "1.1")]
 
 
 def _row(name: str, measures: str, ours: str, peer: str, costs: tuple[tuple[float, ...], ...], goal: str) -> Row:
