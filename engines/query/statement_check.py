@@ -35,6 +35,8 @@ TABLE_FUNCTIONS: Final = frozenset(("unnest", "range", "generate_series", "json_
 _WORDS: Final = {"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE", "PIVOT": "PIVOT", "COLUMN_DATA": "a set of rows"}
 """What is written for a node that is refused."""
 _HINT: Final = "a query is one SELECT over datasets of this node, and functions that compute from their arguments"
+_NEAR: Final = 0.7
+"""Of names that are alike: a typing error. At difflib's 0.6, reflect is near array_select."""
 _MAX_DEPTH: Final = 200
 """Nodes within nodes: more than a person writes, and less than Python's stack."""
 
@@ -186,7 +188,7 @@ def _function_name(node: Mapping[str, Any]) -> str:
 
 
 def _no_function(name: str, node: Mapping[str, Any], statement: bytes, known: frozenset[str]) -> Invalid:
-    near = difflib.get_close_matches(name, sorted(known), n=1)
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)
     hint = f"did you mean {near[0]}?  {_HINT}" if near else _HINT
     return Invalid(f"a query may not call {name}", rule="query-function", hint=hint, place=_place(node, statement))
 

@@ -289,6 +289,8 @@ def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
     """With how to get it. Who may not read everything is not told what else there is."""
     near = f"{hint}; or, " if hint.startswith("did you mean") else ""
     how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
+    if "/" in ref and not near:
+        how = "a query reads datasets alone: odfctl ingest brings the rows of a file or an address into one"
     return NotFound(
         f"no dataset {ref[:200]!r} here",
         rule="query-dataset",

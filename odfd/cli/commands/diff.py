@@ -9,7 +9,7 @@ from odfd.cli.commands.apply import show_changes
 from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
 from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
-from odfd.cli.sql.read_options import difference, named
+from odfd.cli.sql.read_options import difference, named, without_places
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -43,7 +43,8 @@ def _diff(session: Session, args: argparse.Namespace) -> int:
     one, other = (_source(text, current=args.current) for text in args.refs)
     apart = _apart(session, args.refs[0]) if args.values else ""
     request = wire.QueryRequest(sql=difference(one, other, apart=apart))
-    answered = answer(session.client, request, args.output)
+    with without_places():
+        answered = answer(session.client, request, args.output)
     for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.NO if answered.rows else ExitCode.OK

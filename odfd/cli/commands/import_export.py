@@ -10,12 +10,16 @@ from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source
+from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
+UNWRITTEN: Final = frozenset(
+    ("json", "jsonl", "tsv", "txt", "xls", "ods", "orc", "avro", "feather", "yaml", "md", "zip")
+)
+"""Endings of files that people may expect; nobody calls a directory so."""
 DOCUMENTS: Final = ("frictionless", "croissant")
 
 
@@ -69,9 +73,11 @@ def _export(session: Session, args: argparse.Namespace) -> int:
 
 
 def _form_of(to: str) -> str:
-    """Of a file, by its ending; empty: it is a directory or a URL."""
+    """Of a file, by its ending; empty: it is a directory or a URL. Raises Usage for another form of files."""
     ending = Path(to).suffix.removeprefix(".").lower()
     is_file = "://" not in to and not to.endswith("/") and not Path(to).expanduser().is_dir()
+    if is_file and ending in UNWRITTEN:
+        raise Usage(f"no file of the form {ending} is written", hint=f"{', '.join(FORMS)}; {to}/ is a directory")
     return ending if is_file and ending in FORMS else ""
 
 
@@ -84,7 +90,8 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
         raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     check_documents(args.describe, form, args.rows_per_file)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
-    written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file)
+    with without_places():
+        written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file)
     told: list[str] = []
     if args.describe:
         told = write_documents(session.client, args, form, written)

@@ -10,7 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text, schema_table
 from odfd.cli.session import Session
-from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source
+from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source, without_places
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
@@ -78,7 +78,8 @@ def _tail_of(session: Session, args: argparse.Namespace) -> int:
     if session.output == "yaml":
         raise Usage("no yaml here", hint="-o json")
     request = wire.QueryRequest(sql=last_rows(source(args.ref, args), args.records))
-    answered = answer(session.client, request, session.output)
+    with without_places():
+        answered = answer(session.client, request, session.output)
     for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.OK
