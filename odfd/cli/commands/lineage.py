@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from odfd import output
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.lineage_text import DRAWINGS, graph_tree, record_tree
+from odfd.cli.lineage_svg import svg
+from odfd.cli.lineage_text import dot, graph_tree, mermaid, record_tree
 from odfd.cli.progress import submit
-from odfd.cli.session import Session
+from odfd.cli.session import FORMATS, Session
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
 
 commands = Commands()
+DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot, "svg": svg, "mermaid": mermaid}
 
 
 @commands.add(
@@ -22,7 +26,15 @@ commands = Commands()
     REF,
     argument("--record", type=int, metavar="OFFSET", help="of this record"),
     argument("--column", metavar="C", help="only what this column of the record was made of"),
-    argument("--graph", choices=tuple(DRAWINGS), help="the datasets as a graph, for Graphviz or for Markdown"),
+    argument(
+        "-o",
+        "--output",
+        choices=(*FORMATS, *DRAWINGS),
+        default=argparse.SUPPRESS,
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}; datasets also as a drawing: dot for Graphviz, svg, mermaid for Markdown",
+    ),
+    argument("--graph", choices=tuple(DRAWINGS), help="the same drawings"),
     argument(
         "--events",
         choices=("openlineage",),
@@ -35,12 +47,14 @@ commands = Commands()
     example=(
         "nyc.flights.delays\n"
         "nyc.flights.delays --record 17 --column delay -o json\n"
-        "nyc.flights.delays --graph dot | dot -Tsvg > lineage.svg\n"
+        "nyc.flights.delays -o svg > lineage.svg\n"
         "nyc.flights.delays --events openlineage --limit 1000 > events.ndjson"
     ),
 )
 def _lineage(session: Session, args: argparse.Namespace) -> None:
     path = f"/datasets/{part(args.ref)}/lineage"
+    if args.output in DRAWINGS:
+        args.graph = args.output
     if args.events is not None:
         _events(session, args)
         return
@@ -53,7 +67,7 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
         session.answer(session.client.get(path, wire.LineageGraph), graph_tree)
         return
     if args.graph is not None:
-        raise Usage("--graph draws datasets, not records", hint="leave out --record; -o json tells all of a record")
+        raise Usage("a drawing shows datasets, not records", hint="leave out --record; -o json tells all of a record")
     if args.record < 0:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)

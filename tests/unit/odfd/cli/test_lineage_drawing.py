@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfd.cli.lineage_svg import svg
 from odfd.cli.lineage_text import dot, mermaid
 from odfd.control import wire
 
@@ -71,3 +73,22 @@ def test_no_text_ends_its_label(name: str, source: str) -> None:
     assert re.fullmatch(r'  n0 \[label="(?:[^"\\]|\\.)*", shape=box, style=bold\];', line)
     assert len(mermaid(drawn).splitlines()) == 3
     assert re.fullmatch(r'  n0\["[^"]*"\]', mermaid(drawn).splitlines()[1])
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_svg_has_inputs_at_the_left_and_all_labels() -> None:
+    drawn = ET.fromstring(svg(THREE))
+    places = {each.text: float(each.attrib["x"]) for each in drawn.iter(f"{SVG}text")}
+    assert places["weather"] < places["daily"] < places["report"]
+    assert {"gone", "x", "readings/*.csv", "1,200 records", "w", "g", "d"} <= places.keys()
+    assert len(drawn.findall(f"{SVG}path")) == 4
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
+def test_names_of_strangers_are_no_markup(name: str) -> None:
+    drawn = ET.fromstring(svg(graph(node("a", "b", source=name), node("b", "a", source=f"<script>{name}"))))
+    assert {each.tag.removeprefix(SVG) for each in drawn.iter()} == {
+        "svg", "defs", "marker", "path", "rect", "text",
+    }  # fmt: skip
