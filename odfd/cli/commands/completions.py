@@ -115,21 +115,21 @@ def _bash(words: dict[str, list[str]]) -> str:
     cases = "\n".join(f"    {path!r}) words={' '.join(known)!r} ;;" for path, known in words.items())
     return f"""# odfctl completions for bash
 _odfctl() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word words skip=""
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+  local current="${{COMP_WORDS[COMP_CWORD]}}" before="" word words skip=""
+  for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}"; do
     if [ -n "$skip" ]; then skip=""; continue; fi
     case "$word" in
       --socket|-o|--output) skip=yes ;;
       -*) ;;
-      *) _odfctl_known "${{path:+$path }}$word" && path="${{path:+$path }}$word" ;;
+      *) _odfctl_known "${{before:+$before }}$word" && before="${{before:+$before }}$word" ;;
     esac
   done
-  case "$path" in
+  case "$before" in
 {cases}
   esac
-  case "$path" in {"|".join(map(repr, takes_names()))})
+  case "$before" in {"|".join(map(repr, takes_names()))})
     if [ "${{current#-}}" = "$current" ]; then
-      words="$words $(odfctl completions --names "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2> /dev/null)"
+      words="$words $(odfctl completions --names "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}" 2> /dev/null)"
     fi
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -143,7 +143,10 @@ complete -o filenames -F _odfctl odfctl"""
 
 
 def _zsh(words: dict[str, list[str]]) -> str:
-    return "#compdef odfctl\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(words)
+    """The file is the function ``_odfctl`` where zsh loads it: what is in it has another name, and runs at once."""
+    made = _bash(words).replace("_odfctl()", "_odfctl_words()").replace("-F _odfctl odfctl", "-F _odfctl_words odfctl")
+    at_once = "(( $+compstate )) && _bash_complete -o filenames -F _odfctl_words"
+    return f"#compdef odfctl\nautoload -U +X bashcompinit && bashcompinit\n{made}\n{at_once}\n:"
 
 
 def _fish(words: dict[str, list[str]]) -> str:
