@@ -165,6 +165,14 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Relays by which others may come to this node."""
     reserved: int = 0
     """Peers to which others may come by this node,"""
+    dial_backs_refused: int = 0
+    """Questions of others whether they can be dialled, for which nothing was dialled."""
+    punched: int = 0
+    """Peers that came by a relay and were connected directly since,"""
+    unpunched: int = 0
+    """and upgrades that failed."""
+    not_dialled: int = 0
+    """Addresses that peers named for a hole punch and that were not dialled."""
     circuits: int = 0
     """and connections that it carries to them."""
 

@@ -168,6 +168,10 @@ class Readings:
         yield "odfd_relay", figures.relays, {"what": "used"}
         yield "odfd_relay", figures.reserved, {"what": "reservations"}
         yield "odfd_relay", figures.circuits, {"what": "circuits"}
+        yield "odfd_direct", figures.punched, {"what": "succeeded"}
+        yield "odfd_direct", figures.unpunched, {"what": "failed"}
+        yield "odfd_direct", figures.not_dialled, {"what": "addresses-refused"}
+        yield "odfd_direct", figures.dial_backs_refused, {"what": "dial-backs-refused"}
         yield "odfd_network_received_bytes_total", traffic.received, _NONE
         yield "odfd_network_sent_bytes_total", traffic.sent, _NONE
         for what, number in (

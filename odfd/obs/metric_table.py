@@ -140,6 +140,9 @@ METRICS: Final = (
     # Peers
     Metric("odfd_peers_connected", _G, "Peers that are connected."),
     Metric("odfd_peers_blocked", _G, "Peers that a person blocked."),
+    Metric("odfd_direct", _G, "Hole punches with peers that came by a relay; addresses that peers named for one and "
+           "that were not dialled; questions for a dial-back that were refused. Since the network was joined.",
+           {"what": ("succeeded", "failed", "addresses-refused", "dial-backs-refused")}),
     Metric("odfd_relay", _G, "Relays by which others come to this node, peers that have a reservation here, and "
            "circuits that are carried for them.", {"what": ("used", "reservations", "circuits")}),
     Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),

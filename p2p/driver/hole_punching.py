@@ -147,8 +147,14 @@ class HolePunching:
         machine = Answerer(self._budget)
         while not self._direct.is_direct(peer):
             kind, named = await _hear(stream, peer)
-            if await self._perform(machine.heard(kind, named, trio.current_time()), stream, peer):
+            effects = machine.heard(kind, named, trio.current_time())
+            if await self._perform(effects, stream, peer):
                 return
+            # The other side may be here before its SYNC is.
+            with self._direct.meeting(machine.targets, peer):
+                kind, named = await _hear(stream, peer)
+                if await self._perform(machine.heard(kind, named, trio.current_time()), stream, peer):
+                    return
 
     async def _perform(self, effects: Sequence[Effect], stream: StreamPort, peer: PeerId) -> bool:
         """Whether it is over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -74,6 +74,9 @@ class DirectPort(Protocol):
         """Peers that came by a relay and by no other way."""
 
     def is_direct(self, peer: PeerId) -> bool: ...
+
+    def meeting(self, targets: Sequence[Address], peer: PeerId) -> AbstractContextManager[None]:
+        """Whoever comes in from one of these in the meantime is met as its client."""
 
     async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials from the listening port while the peer does so too. Whether a direct connection stands."""

@@ -51,7 +51,10 @@ WAITING: Final = 1024
 
 
 class RelayServer:
-    """The relay of one node. ``is_member`` may ask the peer; ``wall`` gives nanoseconds since the epoch."""
+    """The relay of one node. ``is_member`` may ask the peer; ``wall`` gives nanoseconds since the epoch.
+
+    While it is known that nobody can dial this node (``is_hidden``) it serves nobody, as nobody would be reached by it.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class RelayServer:
         is_member: Callable[[PeerId], Awaitable[bool]],
         pace: Pace,
         wall: Callable[[], int],
+        is_hidden: Callable[[], bool] = lambda: False,
     ) -> None:
         self._host = host
         self._relay = relay
@@ -68,6 +72,7 @@ class RelayServer:
         self._is_member = is_member
         self._pace = pace
         self._wall = wall
+        self._is_hidden = is_hidden
         self._turns = FairTurns(WAITING, WAITING * PIECE)
         self._serves = False
 
@@ -120,7 +125,7 @@ class RelayServer:
         except Invalid:
             return None
         is_served = address.relay is None and (peer in self._relay.chosen or await self._is_member(peer))
-        return Place(peer, address.host) if self._serves and is_served else None
+        return Place(peer, address.host) if self._serves and is_served and not self._is_hidden() else None
 
     async def _reserve(self, stream: StreamPort, place: Place) -> None:
         self._relay.keep(self._host.peers(), trio.current_time())

@@ -52,6 +52,7 @@ from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
 from p2p.machines.dial_back import DialBackLimits, DialBacks
+from p2p.machines.reachability import Reached
 from p2p.machines.relay import Relay
 from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
@@ -124,11 +125,11 @@ class ReplicationDriver:
             again = (self._autonat.forget, self._holes.forget, look_again)
             self._moves = Moves(host.direct, again)
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
-        self._reservations = Reservations(host, settings.relays, rng, wall, look_again)
+        self._reservations = Reservations(host, settings.relays, rng, wall, look_again, self._needs_relay)
         self._relay_server: RelayServer | None = None
         if settings.relay is not None and key is not None:
             relay, is_member = Relay(settings.relay), self._discovery.is_member
-            self._relay_server = RelayServer(host, relay, key, is_member, settings.line.carried, wall)
+            self._relay_server = RelayServer(host, relay, key, is_member, settings.line.carried, wall, self._is_hidden)
         self._lan: Lan | None = None
         if settings.lan is not None:
             from p2p.driver.lan import Lan  # with zeroconf, which a node without multicast never needs
@@ -138,6 +139,12 @@ class ReplicationDriver:
         self._chains = Exchanges(host, self._standing, reach, chains.PROTOCOL, chains.decode_chain_reply)
         self._objects = Exchanges(host, self._standing, reach, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
+
+    def _needs_relay(self) -> bool:
+        return self._autonat is None or self._autonat.whole() is not Reached.YES
+
+    def _is_hidden(self) -> bool:
+        return self._autonat is not None and self._autonat.whole() is Reached.NO
 
     @property
     def peer_id(self) -> PeerId:
@@ -251,6 +258,10 @@ class ReplicationDriver:
             answering=self._server.answering,
             relays=self._reservations.count,
             reserved=0 if self._relay_server is None else self._relay_server.counts[0],
+            dial_backs_refused=0 if self._autonat is None else self._autonat.refused,
+            punched=0 if self._holes is None else self._holes.succeeded,
+            unpunched=0 if self._holes is None else self._holes.failed,
+            not_dialled=0 if self._holes is None else self._holes.refused,
             circuits=0 if self._relay_server is None else self._relay_server.counts[1],
         )
 

@@ -35,16 +35,25 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Reservations:
-    """Keeps one node's reservations; ``changed`` is called when its relays change; ``wall`` gives nanoseconds."""
+    """Keeps one node's reservations; ``changed`` is called when its relays change; ``wall`` gives nanoseconds.
+
+    A node that others reach directly needs none (``is_needed``): its reservations are left to others."""
 
     def __init__(
-        self, host: HostPort, relays: tuple[str, ...], rng: Random, wall: Callable[[], int], changed: Callable[[], None]
+        self,
+        host: HostPort,
+        relays: tuple[str, ...],
+        rng: Random,
+        wall: Callable[[], int],
+        changed: Callable[[], None],
+        is_needed: Callable[[], bool],
     ) -> None:
         self._host = host
         self._relays = tuple(map(parse_address, relays))
         self._rng = rng
         self._wall = wall
         self._changed = changed
+        self._is_needed = is_needed
         self._held: dict[PeerId, str] = {}
         self._places = trio.CapacityLimiter(MOST_USED)
 
@@ -62,10 +71,12 @@ class Reservations:
     async def _keep(self, relay: PeerId, address: str) -> None:
         failures = 0
         while True:
+            while not self._is_needed():  # noqa: ASYNC110 - dial-backs decide it, now and then
+                await trio.sleep(WATCH)
             async with self._places:
                 try:
                     await self._host.connect(address, allows=anywhere)
-                    while True:
+                    while self._is_needed():
                         seconds = await self._reserve(relay)
                         self._set(relay, address)
                         failures = 0
@@ -87,9 +98,9 @@ class Reservations:
             self._changed()
 
     async def _connected(self, relay: PeerId, seconds: float) -> None:
-        """For so long. Raises Unreachable when the connection is gone, and the reservation with it."""
+        """For so long, or until no relay is needed. Raises Unreachable when the connection is gone."""
         until = trio.current_time() + seconds
-        while trio.current_time() < until:
+        while trio.current_time() < until and self._is_needed():
             await trio.sleep(WATCH)
             if relay not in self._host.peers():
                 raise Unreachable(relay, "the connection with the relay is gone", rule="relay-gone")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+import struct
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from multiaddr import Multiaddr
 
 from chain.errors import Invalid
 from p2p.address import CIRCUIT, Address, parse_address
-from p2p.errors import PeerFault, StreamBroken, Unreachable
+from p2p.errors import PeerFault, StreamBroken, Unreachable, only
 from p2p.host.hardening import GuardedHost
 from p2p.host.interfaces import local_ips, reachable_at
 from p2p.host.messages import read_message
@@ -107,12 +108,20 @@ class DirectDials:
 
     # --- through NATs --------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def meeting(self, targets: Sequence[Address], peer: PeerId) -> Iterator[None]:
+        """Whoever comes in from one of these in the meantime is met as its client."""
+        hosts = {each.host for each in targets}
+        self._swarm.as_client |= dict.fromkeys(hosts, peer)
+        try:
+            yield
+        finally:
+            for host in hosts:
+                self._swarm.as_client.pop(host, None)
+
     async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials all targets from the listening port, again and again. Whether a direct connection stands."""
-        hosts = {each.host for each in targets} if as_client else set()
-        for host in hosts:
-            self._swarm.as_client[host] = peer
-        try:
+        with self.meeting(targets if as_client else (), peer):
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
                     for each in targets:
@@ -120,9 +129,6 @@ class DirectDials:
                     while not self.is_direct(peer):  # noqa: ASYNC110 - the library has no event for it
                         await trio.sleep(LISTENING_NOW)
                     nursery.cancel_scope.cancel()
-        finally:
-            for host in hosts:
-                self._swarm.as_client.pop(host, None)
         if is_there := self.is_direct(peer):
             self._opened[peer] = None
         return is_there
@@ -155,6 +161,8 @@ class DirectDials:
                     has_role = True
             finally:
                 if not has_role:
+                    # Without waiting for its last packets, for the next try needs the same two ports.
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     with trio.CancelScope(shield=True):
                         await raw.close()
             return
@@ -259,10 +267,13 @@ class DirectDials:
             except Exception as error:
                 reason = f"{address.transport}: the handshake failed: {error}"
                 raise Unreachable(peer, reason, rule="handshake") from error
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(muxed.start)
-                yield partial(self._open_on, muxed, peer)
-                nursery.cancel_scope.cancel()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(muxed.start)
+                    yield partial(self._open_on, muxed, peer)
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                raise only(group) from None
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(1.0):
                 await raw.close()

@@ -119,6 +119,11 @@ class Answerer:
         self._targets: list[Address] | None = None
         self.tries = 0
 
+    @property
+    def targets(self) -> Sequence[Address]:
+        """Where the other side comes from, between its CONNECT and its SYNC."""
+        return self._targets or ()
+
     def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
         if kind is PunchKind.CONNECT and self._targets is None:
             if self.tries >= TRIES:

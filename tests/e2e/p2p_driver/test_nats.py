@@ -110,12 +110,16 @@ def test_dial_backs_tell_a_public_node_from_one_behind_a_nat(internet: Internet,
     """Also behind a NAT that lets in whoever was spoken to: those who are asked were not, from that port."""
     servers = [start(internet.public(), f"server {number}") for number in range(3)]
     told = tuple(address_of(server) for server in servers)
-    public = start(internet.public(), "public", bootstrap=told)
-    hidden = start(internet.home("address restricted"), "hidden", bootstrap=told, relays=(told[0],))
+    relay = start(internet.public(), "relay", relay=RelayLimits())
+    public = start(internet.public(), "public", bootstrap=told, relays=(address_of(relay),))
+    hidden = start(internet.home("address restricted"), "hidden", bootstrap=told, relays=(address_of(relay),))
 
     def whole(node: NatNode) -> Reached:
         return node.call(lambda: node.driver.reach.whole())
 
     until(lambda: whole(public) is Reached.YES and whole(hidden) is Reached.NO)
     assert any(each.startswith("/ip4/20.") for each in public.addresses())
-    assert not any("/ip4/20.6." in each for each in hidden.addresses())
+    outer = hidden.driver.reach.reachability.addresses
+    assert outer
+    assert not any(each.transport in own for each in outer for own in hidden.addresses())
+    until(lambda: not public.circuit() and bool(hidden.circuit()))
