@@ -140,6 +140,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     """How many it says that it serves; ``None``: it has not told."""
     network: str = ""
     """Of the address that a connection comes from or goes to, ``203.0.0.0/16``; empty: not connected."""
+    networks: tuple[str, ...] = ()
+    """Names of networks of ours that a connected peer is in."""
 
 
 class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,16 +4,20 @@ A mark is a person's word, or says how a dataset came. Without one a dataset who
 settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
 held at all there are only words of others, which are passed on. A mark that is damaged counts as none given: private.
 What is private may be shared with some peers (``shares``), and with nobody else it is as if it were not here: each
-question takes the same lookups, whatever the answer. What is written here holds for whatever is asked after it: nothing
-is remembered between questions. ADR 19, ADR 39.
+question takes the same lookups, whatever the answer. A dataset may be limited to some networks (``network_scopes``):
+then it is public there and nowhere else. What is written here holds for whatever is asked after it: no answer is
+remembered. ADR 19, ADR 39, ADR 47.
 """
 
 from __future__ import annotations
 
 import enum
 import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
+
+from cachetools import LRUCache
 
 from chain.errors import Refused
 from chain.ids import DatasetId
@@ -22,6 +26,7 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.seals import Sealed
 from chain.wording import plural
+from odfd.datasets.network_scopes import NetworkScopes
 from odfd.datasets.shares import MAX_PEERS, Shares
 from p2p.ports import PeerId
 
@@ -53,6 +58,8 @@ class PublicOf(Protocol):
 class Mark(enum.Enum):
     PUBLISHED = "published"
     """By a person."""
+    PUBLISHED_TO = "published-to"
+    """By a person, to some networks alone (``network_scopes``)."""
     MIRRORED = "mirrored"
     """It was found in a network, where it is public already."""
     BEFORE = "before"
@@ -65,7 +72,7 @@ class Mark(enum.Enum):
 
     @property
     def is_public(self) -> bool:
-        return self in (Mark.PUBLISHED, Mark.MIRRORED, Mark.BEFORE)
+        return self in (Mark.PUBLISHED, Mark.PUBLISHED_TO, Mark.MIRRORED, Mark.BEFORE)
 
 
 class Marks:
@@ -112,6 +119,11 @@ class Visibility:
         self._chains = chains
         self._has_key = has_key
         self._publishes_all = publishes_all
+        self.is_divided: Callable[[], bool] = lambda: False
+        """Whether this node is in several networks."""
+        self._heard: LRUCache[DatasetId, frozenset[str]] = LRUCache(MAX_HEARD)
+        """Networks in which others spoke of datasets in this run."""
+        self._lock = threading.Lock()
 
     @property
     def publishes_all(self) -> bool:
@@ -119,32 +131,111 @@ class Visibility:
         return self._publishes_all()
 
     def is_public(self, dataset: DatasetId, peer: PeerId | None = None) -> bool:
-        """Whether a dataset may be disclosed to anyone, or to ``peer``.
+        """Whether a dataset may be disclosed to anyone anywhere, or to ``peer``.
 
         Looks everything up in any case: the response time does not distinguish private from absent datasets.
         """
-        with self._database.read() as connection:
-            mark, shared = Marks(connection).of(dataset), Shares(connection).has(dataset, peer)
-        ours, held = self._has_key(dataset), self._chains.chain(dataset).head() is not None
-        if mark is not None:
-            return mark.is_public or shared
-        return shared or (self._publishes_all() if ours else not held)
+        return self._is_public(dataset, peer, None)
 
     def public_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
-        """Returns the public ones of all datasets, in a few queries."""
+        """Returns those of some datasets that are public anywhere, in a few queries."""
+        return self._public_of(datasets, peer, None)
+
+    def within(self, network: str) -> PublicOf:
+        """Returns the predicate for disclosures in a network: what is limited to it is public in it."""
+
+        def public_of(datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
+            return self._public_of(datasets, peer, network)
+
+        return public_of
+
+    def is_told(self, dataset: DatasetId) -> bool:
+        """Whether a dataset is public somewhere: anywhere, or in the networks that it is limited to."""
+        return bool(self.told_of([dataset]))
+
+    def told_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
+        """Returns those of some datasets that are public somewhere."""
+        return self._public_of(datasets, peer, ANY)
+
+    def scope(self, dataset: DatasetId) -> frozenset[str] | None:
+        """Returns the networks that a dataset is limited to; ``None``: it is not limited."""
+        with self._database.read() as connection:
+            mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
+        return self._scope(dataset, mark, kept)
+
+    def heard(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
+        """Notes that others speak of a dataset in a network; on disk for one that is ``is_wanted`` here."""
+        if self._has_key(dataset):
+            return
+        with self._lock:
+            known = self._heard.get(dataset, frozenset())
+            self._heard[dataset] = known | {network}
+        if is_wanted and self.is_divided():
+            self.keep_heard(dataset, now)
+
+    def keep_heard(self, dataset: DatasetId, now: Instant) -> None:
+        """Writes down where a dataset of others was heard of, for it outlives this run."""
+        with self._lock:
+            heard = self._heard.get(dataset, frozenset())
+        with self._database.read() as connection:
+            mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
+        if mark in (None, Mark.MIRRORED) and heard - (kept or frozenset()) and not self._has_key(dataset):
+            with self._database.write() as connection:
+                NetworkScopes(connection).add(dataset, heard, now)
+
+    def limit_mirrors(self, network: str, now: Instant) -> int:
+        """Limits mirrors to the one network they were found in, as another is joined; returns how many."""
+        with self._database.write() as connection:
+            scopes = NetworkScopes(connection)
+            limited = scopes.all()
+            found = [each for each, mark in Marks(connection).all().items() if mark is Mark.MIRRORED]
+            new = [each for each in found if each not in limited]
+            for dataset in new:
+                scopes.add(dataset, [network], now)
+        return len(new)
+
+    def _is_public(self, dataset: DatasetId, peer: PeerId | None, network: str | None) -> bool:
+        with self._database.read() as connection:
+            mark, shared = Marks(connection).of(dataset), Shares(connection).has(dataset, peer)
+            kept = NetworkScopes(connection).of(dataset)
+        ours, held = self._has_key(dataset), self._chains.chain(dataset).head() is not None
+        public = mark.is_public if mark is not None else self._publishes_all() if ours else not held
+        return shared or (public and _reaches(self._scope(dataset, mark, kept), network))
+
+    def _public_of(
+        self, datasets: Iterable[DatasetId], peer: PeerId | None, network: str | None
+    ) -> frozenset[DatasetId]:
         asked = set(datasets)
         if len(asked) <= _FEW:
-            return frozenset(each for each in asked if self.is_public(each, peer))
+            return frozenset(each for each in asked if self._is_public(each, peer, network))
         with self._database.read() as connection:
             marks, shared = Marks(connection).all(), Shares(connection).of_peer(peer)
+            scopes = NetworkScopes(connection).all()
         held, all_of_ours = frozenset(self._chains.datasets()), self._publishes_all()
 
         def is_public(dataset: DatasetId) -> bool:
-            if (mark := marks.get(dataset)) is not None:
-                return mark.is_public or dataset in shared
-            return dataset in shared or (all_of_ours if self._has_key(dataset) else dataset not in held)
+            if dataset in shared:
+                return True
+            mark = marks.get(dataset)
+            if mark is not None:
+                public = mark.is_public
+            else:
+                public = all_of_ours if self._has_key(dataset) else dataset not in held
+            return public and _reaches(self._scope(dataset, mark, scopes.get(dataset)), network)
 
         return frozenset(filter(is_public, asked))
+
+    def _scope(self, dataset: DatasetId, mark: Mark | None, kept: frozenset[str] | None) -> frozenset[str] | None:
+        """By what is written; of others' datasets, while there are several networks, also by what was heard."""
+        if mark is Mark.PUBLISHED_TO:
+            return kept or frozenset()
+        if mark not in (None, Mark.MIRRORED) or not self.is_divided() or self._has_key(dataset):
+            return kept
+        with self._lock:
+            heard = self._heard.get(dataset)
+        if heard is None:
+            return frozenset() if kept is None and mark is None else kept
+        return heard.union(kept or ())
 
     def shared_with(self, dataset: DatasetId) -> list[PeerId]:
         with self._database.read() as connection:
@@ -176,8 +267,30 @@ class Visibility:
             return Marks(connection).of(dataset)
 
     def publish(self, dataset: DatasetId, now: Instant) -> bool:
-        """Publishes by a user's decision; whether it was private before."""
+        """Publishes everywhere by a user's decision; whether it was not public everywhere before."""
         return self._say(dataset, Mark.PUBLISHED, now)
+
+    def publish_to(self, dataset: DatasetId, networks: Collection[str], now: Instant) -> bool:
+        """Publishes to some networks by a user's decision; whether it was not public in one of them before.
+
+        Raises Refused for a dataset that is published everywhere: what was told cannot be limited.
+        """
+        with self._database.write() as connection:
+            marks, scopes = Marks(connection), NetworkScopes(connection)
+            mark, before = marks.of(dataset), scopes.of(dataset)
+            if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self._publishes_all()):
+                raise Refused(
+                    "it is published everywhere, and others may have it",
+                    rule="published-everywhere",
+                    hint="odfctl unpublish NAME takes it back; then publish it to some networks",
+                )
+            if mark is not Mark.PUBLISHED_TO:
+                scopes.clear(dataset)
+                before = None
+            scopes.add(dataset, networks, now)
+            marks.put(dataset, Mark.PUBLISHED_TO, now)
+            Shares(connection).clear(dataset)
+        return not frozenset(networks) <= (before or frozenset())
 
     def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
         """Unpublishes by a user's decision; whether it was public before."""
@@ -185,9 +298,11 @@ class Visibility:
 
     def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
         """Sets the visibility for all alike, without shares."""
-        before = self.is_public(dataset)
+        before = self.is_public(dataset) if mark.is_public else self.is_told(dataset)
         with self._database.write() as connection:
             Marks(connection).put(dataset, mark, now)
+            if mark.is_public:  # else where it was tells where it is taken back
+                NetworkScopes(connection).clear(dataset)
             was_shared = Shares(connection).clear(dataset)
         return before is not mark.is_public or was_shared
 
@@ -216,6 +331,16 @@ class Visibility:
 
 _FEW: Final = 4
 """Datasets that are asked for one by one."""
+MAX_HEARD: Final = 20_000
+"""Datasets of others of which it is known in which networks they are spoken of: twice what is kept unheld."""
+ANY: Final = ""
+"""In place of a network: any of those that a dataset is limited to."""
+
+
+def _reaches(scope: frozenset[str] | None, network: str | None) -> bool:
+    if scope is None:
+        return True
+    return bool(scope) if network == ANY else network in scope
 
 
 def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:

@@ -66,6 +66,12 @@ class EvidenceProvider:
         given._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
         return given
 
+    def within(self, public_of: PublicOf) -> EvidenceProvider:
+        """Returns the same provider as seen in a network, by what is public there."""
+        given = copy.copy(self)
+        given._public_of = public_of
+        return given
+
     def size(self, name: Multihash) -> int | None:
         """Returns the size of a manifest or an object; ``None``: not here, or damaged."""
         with self._lock:

@@ -52,6 +52,8 @@ class ServingTerms(NamedTuple):
     public_of: PublicOf
     reach: Callable[[DatasetId], int]
     """Blocks that policy passes on of a dataset that is public."""
+    within: Callable[[str], PublicOf] | None = None
+    """``public_of`` of each network; ``None``: of all alike."""
 
 
 class Reaches:
@@ -107,12 +109,14 @@ class ServingLibrary:
         self._database = database
         self._chains = chains
         self._objects = objects
-        self._public_of = terms.public_of
+        self._public_of, self._terms = terms.public_of, terms
+        self._network = ""
+        """In which it serves; empty: in none of several."""
         self._asker: PeerId | None = None
         """The peer that it serves; ``None``: anyone."""
         self._reaches = Reaches(terms.reach, clock)
         self._clock = clock
-        self._spoken: dict[tuple[PeerId | None, Multihash], _Spoken] = {}
+        self._spoken: dict[tuple[str, PeerId | None, Multihash], _Spoken] = {}
         self._giving = VerifiedReads(objects)
         self._damaged = damaged
         self._prover = TreeProofs(database)
@@ -123,6 +127,15 @@ class ServingLibrary:
         given = copy.copy(self)
         given._asker, given._public_of = peer, lambda datasets, _=None: self._public_of(datasets, peer)
         given._evidence = None if self._evidence is None else self._evidence.to(peer)
+        return given
+
+    def within(self, network: str) -> ServingLibrary:
+        """Returns the library as seen in a network. What it remembers is shared by all."""
+        given = copy.copy(self)
+        given._network = network
+        if self._terms.within is not None:
+            given._public_of = self._terms.within(network)
+            given._evidence = None if self._evidence is None else self._evidence.within(given._public_of)
         return given
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
@@ -234,14 +247,14 @@ class ServingLibrary:
         """As ``_named`` of what is here; what comes part by part is looked up now and then, and after each write."""
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
-            known = self._spoken.get((asker, name))
+            known = self._spoken.get((self._network, asker, name))
             if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
                 return known.named
         named = self._named(name) if self._objects.has(name) else []
         with self._lock:
-            self._spoken.pop((self._asker, name), None)
+            self._spoken.pop((self._network, self._asker, name), None)
             if named:
-                self._spoken[self._asker, name] = _Spoken(writes, now, named)
+                self._spoken[self._network, self._asker, name] = _Spoken(writes, now, named)
             if len(self._spoken) > MAX_SPOKEN:
                 del self._spoken[next(iter(self._spoken))]
         return named

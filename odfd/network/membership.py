@@ -1,34 +1,35 @@
-"""Manages this node's membership of a network: replication while one is joined, and the host that it speaks through.
+"""Manages this node's membership of networks: replication in each, and the host that all of them speak through.
 
-Implements ``p2p.ports.Replication`` for the rooms above, whether or not a network is joined just now: without one,
-asking peers for anything is a Remote fault that says what to do. One network at a time. Without one the host runs only
-where the settings say where to listen, and until it runs libp2p is not imported.
+Implements ``p2p.ports.Replication`` for the rooms above (``joint_replication``), also while no network is joined. Each
+network has its own topics, directory of peers, statements and rounds, over one host (ADR 47). Without one the host runs
+only where the settings say where to listen, and until it runs libp2p is not imported.
 """
 
 from __future__ import annotations
 
 import importlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Fault, Invalid, Refused, Remote
-from chain.ids import DatasetId, KeyDid, parse_name
+from chain.errors import Environment, Fault, Invalid, Refused
+from chain.ids import KeyDid, parse_name
 from chain.instant import Instant
-from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import peer_book_file
+from odfd.network.joint_replication import JointReplication
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
+from p2p.driver.namespaces import MAX_NETWORKS, DividedHost, Namespaces
 from p2p.driver.net_facts import NetFacts
 from p2p.driver.ports import HostPort
 from p2p.driver.replication import ReplicationDriver
@@ -36,19 +37,12 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
-from p2p.pace import Bandwidth, Pace, Traffic
+from p2p.pace import Bandwidth, Traffic
 from p2p.ports import (
-    ChainSink,
     Library,
-    ObjectSink,
-    PackSink,
     PeerId,
     PeerView,
-    ReplicationFigures,
     StatementStore,
-    Tip,
-    Topic,
-    TreeHead,
 )
 
 KIND: Final = "network"
@@ -104,18 +98,38 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What this node carries for others."""
 
 
-class Membership:
-    """The membership of one node."""
+class Shelf(Library, Protocol):
+    """What is served, in each network by what is public there."""
+
+    def within(self, network: str) -> Library: ...
+
+
+class Board(StatementStore, Protocol):
+    def within(self, network: str) -> StatementStore: ...
+
+
+class _Running(NamedTuple):
+    """A network that is taken part in."""
+
+    terms: tuple[Network, bool]
+    """What was joined, and whether it leads."""
+    scope: trio.CancelScope
+    ended: trio.Event
+
+
+class Membership(JointReplication):
+    """The memberships of one node."""
 
     def __init__(
         self,
         options: HostOptions,
-        shelves: tuple[Library, StatementStore],
+        shelves: tuple[Shelf, Board],
         database: Database,
         clock: Clock,
         logger: Logger,
         on_connect: Callable[[], None],
     ) -> None:
+        super().__init__()
         self._options = options
         self._library, self._board = shelves
         self._database = database
@@ -126,8 +140,8 @@ class Membership:
         """Asked now and then, in a worker thread."""
         self._host: HostPort | None = None
         self._running = False
-        self._driver: ReplicationDriver | None = None
-        self._network: Network | None = None
+        self._networks: tuple[Network, ...] = ()
+        """In the order of joining; the first leads: it has the relays and the LAN."""
         self._blocked: frozenset[PeerId] = frozenset()
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
@@ -137,7 +151,7 @@ class Membership:
 
     async def run(self, life: Life) -> None:
         """Runs until asked to stop. Raises Environment when it cannot listen."""
-        self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
+        self._networks, self._blocked = await trio.to_thread.run_sync(self._kept)
         self._running = True
         try:
             while not life.stopping.is_set():
@@ -153,7 +167,7 @@ class Membership:
     def _listen(self) -> tuple[str, ...] | None:
         """Returns the listen addresses; ``None``: no host is needed before a network is joined."""
         listen = self._options.listen
-        if self._network is None:
+        if not self._networks:
             return listen or None
         return listen if listen is not None else EVERYWHERE
 
@@ -186,8 +200,9 @@ class Membership:
 
             async def end() -> None:
                 await life.stopping.wait()
-                if self._driver is not None:
-                    await self._driver.drain()
+                async with trio.open_nursery() as draining:
+                    for driver in self._drivers.values():
+                        draining.start_soon(driver.drain)
                 nursery.cancel_scope.cancel()
 
             try:
@@ -197,25 +212,53 @@ class Membership:
             finally:
                 self._host = None
 
-    async def _memberships(self, network: HostPort, life: Life, listen: tuple[str, ...]) -> None:
-        """Runs replication in the joined network, restarted whenever another is joined."""
-        while self._listen() == listen:
-            self._changed = trio.Event()
-            try:
-                async with trio.open_nursery() as nursery:
-                    if self._network is not None:
-                        driver = self._replication(network, self._network)
-                        self._choose(network, self._network)
-                        await self._remember(driver, nursery, self._network)
-                        await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-                        self._driver = driver
-                        nursery.start_soon(self._watch, driver)
-                        nursery.start_soon(self._keep_chosen, network, driver, self._network)
-                        self._logger.info("network joined", network=self._network.name)
-                    await self._until_changed(life)
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._driver = None
+    async def _memberships(self, network: DividedHost, life: Life, listen: tuple[str, ...]) -> None:
+        """Takes part in the joined networks, as they change."""
+        spaces = Namespaces(network)
+        running: dict[str, _Running] = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(spaces.run)
+            while self._listen() == listen:
+                self._changed = trio.Event()
+                wanted = {each.name: (each, number == 0) for number, each in enumerate(self._networks)}
+                for name in [name for name, one in running.items() if wanted.get(name) != one.terms]:
+                    one = running.pop(name)
+                    one.scope.cancel()
+                    await one.ended.wait()
+                for name, terms in wanted.items():
+                    if name not in running:
+                        ended = trio.Event()
+                        scope = await nursery.start(self._take_part, spaces, terms, ended)
+                        running[name] = _Running(terms, scope, ended)
+                await self._until_changed(life)
+            nursery.cancel_scope.cancel()
+
+    async def _take_part(
+        self,
+        spaces: Namespaces,
+        terms: tuple[Network, bool],
+        ended: trio.Event,
+        task_status: Any,
+    ) -> None:
+        """Runs replication in one network until it is left."""
+        joined, leads = terms
+        host = spaces.open(joined.name)
+        try:
+            async with trio.open_nursery() as nursery:
+                driver = self._replication(host, joined, leads=leads)
+                self._choose(host, joined)
+                await self._remember(driver, nursery, joined)
+                await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+                self._drivers[joined.name] = driver
+                nursery.start_soon(self._watch, driver)
+                nursery.start_soon(self._keep_chosen, host, driver, joined)
+                self._logger.info("network joined", network=joined.name)
+                task_status.started(nursery.cancel_scope)
+        finally:
+            self._drivers.pop(joined.name, None)
+            with trio.CancelScope(shield=True), trio.move_on_after(LEAVING_SECONDS):
+                await spaces.close(joined.name)
+            ended.set()
 
     async def _until_changed(self, life: Life) -> None:
         """What was asked for is in force, and stays so until it is to change again."""
@@ -253,7 +296,7 @@ class Membership:
         known = set_up.bootstrap if set_up is not None and set_up.name == network.name else ()
         return tuple(dict.fromkeys([*network.bootstrap, *known]))
 
-    def _replication(self, host: HostPort, network: Network) -> ReplicationDriver:
+    def _replication(self, host: HostPort, network: Network, *, leads: bool) -> ReplicationDriver:
         options = self._options
         settings = ReplicationSettings(
             network=network.name,
@@ -261,14 +304,15 @@ class Membership:
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
             inside=options.inside,
-            lan=options.lan,
+            lan=options.lan if leads else None,
             line=options.bandwidth,
-            relays=options.relays,
-            relay=options.relay,
+            relays=options.relays if leads else (),
+            relay=options.relay if leads else None,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)
-        return ReplicationDriver(host, self._library, self._board, settings, rng, lambda: int(self._clock.now()), key)
+        shelves = self._library.within(network.name), self._board.within(network.name)
+        return ReplicationDriver(host, *shelves, settings, rng, lambda: int(self._clock.now()), key)
 
     async def _remember(self, driver: ReplicationDriver, nursery: trio.Nursery, network: Network) -> None:
         """Peers met in this network before, and from now on."""
@@ -292,42 +336,61 @@ class Membership:
             await trio.sleep(WATCH_SECONDS)
 
     @property
-    def network(self) -> Network | None:
-        return self._network
+    def networks(self) -> tuple[Network, ...]:
+        """The joined networks, in the order of joining."""
+        return self._networks
+
+    def named(self, name: str) -> Network | None:
+        return next((each for each in self._networks if each.name.casefold() == name.casefold()), None)
 
     async def join(self, network: Network) -> None:
-        """Raises Invalid for a name or an address, Refused while another network is joined; then nothing is kept."""
+        """Raises Invalid for a name or an address, Refused for one network too many; then nothing is kept."""
         parse_name(network.name)
         for address in network.bootstrap:
             if parse_address(address).peer is None:
                 raise Invalid(
                     f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
                 )
-        if self._network is not None and self._network.name != network.name:
-            raise Refused(
-                f"this node is in the network {self._network.name}",
-                rule="one-network",
-                hint=f"leave it first: odfctl network leave {self._network.name}",
-            )
+        before = self.check_room(network.name)
         await trio.to_thread.run_sync(self._keep, network)
-        await self._change(network)
+        if before is None:
+            await self._change((*self._networks, network))
+        else:
+            await self._change(tuple(network if each is before else each for each in self._networks))
+
+    def check_room(self, name: str) -> Network | None:
+        """Returns the joined network of this name, if there is one. Raises Refused for one too many, or too similar."""
+        before = self.named(name)
+        if before is not None and before.name != name:
+            raise Refused(
+                f"this node is in the network {before.name}, whose name differs in case alone",
+                rule="network-name",
+                hint=f"leave it first: odfctl network leave {before.name}",
+            )
+        if before is None and len(self._networks) >= MAX_NETWORKS:
+            raise Refused(
+                f"this node is in {len(self._networks)} networks",
+                rule="networks",
+                hint=f"at most {MAX_NETWORKS} at a time: odfctl network leave NAME",
+            )
+        return before
 
     async def leave(self, name: str) -> Network:
         """Raises Refused when it was not joined."""
-        if self._network is None or self._network.name.casefold() != name.casefold():
+        left = self.named(name)
+        if left is None:
             raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
-        left = self._network
         await trio.to_thread.run_sync(self._forget, left.name)
-        await self._change(None)
+        await self._change(tuple(each for each in self._networks if each is not left))
         return left
 
-    async def _change(self, network: Network | None) -> None:
+    async def _change(self, networks: tuple[Network, ...]) -> None:
         if not self._running:
             raise Environment(
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
                 rule="network-down", hint="try again in a moment; the log tells of failures",
             )  # fmt: skip
-        self._network = network
+        self._networks = networks
         self._settled, self._failure = trio.Event(), None
         self._changed.set()
         await self._settled.wait()
@@ -350,18 +413,18 @@ class Membership:
         self._shut_out(self._blocked)
         return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
-    def bootstrap(self) -> tuple[str, ...]:
+    def bootstrap(self, network: Network) -> tuple[str, ...]:
         """Lists the first peers for those who join by an invitation, this node first."""
         ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]
         beyond = [each for each in ours if each.ip is None or not each.ip.is_loopback]
-        named = self._bootstrap(self._network) if self._network is not None else ()
-        return tuple(dict.fromkeys([*map(str, beyond or ours), *named]))
+        return tuple(dict.fromkeys([*map(str, beyond or ours), *self._bootstrap(network)]))
 
-    def _kept(self) -> tuple[Network | None, frozenset[PeerId]]:
+    def _kept(self) -> tuple[tuple[Network, ...], frozenset[PeerId]]:
         with self._database.read() as connection:
-            network = joined(connection)
+            networks = joined(connection)
             blocked = Resources(connection).all(BLOCKED)
-        return network or self._options.network, frozenset(PeerId(each.name) for each in blocked)
+        set_up = () if self._options.network is None else (self._options.network,)
+        return networks or set_up, frozenset(PeerId(each.name) for each in blocked)
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
@@ -374,15 +437,6 @@ class Membership:
     def _now(self) -> Instant:
         return self._clock.now()
 
-    def _joined(self) -> ReplicationDriver:
-        if self._driver is None:
-            raise Remote(
-                "this node has joined no network",
-                rule="no-network",
-                hint="odfctl network join NAME --bootstrap MULTIADDR",
-            )
-        return self._driver
-
     @property
     def peer_id(self) -> PeerId:
         return peer_of_seed(self._options.seed)
@@ -390,11 +444,8 @@ class Membership:
     def addresses(self) -> Sequence[str]:
         return self._host.addresses() if self._host is not None else ()
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return await self._joined().connect(multiaddr)
-
     def peers(self) -> Sequence[PeerView]:
-        views = self._driver.peers() if self._driver is not None else ()
+        views = self.views()
         shown = [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
         unseen = sorted(self._blocked - {view.peer for view in views})
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
@@ -403,10 +454,6 @@ class Membership:
         """Raises Remote while no network is joined."""
         facts = await self._joined().net_facts()
         return facts if facts is not None else NetFacts()
-
-    def figures(self) -> ReplicationFigures:
-        """Returns the figures of the joined network."""
-        return self._driver.figures() if self._driver is not None else ReplicationFigures()
 
     @property
     def traffic(self) -> Traffic:
@@ -418,71 +465,18 @@ class Membership:
         """Peers that a person blocked."""
         return len(self._blocked)
 
-    async def announce(self, topic: Topic, envelope: bytes) -> None:
-        """Announces a statement if a network is joined; those who join later ask for it."""
-        if self._driver is not None:
-            await self._driver.announce(topic, envelope)
 
-    def look_again(self) -> None:
-        """Announces a change of what is served."""
-        if self._driver is not None:
-            self._driver.look_again()
-
-    async def pull_statements(
-        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
-    ) -> int:
-        return await self._joined().pull_statements(peer, datasets, private=private)
-
-    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
-        return await self._joined().chain_size(peer, dataset)
-
-    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
-        return await self._joined().object_size(peer, name)
-
-    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        return await self._joined().fetch_blocks(peer, dataset, start, max_bytes)
-
-    async def pull_chain(
-        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
-    ) -> None:
-        await self._joined().pull_chain(peers, dataset, size, sink, pace)
-
-    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        return await self._joined().holds(peer, dataset, tip)
-
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
-        return await self._joined().prove_prefix(peers, dataset, old, signed)
-
-    async def fetch_small(
-        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
-    ) -> None:
-        await self._joined().fetch_small(peers, names, sink, pace)
-
-    async def fetch_object(
-        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
-    ) -> None:
-        await self._joined().fetch_object(peers, name, size, sink, pace)
-
-    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        return await self._driver.seek(dataset, beyond) if self._driver is not None else 0
-
-    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        """Returns the connected peers that claim to serve each of ``datasets``."""
-        return self._driver.serving(datasets) if self._driver is not None else {}
-
-    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
-        self._joined().penalise(peer, reason, weight)
-
-
-def joined(connection: sqlite3.Connection) -> Network | None:
-    """The network that a person joined; one of the settings is in no database."""
-    found = Resources(connection).all(KIND)
-    return msgspec.json.decode(found[0].spec, type=Network) if found else None
+def joined(connection: sqlite3.Connection) -> tuple[Network, ...]:
+    """The networks that a person joined, first the one joined first; one of the settings is in no database."""
+    found = sorted(Resources(connection).all(KIND), key=lambda each: (each.created_at, each.name))
+    return tuple(msgspec.json.decode(each.spec, type=Network) for each in found)
 
 
 CHOSEN_SECONDS: Final = 60.0
 """How often it is looked up who has room of their own: lists, mirrors and addresses change."""
 MAX_PUBLISHERS: Final = 256
 """Publishers that have room of their own, of all that are mirrored."""
+LEAVING_SECONDS: Final = 2.0
+"""For good-byes to the members of a network that is left."""
 WATCH_SECONDS: Final = 0.25
 """How often the set of connected peers is looked at; it is a handful of names in memory."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
 import trio
 
@@ -30,14 +31,32 @@ from p2p.ports import Replication, Topic
 WAITING: Final = 1024
 
 
+class ScopedReplication(Replication, Protocol):
+    """Replication in several networks."""
+
+    async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
+        """Announces in those of ``networks`` that are joined."""
+
+
+def _everywhere(_dataset: DatasetId) -> Collection[str] | None:
+    return None
+
+
 class Outbox:
     """Queues statements to announce: ``put`` may be called from any thread, also before ``run`` runs."""
 
-    def __init__(self, replication: Replication, public_of: PublicOf, logger: Logger) -> None:
+    def __init__(
+        self,
+        replication: ScopedReplication,
+        public_of: PublicOf,
+        logger: Logger,
+        scope: Callable[[DatasetId], Collection[str] | None] = _everywhere,
+    ) -> None:
+        """``public_of``: which datasets are public somewhere; ``scope``: in which networks alone one is."""
         self._replication = replication
-        self._public_of = public_of
+        self._public_of, self._scope = public_of, scope
         self._logger = logger
-        self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
+        self._waiting: deque[tuple[Topic, DatasetId | Collection[str] | None, bytes]] = deque(maxlen=WAITING)
         self._signed: dict[DatasetId, bytes] = {}
         """The newest head of each dataset that has no time to leave yet; written by any thread."""
         self._paced: dict[DatasetId, bytes] = {}
@@ -53,8 +72,13 @@ class Outbox:
         return len(self._waiting) + len(self._signed) + len(self._paced)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
-        """``dataset``: which one it speaks of; ``None``: it speaks of none."""
+        """``dataset``: which one it speaks of; ``None``: it speaks of none, and is for all networks."""
         self._waiting.append((topic, dataset, envelope))
+        self._poke()
+
+    def put_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
+        """For some networks, whatever it speaks of."""
+        self._waiting.append((topic, frozenset(networks), envelope))
         self._poke()
 
     def put_signed(self, dataset: DatasetId, signed: Signed) -> None:
@@ -65,8 +89,15 @@ class Outbox:
             self.put(Topic.HEADS, dataset, signed.envelope)
 
     def put_card(self, signed: Signed) -> None:
-        """Announces a card whether its dataset is public or not, because a withdrawal concerns a private one."""
-        self.put(Topic.HEADS, None, signed.envelope)
+        """Announces a card whether its dataset is public or not, because a withdrawal concerns a private one.
+
+        From a worker thread.
+        """
+        networks = self._scope(decode_any(signed.payload).dataset)
+        if networks is None:
+            self.put(Topic.HEADS, None, signed.envelope)
+        else:
+            self.put_in(networks, Topic.HEADS, signed.envelope)
 
     def put_head(self, dataset: DatasetId, envelope: bytes) -> None:
         """A head that was signed here, in place of an older one of the dataset that still waits."""
@@ -99,11 +130,17 @@ class Outbox:
                 heapq.heappush(self._due, (now + (self._pace.reserve(dataset, now, math.inf) or 0.0), dataset))
             self._paced[dataset] = envelope
 
-    async def _announce(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
+    async def _announce(self, topic: Topic, about: DatasetId | Collection[str] | None, envelope: bytes) -> None:
         """A head of a chain that is damaged on disk is not announced, as it would not be given."""
         try:
-            if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
-                return
-            await self._replication.announce(topic, envelope)
+            networks = None if isinstance(about, DatasetId) else about
+            if isinstance(about, DatasetId):
+                if not await trio.to_thread.run_sync(self._public_of, [about]):
+                    return
+                networks = await trio.to_thread.run_sync(self._scope, about)
+            if networks is None:
+                await self._replication.announce(topic, envelope)
+            else:
+                await self._replication.announce_in(networks, topic, envelope)
         except (Remote, BlockDamaged) as fault:
             self._logger.info("not announced", topic=topic.value, fault=str(fault))

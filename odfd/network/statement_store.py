@@ -27,7 +27,6 @@ from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.authority import Rights
-from chain.statements.card import CARD, Card
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, MAX_PROOF, Proof
@@ -40,14 +39,16 @@ from chain.statements.statement import (
 from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
+from odfd.network.network_rules import NetworkRules, is_told_in
 from odfd.network.statement_quota import KINDS, StatementQuota
+from odfd.network.statement_subjects import COSIGNATURE, is_withdrawal, subject_of
 from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cards import Cards, read
+from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -55,8 +56,6 @@ from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
-_COSIGNATURE: Final = b'{"line":'
-"""How the canonical form of a cosignature begins, and no envelope does."""
 _OURSELVES: Final = PeerId("")
 _OF_VOICES: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
 """Proofs against validators and witnesses, whom each node lists for itself."""
@@ -88,14 +87,6 @@ class Subscribers(NamedTuple):
     proof: OnProof = lambda _proof, _made_here: None
     cosignature: Callable[[Cosignature], None] = lambda _: None
     """Of witnesses that count here."""
-
-
-class _Subject(NamedTuple):
-    """What a statement speaks of, whom it accuses, and whether it can wait."""
-
-    dataset: DatasetId
-    accused: tuple[KeyDid, ...] = ()
-    is_bulky: bool = False
 
 
 class _LookedAt(NamedTuple):
@@ -133,6 +124,18 @@ class LedgerStatementStore:
         self._waiting = EarlyStatements()
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
+        self.networks: NetworkRules | None = None
+        """``None``: all networks are alike."""
+        self._network = ""
+        """In which it takes in and tells; empty: in no one network."""
+
+    def within(self, network: str) -> LedgerStatementStore:
+        """Returns the store as seen in a network. All that it keeps is shared by all."""
+        told = copy.copy(self)
+        told._network = network
+        if self.networks is not None:
+            told._public_of = self.networks.within(network)
+        return told
 
     def to(self, peer: PeerId) -> LedgerStatementStore:
         """Returns the store as seen by a peer."""
@@ -149,6 +152,7 @@ class LedgerStatementStore:
         if len(envelope) > (MAX_PROOF if topic is Topic.PROOFS else statement.MAX_ANY):
             return Judgement.REJECT
         name = Multihash.sha3_256(envelope)
+        self._note_heard(topic, envelope)
         with self._lock:
             if (known := self._seen.get(name)) is not None:
                 return Judgement.REJECT if known is Judgement.REJECT else Judgement.IGNORE
@@ -158,10 +162,20 @@ class LedgerStatementStore:
                 self._seen[name] = judgement
         return judgement
 
+    def _note_heard(self, topic: Topic, envelope: bytes) -> None:
+        """Before it is judged: until it is known where a dataset is spoken of, nothing of it is passed on."""
+        if self.networks is None or not self._network:
+            return
+        try:
+            dataset = subject_of(topic, envelope, self._rights_at).dataset
+        except Invalid:
+            return  # it is refused
+        self.networks.heard(dataset, self._network, self._is_wanted(dataset))
+
     def _way_in(self, topic: Topic, envelope: bytes) -> Callable[[Topic, bytes, PeerId], tuple[Judgement, bool]]:
         if topic is Topic.PROOFS:
             return self._admit_proof
-        return self._admit_cosignature if envelope.startswith(_COSIGNATURE) else self._admit
+        return self._admit_cosignature if envelope.startswith(COSIGNATURE) else self._admit
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         with self._database.read() as connection:
@@ -169,13 +183,25 @@ class LedgerStatementStore:
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
             against = kinds.accusing(connection, datasets or ())
             withdrawn = Cards(connection).withdrawn()
+        unheld = self.unheld.refs(datasets)
         asked = {dataset for dataset, _ in found} | {dataset for _, dataset, _ in against}
+        if self._network:
+            asked.update(ref.dataset for ref in unheld)
         public = self._public_of(asked.union(datasets or ()))  # of what is not here too: it takes as long
         rules += [(key, sid) for key, dataset, sid in against if dataset in public]
         kept = [
-            StatementRef(sid, dataset) for dataset, sid in found if dataset in public or withdrawn.get(dataset) == sid
+            StatementRef(sid, dataset)
+            for dataset, sid in found
+            if dataset in public or (withdrawn.get(dataset) == sid and self._may_take_back(dataset))
         ]
-        return [*kept, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
+        if self._network:
+            unheld = [ref for ref in unheld if ref.dataset in public]
+            rules = [(key, sid) for key, sid in rules if is_told_in(self._database, sid, self._network)]
+        return [*kept, *unheld, *(StatementRef(sid, key) for key, sid in rules)]
+
+    def _may_take_back(self, dataset: DatasetId) -> bool:
+        """Whether the withdrawal of a card may be told here: where the card was."""
+        return self.networks is None or not self._network or self.networks.reaches(dataset, self._network)
 
     def interests(self) -> Sequence[DatasetId]:
         with self._lock:
@@ -191,14 +217,20 @@ class LedgerStatementStore:
             dataset, found = kinds.subject_of(connection, sid), kinds.find(connection, sid)
         if found is None:
             unheld = self.unheld.envelope(sid)
-            return None if unheld is None else unheld[1:]
-        if dataset is not None and not self._public_of([dataset]) and not _is_withdrawal(found):
+            if unheld is None or (self._network and not self._public_of([unheld[0]])):
+                return None
+            return unheld[1:]
+        if dataset is not None and not self._public_of([dataset]):
+            is_told = is_withdrawal(found) and self._may_take_back(dataset)
+            if not is_told:
+                return None
+        if self._network and not is_told_in(self._database, sid, self._network):
             return None
         return KINDS[found[0]].topic, found[1]
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
         """Returns a statement's concern; on a private dataset it counts as not wanted, to hide that it is here."""
-        said = self._subject(topic, envelope)
+        said = subject_of(topic, envelope, self._rights_at)
         dataset, accused = said.dataset, said.accused
         keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
         is_known = bool(accused) and self._room.is_known(accused)
@@ -208,6 +240,8 @@ class LedgerStatementStore:
 
     def adopt(self, dataset: DatasetId) -> None:
         """Admits kept statements on a dataset, because it is wanted from now on."""
+        if self.networks is not None:
+            self.networks.keep(dataset)
         with self._adopting:  # also where nothing is left: another may be at it
             if self.unheld.speaks_of(dataset):
                 for topic, raw in self.unheld.take(dataset):
@@ -437,16 +471,6 @@ class LedgerStatementStore:
         self._on_proof(proof, False)
         return Judgement.ACCEPT, True
 
-    def _subject(self, topic: Topic, raw: bytes) -> _Subject:
-        """What something that was accepted speaks of."""
-        if topic is Topic.PROOFS:
-            proof = proofs.decode(raw, self._rights_at)
-            return _Subject(proof.dataset, proof.accused)
-        if raw.startswith(_COSIGNATURE):
-            return _Subject(cosignature.decode(raw).checkpoint.dataset)
-        said = statement.decode_any(envelope.payload_of(raw))
-        return _Subject(said.dataset, is_bulky=isinstance(said, Card) and not said.is_withdrawal)
-
     def _keep_unheld_proof(self, proof: Proof, sender: PeerId, now: Instant) -> tuple[Judgement, bool]:
         if not self.unheld.speaks_of(proof.dataset) and not self._room.brings_new(sender, now):
             return Judgement.IGNORE, False
@@ -465,9 +489,3 @@ class LedgerStatementStore:
 def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
     """Of a dataset that is not here."""
     return ()
-
-
-def _is_withdrawal(found: tuple[str, bytes]) -> bool:
-    """Whether it is a card that withdraws the former one, which is announced even if private."""
-    kind, sealed = found
-    return kind == CARD and read(sealed).is_withdrawal

@@ -87,9 +87,7 @@ def services_of(parts: NodeParts) -> Services:
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
         mirrors=mirrors,
-        visibility=VisibilityService(
-            home, parts.visibility, context, parts.visibility_changed, parts.signed, parts.membership.peers
-        ),
+        visibility=_visibility(parts),
         publications=parts.publications,
         networks=networks,
         search=search,
@@ -120,6 +118,13 @@ def _doctor(parts: NodeParts) -> Doctor:
     return Doctor(
         parts.home, parts.visibility, parts.heads.troubles, {"clock": clock, "volumes": volumes, **trust.all()}
     )
+
+
+def _visibility(parts: NodeParts) -> VisibilityService:
+    member = parts.membership
+    network = member.peers, lambda: member.networks
+    changed = parts.visibility_changed
+    return VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
 
 
 def _running(parts: NodeParts, flows: FlowService) -> RunningParts:

@@ -11,13 +11,14 @@ import sqlite3
 from collections.abc import Callable, Collection
 from functools import partial
 
+import msgspec
 import trio
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND
 from chain.multihash import Multihash
 from chain.statements.envelope import Signed
-from chain.statements.statement import PolicyStatement
+from chain.statements.statement import PolicyStatement, decode_any
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
@@ -47,6 +48,7 @@ from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import ForkFinder
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
+from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
@@ -178,13 +180,14 @@ class NodeParts:
         hearers = Subscribers(events.heard, events.proven, events.witnessed)
         self.quota = self._quota()
         self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
+        self.board.networks = network_rules(self.visibility, clock.now)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
             home.objects,
-            ServingTerms(public_of, self._served),
+            ServingTerms(public_of, self._served, self.visibility.within),
             clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
@@ -207,7 +210,8 @@ class NodeParts:
             context.logger,
             self._met_someone,
         )
-        self.membership.known = self._known_peers
+        self.membership.known, self.membership.scope = self._known_peers, self.visibility.scope
+        self.visibility.is_divided = lambda: len(self.membership.networks) > 1
         self.remotes = Remotes(
             settings,
             self.bandwidth,
@@ -220,7 +224,7 @@ class NodeParts:
         asked = checkpoint_receiver_of(self), self.public_queries
         self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
         self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
-        self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
+        self.outbox = Outbox(self.membership, self.visibility.told_of, context.logger, self.visibility.scope)
         self.cards = CardPublisher(home, self.visibility, self.outbox.put_card, settings.node.name, context)
 
     def _hold_caretakers(self) -> None:
@@ -249,9 +253,8 @@ class NodeParts:
         self.validator, self.rechecker = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
-        self.journal_recovery = JournalRecovery(
-            self.signer(), self.membership, lambda: self.policy, self._may_sign_again
-        )
+        asking = msgspec.structs.replace(self.signer(), public_of=self.visibility.told_of)
+        self.journal_recovery = JournalRecovery(asking, self.membership, lambda: self.policy, self._may_sign_again)
 
     def _hold_mirrors(self) -> None:
         """The parts that fetch datasets of others, from peers and from where they are published."""
@@ -322,8 +325,8 @@ class NodeParts:
             return self.effective_policy.policy(connection)
 
     def ruled(self, signed: Signed | None) -> None:
-        if signed is not None:
-            self.outbox.put(Topic.HEADS, None, signed.envelope)
+        if signed is not None and isinstance(said := decode_any(signed.payload), PolicyStatement):
+            self.outbox.put_in([said.network], Topic.HEADS, signed.envelope)
         self.policy_changed()
 
     def _tell_notes(self) -> None:
@@ -332,9 +335,8 @@ class NodeParts:
             self.context.logger.info("policy", note=note)
 
     def _speaks_for_us(self, statement: PolicyStatement) -> bool:
-        network = self.membership.network
-        key = self.effective_policy.key_in(network)
-        return statement.key == key and network is not None and statement.network == network.name
+        network = self.membership.named(statement.network)
+        return network is not None and statement.key == self.effective_policy.key_in(network)
 
     def reload(self, settings: Settings) -> None:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""

@@ -191,6 +191,6 @@ def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[
         *parts.policy.attended,
         *mirrored,
         *parts.home.chains.datasets(),
-        *parts.views.readers.inputs(parts.visibility.public_of),
+        *parts.views.readers.inputs(parts.visibility.told_of),
         *(DatasetId.from_public_key(each.public_key) for each in keys),
     }

@@ -23,7 +23,7 @@ from chain.store import schema
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import catalog, pushes, references, row_counts, saved_views, shares, visibility
+from odfd.datasets import catalog, network_scopes, pushes, references, row_counts, saved_views, shares, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
@@ -60,7 +60,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
-    webhooks, idempotency,
+    webhooks, idempotency, network_scopes,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -71,6 +71,7 @@ _KEYS: Final = {
         (
             "damage",
             "held_extents",
+            "network_scopes",
             "row_counts",
             "shares",
             "trust_again",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -32,7 +32,11 @@ class EffectivePolicy:
 
     def key(self, connection: sqlite3.Connection, settings: Settings | None = None) -> KeyDid | None:
         """Returns the network key whose policies are in force. Raises Invalid."""
-        return self.key_in(joined(connection), settings)
+        return self.key_among(joined(connection), settings)
+
+    def key_among(self, networks: Iterable[Network], settings: Settings | None = None) -> KeyDid | None:
+        """Returns the key whose policies are in force in some networks: one has a say at most. Raises Invalid."""
+        return self.key_in(next((each for each in networks if each.policy_key), None), settings)
 
     def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
         """Returns a network's key: from the settings, or from the invitation by which this node joined."""

@@ -136,7 +136,7 @@ class CardPublisher:
         """What is to be told now; ``None``: nothing, and nothing was. Raises Environment, Invalid."""
         if not self._home.keys.has_dataset_key(dataset):
             return None
-        is_public = self._visibility.is_public(dataset)
+        is_public = self._visibility.is_told(dataset)
         with self._home.database.read() as connection:
             before = Cards(connection).of(dataset)
             rights, epoch = Authorities(connection).rights(dataset), Ledger(connection).chain(dataset).epoch

@@ -3,7 +3,7 @@
 A peer is in a network if it says that it takes part in the network's gossip, or opened a stream that names the network.
 What is told in one network thus goes to its members alone, over connections that all networks share. Streams name their
 network in the protocol; a stream of an older peer, which names none, is in the network that both are in. While one
-network is joined every connected peer counts as in it, as before there were several.
+network is joined every connected peer counts as in it that does not say that it is in others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MAX_NETWORKS: Final = 8
 """Networks at a time: each has four topics, and peers refuse a frame that joins more than 64."""
 OURS: Final = "/odf/"
 """How protocols begin that are divided; those of libp2p are the host's."""
+MEMBERS_TOPIC: Final = ("/odf/1/", "/peers")
+"""What stands before and after a network's name in the topic of its members."""
 HELLO_SECONDS: Final = 2.0
 """How long a stream that names no network waits for its peer to say which networks it is in."""
 HELLO_PAUSE: Final = 0.05
@@ -33,7 +35,7 @@ CHANGES: Final = 1024
 
 def members_topic(network: str) -> str:
     """The topic whose subscription says that a peer is in a network."""
-    return f"/odf/1/{network}/peers"
+    return network.join(MEMBERS_TOPIC)
 
 
 class DividedHost(HostPort, Protocol):
@@ -41,6 +43,9 @@ class DividedHost(HostPort, Protocol):
 
     def is_member(self, peer: PeerId, topic: str) -> bool:
         """Whether a connected peer says that it joined a topic, whether this node joined it or not."""
+
+    def is_in_some(self, peer: PeerId) -> bool:
+        """Whether a connected peer says that it is in some network."""
 
     async def next_hello(self) -> None:
         """Waits until some peer says which topics it joined."""
@@ -103,7 +108,9 @@ class Namespaces:
 
     def is_member(self, network: NetworkHost, peer: PeerId) -> bool:
         """Whether a connected peer is in a network."""
-        return len(self._open) == 1 or peer in network.met or self._host.is_member(peer, network.topic)
+        if peer in network.met or self._host.is_member(peer, network.topic):
+            return True
+        return len(self._open) == 1 and not self._host.is_in_some(peer)
 
     def is_first(self, network: NetworkHost) -> bool:
         return next(iter(self._open.values()), None) is network

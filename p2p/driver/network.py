@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from p2p.driver.namespaces import MEMBERS_TOPIC
 from p2p.driver.ports import ConnectionChange, DirectPort, StreamHandler, StreamPort, Validator
 from p2p.host.gossip_frames import FrameLimits
 from p2p.host.host import Host
@@ -105,6 +106,10 @@ class Network:
     def is_member(self, peer: PeerId, topic: str) -> bool:
         assert self._gossip is not None
         return self._gossip.is_member(peer, topic)
+
+    def is_in_some(self, peer: PeerId) -> bool:
+        assert self._gossip is not None
+        return self._gossip.has_joined_like(peer, *MEMBERS_TOPIC)
 
     async def next_hello(self) -> None:
         assert self._gossip is not None

@@ -245,6 +245,10 @@ class ReplicationDriver:
             for view in self.book.views(now)
         ]
 
+    def connected(self) -> Collection[PeerId]:
+        """Connected peers of this network."""
+        return self._host.peers().keys()
+
     def figures(self) -> ReplicationFigures:
         """Now; costs no more where much is kept."""
         return ReplicationFigures(

@@ -266,6 +266,11 @@ class Gossip:
         """Whether a connected peer says that it joined a topic, whether we joined it or not."""
         return topic in self._pubsub.said.get(ID.from_base58(peer), ())
 
+    def has_joined_like(self, peer: PeerId, prefix: str, suffix: str) -> bool:
+        """Whether a connected peer says that it joined some topic of this form."""
+        said = self._pubsub.said.get(ID.from_base58(peer), ())
+        return any(topic.startswith(prefix) and topic.endswith(suffix) for topic in said)
+
     async def next_hello(self) -> None:
         """Waits until some peer joins or leaves a topic."""
         await self._pubsub.hello.wait()

@@ -198,7 +198,8 @@ class Member:
         self.library, self.board = shelves
         self._on_connect = on_connect
         self._db = db
-        self.network: Network | None = Network(name="wires")
+        self.networks: tuple[Network, ...] = (Network(name="wires"),)
+        self.scope: Any = None
         self.traffic = Traffic()
         self.blocked = 0
         self.lies = Lies()
@@ -256,22 +257,32 @@ class Member:
     def addresses(self) -> Sequence[str]:
         return ()
 
-    def bootstrap(self) -> tuple[str, ...]:
+    def named(self, name: str) -> Network | None:
+        return next((each for each in self.networks if each.name == name), None)
+
+    def check_room(self, name: str) -> Network | None:
+        return self.named(name)
+
+    async def announce_in(self, networks: Any, topic: Topic, envelope: bytes) -> None:
+        if {each.name for each in self.networks} & set(networks):
+            await self.announce(topic, envelope)
+
+    def bootstrap(self, _network: Network) -> tuple[str, ...]:
         return (f"/ip4/127.0.0.1/tcp/4150/p2p/{self.peer_id}",)
 
     async def join(self, network: Network) -> None:
         """What is told in it is told again, as to whoever connects."""
         with self._db.write() as connection:
             Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), START)
-        self.network = network
+        self.networks = (network,)
         for other in self._others().values():
             await self.pull_statements(other.peer_id)
 
     async def leave(self, name: str) -> Network:
-        left = self.network
-        if left is None or left.name != name:
+        left = self.named(name)
+        if left is None:
             raise Refused(f"this node is not in the network {name}", rule="network")
-        self.network = None
+        self.networks = ()
         with self._db.write() as connection:
             Resources(connection).delete(NETWORK, name, START)
         return left

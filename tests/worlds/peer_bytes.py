@@ -31,6 +31,7 @@ from odfd.ipfs.transport import IpfsTransport
 from odfd.ipfs.transport import place_of as ipfs_place_of
 from odfd.network import invitation
 from odfd.network.statement_store import LedgerStatementStore
+from odfd.network.statement_subjects import subject_of
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
 from odfd.published.source import PublishedSource
@@ -495,6 +496,7 @@ TARGETS: Sequence[Target] = (
     simple(canonical.decode, PAYLOADS, again(canonical.decode, canonical.encode)),
     simple(envelope.unseal, SEALED, lambda raw: envelope.unseal(raw, statement.MAX_ANY)),
     simple(envelope.payload_of, SEALED),
+    simple(subject_of, SEALED, lambda raw: subject_of(Topic.HEADS, raw, lambda *_: None)),
     simple(statement.decode, PAYLOADS, again(statement.decode, statement.encode)),
     simple(statement.decode_any, PAYLOADS, again(statement.decode_any, statement.encode)),
     simple(answer.unseal, [ANSWER]),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.state import load_state
 from chain.statements.envelope import Signed
 from chain.wording import agree
@@ -19,6 +21,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.membership import KIND as NETWORK
+from odfd.network.membership import Network
 from odfd.network.peer_names import peer_named
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
@@ -40,10 +43,13 @@ class VisibilityService:
         context: Context,
         changed: Callable[[DatasetId], None],
         announce: Callable[[DatasetId, Signed], None],
-        peers: Callable[[], Sequence[PeerView]],
+        network: tuple[Callable[[], Sequence[PeerView]], Callable[[], Sequence[Network]]],
     ) -> None:
-        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed."""
-        self._peers = peers
+        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed.
+
+        ``network``: the peers that are known, and the networks that are joined.
+        """
+        self._peers, self._joined = network
         self._home = home
         self._visibility = visibility
         self._events = context.events
@@ -53,13 +59,29 @@ class VisibilityService:
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         wanted = await self._wanted(request)
+        networks = self._networks_named(request.to)
         theirs = await trio.to_thread.run_sync(
             lambda: [each for each in wanted if _is_shared_by_others(self._home, each.id)]
         )
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
-        return [*kept, *[await self._one(entry, public=True) for entry in wanted if entry not in theirs]]
+        return [
+            *kept,
+            *[await self._one(entry, public=True, networks=networks) for entry in wanted if entry not in theirs],
+        ]
+
+    def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
+        """Raises NotFound for a network that is not joined."""
+        joined = {each.name.casefold(): each.name for each in self._joined()}
+        for name in names:
+            if name.casefold() not in joined:
+                raise NotFound(
+                    f"this node is not in the network {name}",
+                    rule="network",
+                    hint=f"odfctl network join {name}, then publish to it; odfctl network list shows those joined",
+                )
+        return frozenset(joined[name.casefold()] for name in names)
 
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
@@ -86,7 +108,7 @@ class VisibilityService:
         return await trio.to_thread.run_sync(self._view, entry, given or taken)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
-        if self._visibility.is_public(entry.id):
+        if self._visibility.is_told(entry.id):
             raise Refused(
                 f"{entry.name} is published: everybody may have it",
                 rule="share-published",
@@ -99,7 +121,8 @@ class VisibilityService:
         return wire.VisibilityView(
             name=entry.name,
             id=str(entry.id),
-            published=self._visibility.is_public(entry.id),
+            published=self._visibility.is_told(entry.id),
+            networks=self._limits(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
             changed=changed,
             notes=tuple(notes),
@@ -116,8 +139,14 @@ class VisibilityService:
 
         return await trio.to_thread.run_sync(look)
 
-    async def _one(self, entry: DatasetEntry, *, public: bool) -> wire.VisibilityView:
+    def _limits(self, dataset: DatasetId) -> tuple[str, ...] | None:
+        scope = self._visibility.scope(dataset)
+        return None if scope is None or not self._visibility.is_told(dataset) else tuple(sorted(scope))
+
+    async def _one(self, entry: DatasetEntry, *, public: bool, networks: Collection[str] = ()) -> wire.VisibilityView:
         said, now = self._visibility.publish if public else self._visibility.unpublish, self._clock.now()
+        if networks:
+            said = partial(_publish_to, self._visibility, entry, networks)
         changed = await trio.to_thread.run_sync(said, entry.id, now)
         if changed:
             self._changed(entry.id)
@@ -137,7 +166,7 @@ class VisibilityService:
 
     def _notes(self, entry: DatasetEntry, *, public: bool) -> Iterator[str]:
         inputs = self._inputs(entry.id)
-        hidden = [each for each in inputs if not self._visibility.is_public(each)] if public else []
+        hidden = [each for each in inputs if not self._visibility.is_told(each)] if public else []
         if hidden:
             yield (
                 f"it derives from {self._names(hidden)}, private here, whose"
@@ -147,7 +176,7 @@ class VisibilityService:
         if not public:
             entries = self._home.entries()
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
-            told = [each for each in readers if self._visibility.is_public(each)]
+            told = [each for each in readers if self._visibility.is_told(each)]
             if told:
                 does = agree(len(told), "derives from it and stays", "derive from it and stay")
                 yield f"{self._names(told)} {does} published, with its id in the blocks"
@@ -161,6 +190,17 @@ class VisibilityService:
             names = [catalog.name_of(each) for each in datasets]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more
+
+
+def _publish_to(
+    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], dataset: DatasetId, now: Instant
+) -> bool:
+    """Raises Refused, with the name that a person knows."""
+    try:
+        return visibility.publish_to(dataset, networks, now)
+    except Refused as fault:
+        hint = (fault.hint or "").replace("NAME", entry.name)
+        raise Refused(fault.message.replace("it", entry.name, 1), rule=fault.rule, hint=hint) from fault
 
 
 def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
@@ -200,4 +240,4 @@ def askable_peers(home: StateDirectory, visibility: Visibility, dataset: Dataset
         spec = mirror_specs.of(Resources(connection), dataset)
     if spec is None or (not spec.peers and not spec.is_from_web):
         return None
-    return spec.peers or (None if visibility.is_public(dataset) else ())
+    return spec.peers or (None if visibility.is_told(dataset) else ())

@@ -20,6 +20,7 @@ from chain.store.sqlite import snapshot_of
 from chain.wording import agree, plural
 from odfd.control import wire
 from odfd.datasets import row_counts
+from odfd.datasets.network_scopes import SCOPES
 from odfd.datasets.references import references_hold
 from odfd.datasets.shares import SHARES
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
@@ -131,7 +132,18 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            tables = (INTENT_LOG, IN_FORCE, EVENTS, CURRENT, VERIFIED, row_counts.COUNTS, MARKS, SHARES, *SEALED)
+            tables = (
+                INTENT_LOG,
+                IN_FORCE,
+                EVENTS,
+                CURRENT,
+                VERIFIED,
+                row_counts.COUNTS,
+                MARKS,
+                SHARES,
+                SCOPES,
+                *SEALED,
+            )
             found = {table: list(table.damaged(connection)) for table in tables}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]

@@ -90,7 +90,7 @@ class StatusService:
     async def status(self) -> wire.Status:
         states, published, disk = await trio.to_thread.run_sync(self._look)
         peer, figures = self._membership.peer_id, self._membership.figures()
-        network, node = self._membership.network, self._home.keys.node_key().did
+        node = self._home.keys.node_key().did
         return wire.Status(
             node_id=str(node),
             version=self._context.version,
@@ -99,7 +99,7 @@ class StatusService:
             listen=tuple(self._full(address) for address in self._membership.addresses()),
             http=self._site.urls if self._site is not None else (),
             flight=self._flight.urls if self._flight is not None else (),
-            networks=(network.name,) if network else (),
+            networks=tuple(each.name for each in self._membership.networks),
             relays=figures.relays,
             reserved=figures.reserved,
             circuits=figures.circuits,
@@ -188,8 +188,8 @@ class StatusService:
         return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 
     def _network_probe(self) -> wire.Probe:
-        network = self._membership.network
-        if network is None:
+        networks = self._membership.networks
+        if not networks:
             return wire.Probe(
                 name="network",
                 result="warning",
@@ -197,11 +197,12 @@ class StatusService:
                 hint="odfctl network join NAME --bootstrap MULTIADDR",
             )
         peers = sum(view.connected for view in self._membership.peers())
-        if not peers and network.bootstrap:
+        names = ", ".join(each.name for each in networks)
+        if not peers and any(each.bootstrap for each in networks):
             return wire.Probe(
-                name="network", result="warning", message=f"{network.name}: no peer answers", hint="odfctl peer list"
+                name="network", result="warning", message=f"{names}: no peer answers", hint="odfctl peer list"
             )
-        return ok("network", f"{network.name}, {plural(peers, 'peer')}")
+        return ok("network", f"{names}, {plural(peers, 'peer')}")
 
 
 def resident_bytes() -> int | None:

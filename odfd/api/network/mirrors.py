@@ -237,7 +237,7 @@ class MirrorService:
             network=spec.network,
             use=str(self._evaluator.use(spec.id)),
             serve=str(serve),
-            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(spec.id),
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(spec.id),
             blocks=_blocks(tally, known),
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),

@@ -23,6 +23,7 @@ from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.network_policies import NetworkPolicies
+from p2p.ports import PeerView
 
 MAX_SECONDS: Final = 366 * 86_400
 """An invitation that lasts longer names peers that are gone."""
@@ -53,6 +54,7 @@ class NetworkService:
         network = Network(name=request.name, bootstrap=request.bootstrap)
         if request.invitation is not None:
             network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
+        await trio.to_thread.run_sync(self._limit, network)
         await self._membership.join(network)
         if network.policy_key:
             self._policy_changed()
@@ -63,32 +65,34 @@ class NetworkService:
                 continue  # it is dialled again and again; the view shows how many are connected
         return await self._look(network)
 
+    def _limit(self, network: Network) -> None:
+        """Before a second network is joined, mirrors stay in the one that they were found in."""
+        before = self._membership.networks
+        if len(before) == 1 and before[0].name != network.name:
+            self._visibility.limit_mirrors(before[0].name, self._clock.now())
+
     async def check(self, name: str) -> None:
-        """Raises Refused while another network is joined."""
-        network = self._membership.network
-        if network is not None and network.name != name:
-            raise Refused(
-                f"this node is in the network {network.name}",
-                rule="one-network",
-                hint=f"leave it first: odfctl network leave {network.name}",
-            )
+        """Raises Refused where one more network than may be would be joined."""
+        self._membership.check_room(name)
 
     def _invited(self, said: Invitation, name: str) -> Network:
         if said.network != name:
             raise Invalid(f"the invitation is to {said.network}, not to {name}", rule="invitation")
-        own = self._effective_policy.key_in(None)
+        others = [each for each in self._membership.networks if each.name != name]
+        own = self._effective_policy.key_among(others)
         if own is not None and said.policy_key not in (own, None):
             raise Refused(
                 f"policies of {own} hold on this node, and in {said.network} those of {said.policy_key}",
                 rule="network-policy",
-                hint="take policy.network-key out of the settings, or join with --bootstrap to keep it",
+                hint="one network has a say in a node's policy: take policy.network-key out of the settings, or leave"
+                " that network; or join with --bootstrap, to keep it",
             )
         return Network(name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""))
 
     async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
         """A line by which others join the network, signed by this node. Raises NotFound, Refused, Invalid."""
         network = self._named(name)
-        bootstrap = self._membership.bootstrap()[:MAX_BOOTSTRAP]
+        bootstrap = self._membership.bootstrap(network)[:MAX_BOOTSTRAP]
         if not bootstrap:
             raise Refused(
                 "this node listens nowhere, and knows no peer to be met first",
@@ -130,22 +134,21 @@ class NetworkService:
         return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
 
     async def list(self) -> Sequence[wire.NetworkView]:
-        network = self._membership.network
-        return [] if network is None else [await self._look(network)]
+        return [await self._look(network) for network in self._membership.networks]
 
     async def show(self, name: str) -> wire.NetworkView:
         return await self._look(self._named(name))
 
     def _named(self, name: str) -> Network:
-        network = self._membership.network
-        if network is None or network.name.casefold() != name.casefold():
+        network = self._membership.named(name)
+        if network is None:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return network
 
     async def _look(self, network: Network) -> wire.NetworkView:
         """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
-        peers = sum(view.connected for view in self._membership.peers())
-        signed, public = await trio.to_thread.run_sync(self._signed)
+        peers = sum(view.connected and self._is_in(view, network) for view in self._membership.peers())
+        signed, public = await trio.to_thread.run_sync(self._signed, network)
         counts = self._holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
         return wire.NetworkView(
@@ -156,11 +159,17 @@ class NetworkService:
             datasets=await trio.to_thread.run_sync(self._announced, shown),
         )
 
-    def _signed(self) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
+    def _is_in(self, peer: PeerView, network: Network) -> bool:
+        return len(self._membership.networks) == 1 or network.name in peer.networks
+
+    def _signed(self, network: Network) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
         """Datasets of which a signed head is known, and those of them that are public."""
         with self._home.database.read() as connection:
             signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
-        return tuple(signed), self._visibility.public_of(signed)
+        if len(self._membership.networks) == 1:
+            return tuple(signed), self._visibility.told_of(signed)
+        here = self._visibility.within(network.name)(signed)
+        return tuple(here), here
 
     def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
         names = {entry.id: entry.name for entry in self._home.entries()}

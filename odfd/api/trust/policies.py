@@ -19,7 +19,7 @@ from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from odfd.control import wire
-from odfd.network.membership import Membership
+from odfd.network.membership import Membership, Network
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
@@ -74,10 +74,24 @@ class PolicyService:
         self._changed(signed)
         return view
 
-    def _publish(self, request: wire.NetworkRulesRequest) -> tuple[wire.NetworkRulesView, Signed]:
-        network = self._membership.network
-        if network is None:
+    def _network(self, name: str) -> Network:
+        """The network whose policy is published: the one that is named, or the only one. Raises Refused."""
+        networks = self._membership.networks
+        if not networks:
             raise Refused("this node is in no network", rule="no-network", hint="odfctl network join NAME")
+        if not name and len(networks) > 1:
+            raise Refused(
+                f"this node is in {len(networks)} networks",
+                rule="network",
+                hint='say in the file whose policy it is: network = "NAME"',
+            )
+        found = self._membership.named(name) if name else networks[0]
+        if found is None:
+            raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        return found
+
+    def _publish(self, request: wire.NetworkRulesRequest) -> tuple[wire.NetworkRulesView, Signed]:
+        network = self._network(request.network)
         rules, key, now = _rules(request), self._home.keys.node_key(), self._clock.now()
         check_rules(rules)
         accepted(Policy(), rules)

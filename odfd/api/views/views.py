@@ -71,7 +71,7 @@ class DatasetViews:
             state=DAMAGED,
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=0, fact=fault.message),
-            published=self._visibility.is_public(entry.id),
+            published=self._visibility.is_told(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
         )
 
@@ -94,7 +94,7 @@ class DatasetViews:
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
             conditions=(*_conditions(known), *["Unshared"] * unshared),
-            published=self._visibility.is_public(entry.id),
+            published=self._visibility.is_told(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
             frontiers=frontiers_view(self._home.chains.upper(entry.id)),
         )

@@ -77,7 +77,7 @@ def rules_of(file: str) -> wire.NetworkRulesRequest:
         raise Environment(f"cannot read {file}: {error.strerror}", rule="file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{file} is no TOML: {error}", rule="policy-file") from error
-    rules: dict[str, Any] = {name: document.pop(name) for name in ("use", "serve") if name in document}
+    rules: dict[str, Any] = {name: document.pop(name) for name in ("network", "use", "serve") if name in document}
     tables = {name: document.pop(name, {}) for name in ("validators", "witness", "fresh")}
     for name, table in tables.items():
         if not isinstance(table, dict):

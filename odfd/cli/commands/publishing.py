@@ -34,10 +34,13 @@ _DATASETS = (
 @commands.add(
     "publish",
     *_DATASETS,
+    argument("--to", nargs="+", action="extend", default=[], metavar="NETWORK", help="in these networks alone"),
     description=(
         "Let others see datasets and take them: peers of the network, and over HTTP and IPFS where the settings\n"
         "say so. Until then nothing of a dataset leaves the node, not even that it is here. With --all those that\n"
-        "are here now; policy.publish.datasets of the settings publishes later ones too."
+        "are here now; policy.publish.datasets of the settings publishes later ones too. With --to they are\n"
+        "announced and given to members of these networks, and are nowhere else: not in other networks, not over\n"
+        "HTTP, IPFS or repositories."
     ),
     example="nyc.flights",
 )
@@ -45,9 +48,8 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     word = args.command
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
-    rows = session.client.post(
-        f"/{word}", list[wire.VisibilityView], wire.VisibilityRequest(refs=tuple(args.refs), all=args.all)
-    )
+    request = wire.VisibilityRequest(refs=tuple(args.refs), all=args.all, to=tuple(getattr(args, "to", ())))
+    rows = session.client.post(f"/{word}", list[wire.VisibilityView], request)
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
     for row in rows.value:
         for note in row.notes:
@@ -82,9 +84,16 @@ def _shared(row: wire.VisibilityView) -> str:
     return "\n".join([f"{row.name}, {row.id}, is shared with", *(f"  {peer}" for peer in row.shared_with)])
 
 
+def _done(row: wire.VisibilityView) -> str:
+    if not row.published:
+        return "private" if row.changed else "unchanged"
+    where = "" if row.networks is None else f" to {', '.join(row.networks)}"
+    return f"published{where}" if row.changed else "unchanged"
+
+
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
     TableColumn("NAME", lambda row: row.name),
-    TableColumn("DONE", lambda row: "unchanged" if not row.changed else "published" if row.published else "private"),
+    TableColumn("DONE", lambda row: _done(row)),
     TableColumn("ID", lambda row: row.id, most=90),
 )
 

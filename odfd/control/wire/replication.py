@@ -217,6 +217,8 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
 
     refs: tuple[str, ...] = ()
     all: bool = False
+    to: tuple[str, ...] = ()
+    """Networks to which datasets are published, and to nobody else; none: to everybody."""
     """Every dataset that is here now."""
 
 
@@ -241,6 +243,8 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     """Peers that get it though it is private."""
     changed: bool
     notes: tuple[str, ...] = ()
+    networks: tuple[str, ...] | None = None
+    """Of what is published: the networks that it is limited to; ``None``: it is not limited."""
     """What is to know beside, for people."""
 
 

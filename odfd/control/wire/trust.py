@@ -321,6 +321,8 @@ class NetworkRulesRequest(Request, frozen=True, kw_only=True):
     min_sandbox: str | None = None
     max_stale: str | None = None
     witness: WitnessRulesRequest | None = None
+    network: str = ""
+    """Whose policy it is; empty: of the only network that is joined."""
 
 
 class AcceptRequest(Request, frozen=True, kw_only=True):

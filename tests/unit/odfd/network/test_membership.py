@@ -49,6 +49,9 @@ class Empty:
 
     refs = datasets
 
+    def within(self, _network: str) -> Empty:
+        return self
+
 
 async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, fails = Membership._watch, iter([True, False, False])
@@ -79,10 +82,10 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
             await lines.until("network joined", 2)
             assert lines.said.count("restarting") == 1
             assert len(member.addresses()) == 1
-            assert member.network == Network(name="demo")
+            assert member.networks == (Network(name="demo"),)
             await member.leave("demo")
             await member.join(Network(name="other"))
-            assert member.network == Network(name="other")
+            assert member.networks == (Network(name="other"),)
             stop.set()
     finally:
         database.close()
@@ -161,7 +164,7 @@ def test_an_address_that_is_set_stands(tmp_path: Path) -> None:
     nothing: Any = None
     member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)  # without a network too: a port that is taken is told at once
-    member._network = Network(name="demo")
+    member._networks = (Network(name="demo"),)
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)
 
 

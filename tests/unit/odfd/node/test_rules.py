@@ -63,6 +63,6 @@ async def test_what_is_refused(world: Any) -> None:
             await accept(wire.AcceptRequest(sid=sid))
         with pytest.raises(Invalid):
             alice.assembly.reload(model.Settings(policy=under("did:key:nonsense")))
-        alice.member.network = None
+        alice.member.networks = ()
         with pytest.raises(Refused, match="in no network"):
             await publish(wire.NetworkRulesRequest(use="data"))

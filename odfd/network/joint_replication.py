@@ -1,0 +1,199 @@
+"""Implements ``p2p.ports.Replication`` over the drivers of all networks that a node has joined.
+
+A peer is asked in a network that it is in, and of a dataset that is limited to some networks in one of those: peers
+elsewhere do not learn that it is wanted here. Without a network, asking peers for anything is a Remote fault that says
+what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Remote
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.replication import ReplicationDriver
+from p2p.pace import Pace
+from p2p.ports import (
+    ChainSink,
+    ObjectSink,
+    PackSink,
+    PeerId,
+    PeerView,
+    ReplicationFigures,
+    Tip,
+    Topic,
+    TreeHead,
+)
+
+_SUMMED: Final = tuple(name for name in ReplicationFigures.__struct_fields__ if name != "connected")
+
+
+def _unlimited(_dataset: DatasetId) -> Collection[str] | None:
+    return None
+
+
+class JointReplication:
+    """The replication of one node. ``Membership`` adds and removes drivers."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, ReplicationDriver] = {}
+        """By network, in the order of joining."""
+        self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
+        """The networks that a dataset is limited to. Called in a worker thread."""
+
+    def _joined(self) -> ReplicationDriver:
+        """The driver of the network that was joined first."""
+        if not self._drivers:
+            raise Remote(
+                "this node has joined no network",
+                rule="no-network",
+                hint="odfctl network join NAME --bootstrap MULTIADDR",
+            )
+        return next(iter(self._drivers.values()))
+
+    async def _of(self, dataset: DatasetId | None = None) -> list[ReplicationDriver]:
+        """The drivers in which a dataset may be spoken of; all, for ``None``."""
+        if dataset is None or len(self._drivers) < 2:
+            return list(self._drivers.values())
+        scope = await trio.to_thread.run_sync(self.scope, dataset)
+        return [driver for name, driver in self._drivers.items() if scope is None or name in scope]
+
+    async def _with(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:
+        """The driver in which most of some peers are connected. Raises Remote: a dataset is told to none of them."""
+        first = self._joined()
+        if len(self._drivers) < 2:
+            return first
+        asked = set(peers)
+        found = [(len(asked.intersection(each.connected())), each) for each in await self._of(dataset)]
+        most = max((count for count, _ in found), default=0)
+        if not most and dataset is not None:
+            raise Remote(
+                f"{dataset.short} is limited to networks that these peers are not in",
+                rule="other-network",
+                hint="odfctl describe shows where it is; odfctl peer list who is connected",
+            )
+        return next((each for count, each in found if count == most), first)
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return await self._joined().connect(multiaddr)
+
+    def views(self) -> list[PeerView]:
+        """The peers of all networks, each once."""
+        found: dict[PeerId, PeerView] = {}
+        for name, driver in self._drivers.items():
+            for view in driver.peers():
+                named = msgspec.structs.replace(view, networks=(name,) if view.connected else ())
+                before = found.get(view.peer)
+                found[view.peer] = named if before is None else _joint(before, named)
+        return list(found.values())
+
+    def figures(self) -> ReplicationFigures:
+        """Returns the figures of all joined networks; a peer of two counts once among the connected ones."""
+        each = [driver.figures() for driver in self._drivers.values()]
+        if len(each) < 2:
+            return each[0] if each else ReplicationFigures()
+        connected = len({peer for driver in self._drivers.values() for peer in driver.connected()})
+        return ReplicationFigures(
+            connected=connected, **{name: sum(getattr(one, name) for one in each) for name in _SUMMED}
+        )
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        """Announces a statement in all networks; those who join later ask for it."""
+        for driver in list(self._drivers.values()):
+            await driver.announce(topic, envelope)
+
+    async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
+        for name, driver in list(self._drivers.items()):
+            if name in networks:
+                await driver.announce(topic, envelope)
+
+    def look_again(self) -> None:
+        """Announces a change of what is served."""
+        for driver in self._drivers.values():
+            driver.look_again()
+
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
+        """Of datasets in the networks where each may be asked for; of all, in each network that the peer is in."""
+        self._joined()
+        if len(self._drivers) < 2:
+            return await self._joined().pull_statements(peer, datasets, private=private)
+        new = 0
+        for driver in await self._of():
+            if peer not in driver.connected():
+                continue
+            asked = None if datasets is None else [each for each in datasets if driver in await self._of(each)]
+            if asked is None or asked:
+                new += await driver.pull_statements(peer, asked, private=private)
+        return new
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
+        return await (await self._with([peer], dataset)).chain_size(peer, dataset)
+
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        return await (await self._with([peer])).object_size(peer, name)
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        return await (await self._with([peer], dataset)).fetch_blocks(peer, dataset, start, max_bytes)
+
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
+        await (await self._with(peers, dataset)).pull_chain(peers, dataset, size, sink, pace)
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        return await (await self._with([peer], dataset)).holds(peer, dataset, tip)
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        return await (await self._with(peers, dataset)).prove_prefix(peers, dataset, old, signed)
+
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
+        await (await self._with(peers)).fetch_small(peers, names, sink, pace)
+
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
+        await (await self._with(peers)).fetch_object(peers, name, size, sink, pace)
+
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        return sum([await driver.seek(dataset, beyond) for driver in await self._of(dataset)])
+
+    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
+        """Returns the connected peers that claim to serve each of ``datasets``."""
+        found: dict[DatasetId, set[PeerId]] = {}
+        asked = tuple(datasets)
+        for driver in self._drivers.values():
+            for dataset, peers in driver.serving(asked).items():
+                found.setdefault(dataset, set()).update(peers)
+        return found
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
+        """In each network that it is in: it is the same peer everywhere."""
+        self._joined()
+        for driver in self._drivers.values():
+            driver.penalise(peer, reason, weight)
+
+
+def _joint(one: PeerView, other: PeerView) -> PeerView:
+    """One peer as two networks see it."""
+    seen = [at for at in (one.last_seen, other.last_seen) if at is not None]
+    said = [count for count in (one.datasets, other.datasets) if count is not None]
+    return msgspec.structs.replace(
+        one,
+        addresses=tuple(dict.fromkeys((*one.addresses, *other.addresses))),
+        connected=one.connected or other.connected,
+        score=min(one.score, other.score),
+        last_seen=max(seen, default=None),
+        proven=one.proven or other.proven,
+        datasets=max(said, default=None),
+        network=one.network or other.network,
+        networks=(*one.networks, *other.networks),
+    )

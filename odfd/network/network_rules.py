@@ -1,0 +1,53 @@
+"""Decides in which network a statement is told, for a node that is in several (ADR 47)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.statement import POLICY, PolicyStatement
+from chain.store.database import Database
+from odfd.datasets.visibility import PublicOf, Visibility
+from odfd.trust.ledger import kinds
+
+
+class NetworkRules(NamedTuple):
+    """What depends on the network in which a statement is told."""
+
+    within: Callable[[str], PublicOf]
+    """``public_of`` of each network."""
+    reaches: Callable[[DatasetId, str], bool]
+    """Whether a dataset was told in a network, public still or not: it may be taken back there."""
+    heard: Callable[[DatasetId, str, bool], None]
+    """Called before a statement on a dataset of others is judged, with the network, and whether it is wanted."""
+    keep: Callable[[DatasetId], None]
+    """Called when a dataset is wanted from now on: where it was heard of outlives this run."""
+
+
+def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> NetworkRules:
+    def reaches(dataset: DatasetId, network: str) -> bool:
+        scope = visibility.scope(dataset)
+        return scope is None or network in scope
+
+    def heard(dataset: DatasetId, network: str, is_wanted: bool) -> None:
+        visibility.heard(dataset, network, clock(), is_wanted=is_wanted)
+
+    def keep(dataset: DatasetId) -> None:
+        if visibility.is_divided():
+            visibility.keep_heard(dataset, clock())
+
+    return NetworkRules(visibility.within, reaches, heard, keep)
+
+
+def is_told_in(database: Database, sid: Multihash, network: str) -> bool:
+    """Whether a statement on a key is told in a network: policies name theirs; proofs against keys go everywhere."""
+    with database.read() as connection:
+        found = kinds.find(connection, sid)
+    if found is None or found[0] != POLICY:
+        return True
+    said = statement.decode_any(envelope.payload_of(found[1]))
+    return isinstance(said, PolicyStatement) and said.network == network

@@ -1,0 +1,40 @@
+"""Tells what an accepted statement speaks of, whom it accuses, and whether it can wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from chain.ids import DatasetId, KeyDid
+from chain.statements import cosignature, envelope, statement
+from chain.statements import proof as proofs
+from chain.statements.authority import Rights
+from chain.statements.card import CARD, Card
+from odfd.trust.ledger.cards import read
+from p2p.ports import Topic
+
+COSIGNATURE: Final = b'{"line":'
+"""How the canonical form of a cosignature begins, and no envelope does."""
+
+
+class StatementSubject(NamedTuple):
+    dataset: DatasetId
+    accused: tuple[KeyDid, ...] = ()
+    is_bulky: bool = False
+
+
+def subject_of(topic: Topic, raw: bytes, rights_at: Callable[[DatasetId, int], Rights | None]) -> StatementSubject:
+    """Raises Invalid."""
+    if topic is Topic.PROOFS:
+        proof = proofs.decode(raw, rights_at)
+        return StatementSubject(proof.dataset, proof.accused)
+    if raw.startswith(COSIGNATURE):
+        return StatementSubject(cosignature.decode(raw).checkpoint.dataset)
+    said = statement.decode_any(envelope.payload_of(raw))
+    return StatementSubject(said.dataset, is_bulky=isinstance(said, Card) and not said.is_withdrawal)
+
+
+def is_withdrawal(found: tuple[str, bytes]) -> bool:
+    """Whether it is a card that withdraws the former one, which is announced even if private."""
+    kind, sealed = found
+    return kind == CARD and read(sealed).is_withdrawal
