@@ -116,7 +116,7 @@ class _Exchange:
         self._came = 0
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
-        """Serves until the connection ends. Raises _ClientLeft when the peer is gone; the application was then cancelled."""
+        """Serves until the connection ends. Raises _ClientLeft when the peer is gone: the application was cancelled."""
         if not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._request.headers):
             # Without a body its end is known now, and an application that never asks for it can still be watched over.
             self._machine.next_event()

@@ -117,8 +117,8 @@ class Deliver(msgspec.Struct, frozen=True):
     """Pass the next parts to the judge, in order, which replies ``Accepted`` or ``Rejected``.
 
     All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
-    with each part anew would cost half of the judging. ``MAX_UNVERIFIED`` of them at a time, so that the judge never waits
-    for the word that it is done; after ``Rejected`` what was delivered and not judged is void.
+    with each part anew would cost half of the judging. ``MAX_UNVERIFIED`` of them at a time, so that the judge never
+    waits for its next part; after ``Rejected`` what was delivered and not judged is void.
     """
 
     peer: PeerId

@@ -61,7 +61,7 @@ def test_the_document_is_openapi_3_1() -> None:
 def test_text_that_is_neither_base64_nor_ascii_is_refused(decode: Any) -> None:
     """Found by random requests: of such text the decoder says something else than of other text."""
     for text in ("é", "\udc80", "a b"):
-        with pytest.raises(Invalid, match="is not base64|not base64"):
+        with pytest.raises(Invalid, match="not base64"):
             decode(text)
 
 
@@ -100,7 +100,7 @@ def _ask_all(url: str) -> None:
         asked += 1
         try:
             _ask(operation, url)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  each operation is asked, whatever failed before
             wrong[operation.label] = f"{type(error).__name__} {error}"[:1500]
     assert asked == len(openapi.operations())
     assert not wrong, "\n\n".join(f"{label}: {told}" for label, told in wrong.items())
