@@ -44,6 +44,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
+from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
 from p2p.pace import Pace, Traffic
@@ -289,6 +290,10 @@ class Member:
 
     async def connect(self, multiaddr: str) -> PeerId:
         return PeerId(multiaddr.rpartition("/")[2])
+
+    async def net_facts(self) -> NetFacts:
+        await trio.lowlevel.checkpoint()
+        return NetFacts(peers=len(self._others()))
 
     def figures(self) -> ReplicationFigures:
         return ReplicationFigures(connected=len(self._others()), known=len(self._others()))
