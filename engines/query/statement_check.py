@@ -80,7 +80,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
             hint="send them one by one",
         )
     walk = _Walk()
-    _look(walk, statements[0]["node"], statement, frozenset())
+    _visit(walk, statements[0]["node"], statement, frozenset())
     walk.tables.sort(key=lambda table: table.start)
     return _with_clauses(walk.tables, statement, clauses)
 
@@ -133,14 +133,14 @@ def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
     return Invalid(message, rule="query-syntax", place=place, hint="docs/sql.md shows what a query may say")
 
 
-def _look(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:
+def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:
     """Everything below a node. ``known``: names of common table expressions in scope."""
     walk.depth += 1
     if walk.depth > _MAX_DEPTH:
         raise Invalid("the query is nested too deeply", rule="query-depth", hint=f"at most {_MAX_DEPTH} levels")
     if isinstance(node, list):
         for each in node:
-            _look(walk, each, statement, known)
+            _visit(walk, each, statement, known)
     elif isinstance(node, dict):
         _check(node, statement)
         if "cte_map" in node:
@@ -154,14 +154,14 @@ def _look(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> No
                     if node.get("type") == "RECURSIVE_CTE_NODE"
                     else known
                 )
-                _look(walk, each, statement, inner)
+                _visit(walk, each, statement, inner)
     walk.depth -= 1
 
 
 def _common_tables(walk: _Walk, node: dict[str, Any], statement: bytes, known: frozenset[str]) -> frozenset[str]:
     """Each sees those before it; one that refers to itself is a node that says so."""
     for each in node["cte_map"]["map"]:
-        _look(walk, each["value"], statement, known)
+        _visit(walk, each["value"], statement, known)
         known = known | {str(each["key"]).lower()}
     return known
 

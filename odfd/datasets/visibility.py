@@ -268,7 +268,7 @@ class Visibility:
 
     def publish(self, dataset: DatasetId, now: Instant) -> bool:
         """Publishes everywhere by a user's decision; whether it was not public everywhere before."""
-        return self._say(dataset, Mark.PUBLISHED, now)
+        return self._set_for_all(dataset, Mark.PUBLISHED, now)
 
     def publish_to(self, dataset: DatasetId, networks: Collection[str], now: Instant) -> bool:
         """Publishes to some networks by a user's decision; whether it was not public in one of them before.
@@ -294,9 +294,9 @@ class Visibility:
 
     def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
         """Unpublishes by a user's decision; whether it was public before."""
-        return self._say(dataset, Mark.PRIVATE, now)
+        return self._set_for_all(dataset, Mark.PRIVATE, now)
 
-    def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
+    def _set_for_all(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
         """Sets the visibility for all alike, without shares."""
         before = self.is_public(dataset) if mark.is_public else self.is_told(dataset)
         with self._database.write() as connection:

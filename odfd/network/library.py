@@ -33,12 +33,12 @@ REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
 TOLD_AGE: Final = 600 * SECOND
 """The age of an answer on what is within reach; a request itself is checked again."""
-MAX_SPOKEN: Final = 256
+MAX_SERVED: Final = 256
 """Objects that are being given, of which it is known that they are served."""
 OnDamage: TypeAlias = Callable[[DatasetId, DamagedBlock], object]
 
 
-class _Spoken(NamedTuple):
+class _Served(NamedTuple):
     """Blocks that name an object that is served, as of so many writes."""
 
     writes: int
@@ -116,7 +116,7 @@ class ServingLibrary:
         """The peer that it serves; ``None``: anyone."""
         self._reaches = Reaches(terms.reach, clock)
         self._clock = clock
-        self._spoken: dict[tuple[str, PeerId | None, Multihash], _Spoken] = {}
+        self._spoken: dict[tuple[str, PeerId | None, Multihash], _Served] = {}
         self._giving = VerifiedReads(objects)
         self._damaged = damaged
         self._prover = TreeProofs(database)
@@ -170,7 +170,7 @@ class ServingLibrary:
                 given.append(raw)
                 room -= len(raw)
         except BlockDamaged as fault:
-            self._tell(fault, [(dataset, fault.number)])
+            self._report(fault, [(dataset, fault.number)])
             if not given:
                 raise
         return given
@@ -190,7 +190,7 @@ class ServingLibrary:
         try:
             return self._giving.size(name)
         except ObjectDamaged as fault:
-            self._tell(fault, named)
+            self._report(fault, named)
             return None
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
@@ -201,7 +201,7 @@ class ServingLibrary:
         try:
             return self._giving.read(name, offset, into)
         except ObjectDamaged as fault:
-            self._tell(fault, named)
+            self._report(fault, named)
             raise _not_served(name) from fault
 
     def _part_of_evidence(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class ServingLibrary:
                     return
                 data = self._giving.small(name)
             except ObjectDamaged as fault:
-                self._tell(fault, named)
+                self._report(fault, named)
                 return
             yield data
 
@@ -254,8 +254,8 @@ class ServingLibrary:
         with self._lock:
             self._spoken.pop((self._network, self._asker, name), None)
             if named:
-                self._spoken[self._network, self._asker, name] = _Spoken(writes, now, named)
-            if len(self._spoken) > MAX_SPOKEN:
+                self._spoken[self._network, self._asker, name] = _Served(writes, now, named)
+            if len(self._spoken) > MAX_SERVED:
                 del self._spoken[next(iter(self._spoken))]
         return named
 
@@ -272,7 +272,7 @@ class ServingLibrary:
                 reach[dataset] = self.size(dataset)
         return named if any(0 <= sequence < reach[dataset] for dataset, sequence in named) else []
 
-    def _tell(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
+    def _report(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
         for dataset, sequence in places:
             self._damaged(dataset, DamagedBlock(sequence, fault.rule, fault.message))
 

@@ -57,7 +57,7 @@ from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
 _OURSELVES: Final = PeerId("")
-_OF_VOICES: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
+_AGAINST_LISTED_KEYS: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
 """Proofs against validators and witnesses, whom each node lists for itself."""
 _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
 """Outcomes that time or another statement changes."""
@@ -278,9 +278,13 @@ class LedgerStatementStore:
             return Judgement.REJECT, True
         is_ours = isinstance(predicate, PolicyStatement) or self._room.is_mine(signed.signers)
         is_kept_here = is_ours or self._is_wanted(predicate.dataset)
-        heard = self._hear(predicate, signed, sender) if is_kept_here else self._hear_unheld(predicate, signed, sender)
+        heard = (
+            self._process(predicate, signed, sender)
+            if is_kept_here
+            else self._process_unheld(predicate, signed, sender)
+        )
         if not is_kept_here and self._became_needed(predicate.dataset):
-            is_kept_here, heard = True, self._hear(predicate, signed, sender)
+            is_kept_here, heard = True, self._process(predicate, signed, sender)
         if heard is None:
             return Judgement.IGNORE, False
         if heard.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY:
@@ -309,7 +313,7 @@ class LedgerStatementStore:
         self.adopt(dataset)
         return True
 
-    def _hear(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
+    def _process(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """``None``: there is no room for it now."""
         self.adopt(predicate.dataset)
         now, seen = self._clock(), self._database.writes
@@ -323,7 +327,7 @@ class LedgerStatementStore:
             heard = Processed(found.verdict, found.signer, is_kept=False)
         else:
             heard = self._record(predicate, signed, sender, _LookedAt(found, seen, now))
-        self._tell(predicate, signed, sender, heard)
+        self._notify(predicate, signed, sender, heard)
         return heard
 
     def _record(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, looked: _LookedAt) -> Processed:
@@ -337,7 +341,7 @@ class LedgerStatementStore:
                 authority_fork_choice.settle(connection, predicate.dataset, self._room.witnesses(), now)
         return heard
 
-    def _tell(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, heard: Processed) -> None:
+    def _notify(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, heard: Processed) -> None:
         if heard.proof is not None:
             self._on_proof(heard.proof, True)
         if heard.outcome.changes and heard.signer is not None:
@@ -352,7 +356,7 @@ class LedgerStatementStore:
             )
             self._on_news(news)
 
-    def _hear_unheld(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
+    def _process_unheld(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """Judges a statement on an unneeded dataset and keeps it in memory, without notifications except to peers."""
         now, dataset = self._clock(), predicate.dataset
         if isinstance(predicate, Observation) and not self._room.is_known((predicate.observer,)):
@@ -449,7 +453,7 @@ class LedgerStatementStore:
             return (Judgement.IGNORE, False) if later else (Judgement.REJECT, True)
         now, is_known = self._clock(), self._room.is_known(proof.accused)
         is_wanted = self._is_wanted(proof.dataset)
-        if is_wanted and not is_known and proof.kind in _OF_VOICES:
+        if is_wanted and not is_known and proof.kind in _AGAINST_LISTED_KEYS:
             # Of a voice that counts for nothing here: others may have listed it.
             return (Judgement.ACCEPT, True) if self._room.takes_unlisted(now) else (Judgement.IGNORE, False)
         if not is_wanted and not is_known:

@@ -134,7 +134,7 @@ class NodeParts:
         self._token: trio.lowlevel.TrioToken | None = None
         self.effective_policy = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
-        self._tell_notes()
+        self._log_policy_notes()
         self._own_key = home.keys.validator_key() if settings.policy.publish.own_key else None
         self.evaluator = TrustEvaluator(
             home.database,
@@ -208,7 +208,7 @@ class NodeParts:
             home.database,
             context.clock,
             context.logger,
-            self._met_someone,
+            self._retry_with_new_peers,
         )
         self.membership.known, self.membership.scope = self._known_peers, self.visibility.scope
         self.visibility.is_divided = lambda: len(self.membership.networks) > 1
@@ -329,7 +329,7 @@ class NodeParts:
             self.outbox.put_in([said.network], Topic.HEADS, signed.envelope)
         self.policy_changed()
 
-    def _tell_notes(self) -> None:
+    def _log_policy_notes(self) -> None:
         """What the rules in force cannot promise."""
         for note in self.policy.notes:
             self.context.logger.info("policy", note=note)
@@ -355,7 +355,7 @@ class NodeParts:
             self.board.adopt(dataset)
         self.library.policy_changed()
         self.views.refresher.loop.poke()
-        self._tell_notes()
+        self._log_policy_notes()
         self.scheduler.poke_all()
         judged = (self.validator, self.observer, self.suspension_review, self.rechecker, self.witnessing)
         for part in (*judged, self.submissions, self.flows):
@@ -431,7 +431,7 @@ class NodeParts:
 
         self.in_loop(tell)
 
-    def _met_someone(self) -> None:
+    def _retry_with_new_peers(self) -> None:
         self.scheduler.met_someone()
         self.witnessing.loop.poke()
         self.journal_recovery.loop.poke()

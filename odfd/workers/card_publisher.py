@@ -97,10 +97,10 @@ class CardPublisher:
         while self._due and self._due[0][0] <= now:
             at, dataset = heapq.heappop(self._due)
             if self._next.get(dataset) == at:
-                await self._look(dataset, now)
+                await self._publish_if_changed(dataset, now)
         return max(0.0, (self._due[0][0] - now) / instant.SECOND) if self._due else UNTIL_POKED
 
-    async def _look(self, dataset: DatasetId, now: Instant) -> None:
+    async def _publish_if_changed(self, dataset: DatasetId, now: Instant) -> None:
         self._next.pop(dataset)
         self._looked[dataset] = now
         settled = await trio.to_thread.run_sync(self._settle, dataset)

@@ -240,7 +240,7 @@ class Doctor:
         wrong = []
         for dataset in self._home.chains.datasets():
             try:
-                trouble = self._trouble_around(dataset)
+                trouble = self._fault_of_chain(dataset)
             except Fault as fault:
                 trouble = fault.message
             if trouble is not None:
@@ -249,7 +249,7 @@ class Doctor:
             return failed("chains", _few(wrong), _REPAIR.format("REF"))
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
 
-    def _trouble_around(self, dataset: DatasetId) -> str | None:
+    def _fault_of_chain(self, dataset: DatasetId) -> str | None:
         """While others write: what is found of a chain rewritten meanwhile is left out."""
         before = self._home.chains.chain(dataset).snapshot()
         trouble = self._found_around(dataset)

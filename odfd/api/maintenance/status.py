@@ -88,7 +88,7 @@ class StatusService:
             )
 
     async def status(self) -> wire.Status:
-        states, published, disk = await trio.to_thread.run_sync(self._look)
+        states, published, disk = await trio.to_thread.run_sync(self._measure)
         peer, figures = self._membership.peer_id, self._membership.figures()
         node = self._home.keys.node_key().did
         return wire.Status(
@@ -121,7 +121,7 @@ class StatusService:
         """What another node writes after ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
-    def _look(self) -> tuple[dict[str, int], int, wire.DiskView]:
+    def _measure(self) -> tuple[dict[str, int], int, wire.DiskView]:
         views = self._views.all()
         states: Counter[str] = Counter(view.state for view in views)
         usage = shutil.disk_usage(self._home.directory)

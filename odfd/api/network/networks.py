@@ -63,7 +63,7 @@ class NetworkService:
                 await self._membership.connect(address)
             except Remote:
                 continue  # it is dialled again and again; the view shows how many are connected
-        return await self._look(network)
+        return await self._network_view(network)
 
     def _limit(self, network: Network) -> None:
         """Before a second network is joined, mirrors stay in the one that they were found in."""
@@ -134,10 +134,10 @@ class NetworkService:
         return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
 
     async def list(self) -> Sequence[wire.NetworkView]:
-        return [await self._look(network) for network in self._membership.networks]
+        return [await self._network_view(network) for network in self._membership.networks]
 
     async def show(self, name: str) -> wire.NetworkView:
-        return await self._look(self._named(name))
+        return await self._network_view(self._named(name))
 
     def _named(self, name: str) -> Network:
         network = self._membership.named(name)
@@ -145,7 +145,7 @@ class NetworkService:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return network
 
-    async def _look(self, network: Network) -> wire.NetworkView:
+    async def _network_view(self, network: Network) -> wire.NetworkView:
         """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
         peers = sum(view.connected and self._is_in(view, network) for view in self._membership.peers())
         signed, public = await trio.to_thread.run_sync(self._signed, network)
