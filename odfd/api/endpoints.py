@@ -89,6 +89,15 @@ def check_query(ask: Ask, request: Request) -> None:
             flag(request, name)
 
 
+def is_watch(request: Request) -> bool:
+    """Whether a stream of changes is asked for. Raises Usage where labels are to select them: a watch has all."""
+    if not flag(request, WATCH.name):
+        return False
+    if LABELS.name in request.query_params:
+        raise Usage("a watch does not select by labels", rule="query", hint="leave labels out; each change has its own")
+    return True
+
+
 def path_part(request: Request, part: str = "ref") -> str:
     return str(request.path_params[part])
 

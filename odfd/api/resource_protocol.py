@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from chain.errors import Invalid
 from odfd.api import resource_operations as operations
-from odfd.api.endpoints import JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, path_part
+from odfd.api.endpoints import JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, is_watch, path_part
 from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.control import wire
@@ -41,7 +41,7 @@ APPLY: Final = f"/resource/{VERSION}/apply"
 async def _all(services: Services, request: Request) -> object:
     """Lists the resources of a type, or watches them."""
     kind = _type(request)
-    if flag(request, "watch"):
+    if is_watch(request):
         return await lines(_watched(services.declarations, kind, since_of(request)), stream_of(request))
     return await _listed(services.declarations, kind, request.query_params.get("labels"))
 

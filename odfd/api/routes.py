@@ -30,6 +30,7 @@ from odfd.api.endpoints import (
     Parameter,
     asks,
     check_query,
+    is_watch,
     on_dataset,
     path_part,
     with_body,
@@ -167,7 +168,7 @@ async def _slices(services: Services, request: Request) -> object:
 async def _resources(services: Services, request: Request) -> object:
     """Of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
-    if flag(request, "watch"):
+    if is_watch(request):
         return await lines(services.declarations.watch(since_of(request), kind), stream_of(request))
     return await services.declarations.list(kind, asked.get("labels"))
 
@@ -182,7 +183,7 @@ async def _resources(services: Services, request: Request) -> object:
 )
 async def _changes(services: Services, request: Request) -> object:
     asked, limit = request.query_params, MANY.number(request) or MAX_ROWS
-    if flag(request, "watch"):
+    if is_watch(request):
         return stream_of(request)(await services.history.follow(since_of(request), asked.get("of"), limit))
     return await services.history.last(asked.get("of"), limit)
 

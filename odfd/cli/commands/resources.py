@@ -55,6 +55,8 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     _check_selection(kind, args)
     if args.watch and session.output in SHAPES:
         raise Usage(f"a watch has no -o {session.output}", hint="leave one of them out")
+    if args.watch and args.labels:
+        raise Usage("a watch does not select by labels", hint="leave -l out; each line shows labels")
     if args.watch:
         _check_declared(kind, "are not watched")
         return _watch(session, kind, args)

@@ -226,6 +226,8 @@ async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(worl
             (VS, "lables=env%3Dprod", "did you mean labels?"),
             ("/v1/datasets", "x=1", "it takes none"),
             ("/v1/tasks", "brief=perhaps", ""),
+            (VS, "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
+            ("/v1/resources", "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
         ):
             status, (problem,) = await ask(alice, "GET", path, query)
             assert (status, problem["rule"], problem.get("hint", "")) == (400, "query", hint)
