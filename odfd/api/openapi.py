@@ -34,6 +34,7 @@ _PROBLEMS: Final = {
     502: ("Remote", "Another party failed: a peer, a server, an engine."),
     503: ("Environment", "This machine lacks something: disk, Java, a key; or the node stops."),
 }
+_PROBLEM_CONTENT: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
 _PARTS: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -135,7 +136,9 @@ class _Described(NamedTuple):
         task = {"description": "A task does it.", "content": {JSON: {"schema": shapes[repr(wire.TaskRef)]}}}
         found = {str(each): task if each == 202 and self.answers is not wire.TaskRef else done for each in statuses}
         told = {str(each): {"$ref": f"#/components/responses/{name}"} for each, (name, _) in _PROBLEMS.items()}
-        return dict(sorted({**found, **told}.items()))
+        for each in set(found) & set(told):  # either: whatever refuses before the operation answers with a problem
+            found[each] = done | {"content": content | {PROBLEM_JSON: _PROBLEM_CONTENT}, "description": "Refused."}
+        return dict(sorted({**told, **found}.items()))
 
 
 _KEY: Final = {
@@ -162,9 +165,8 @@ def _query_parameter(each: Parameter) -> dict[str, Any]:
 
 
 def _problem_responses() -> dict[str, Any]:
-    shape = {"schema": {"$ref": "#/components/schemas/Problem"}}
     return {
-        name: {"description": about, "content": {PROBLEM_JSON: shape}} for name, about in _PROBLEMS.values()
+        name: {"description": about, "content": {PROBLEM_JSON: _PROBLEM_CONTENT}} for name, about in _PROBLEMS.values()
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from engines.query.frames import MEDIA_TYPE as FRAMES
-from odfd.api import resource_protocol
+from odfd.api import graphql, resource_protocol
 from odfd.api.endpoints import (
     JSON,
     LABELS,
@@ -320,7 +320,7 @@ async def _openapi(_: Services, _request: Request) -> object:
     return FileResponse(DOCUMENT, media_type=JSON)
 
 
-BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (("GET", "/openapi.json", _openapi),)
+BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (("GET", "/openapi.json", _openapi), *graphql.TABLE)
 """Endpoints outside of ``/v1`` and RFC-018's paths."""
 
 

@@ -16,7 +16,17 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 BESIDE = [
     DOCS / f"{name}.md"
-    for name in ("flows", "resources", "backup", "first-node", "join", "repositories", "standards", "troubleshoot")
+    for name in (
+        "api",
+        "flows",
+        "resources",
+        "backup",
+        "first-node",
+        "join",
+        "repositories",
+        "standards",
+        "troubleshoot",
+    )
 ]
 """Documents that run with a daemon and without an engine."""
 WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "traces.md"]

@@ -136,3 +136,20 @@ class ResourceManifestNews(Value, frozen=True, kw_only=True):
     version: str = msgspec.field(name="rv")
     op: Literal["Added", "Modified", "Deleted", "Bookmark"]
     object: ResourceManifest | None = None
+
+
+class GraphqlRequest(Request, frozen=True, kw_only=True):
+    """The body of a request over HTTP, as GraphQL specifies it."""
+
+    query: str
+    variables: dict[str, Any] | None = None
+    operation_name: str | None = None
+    extensions: dict[str, Any] | None = None
+    """Nothing is read of it."""
+
+
+class GraphqlAnswer(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Data, and what of it could not be had; an error has the members of a problem in its ``extensions``."""
+
+    data: dict[str, Any] | None = None
+    errors: tuple[dict[str, Any], ...] = ()

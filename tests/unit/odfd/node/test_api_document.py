@@ -17,6 +17,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi import checks
 
 from chain.errors import Invalid
@@ -100,7 +101,7 @@ def _ask_all(url: str) -> None:
         asked += 1
         try:
             _ask(operation, url)
-        except Exception as error:  # noqa: BLE001  each operation is asked, whatever failed before
+        except (Exception, FailureGroup) as error:  # noqa: BLE001  each operation is asked, whatever failed before
             wrong[operation.label] = f"{type(error).__name__} {error}"[:1500]
     assert asked == len(openapi.operations())
     assert not wrong, "\n\n".join(f"{label}: {told}" for label, told in wrong.items())

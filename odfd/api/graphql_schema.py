@@ -1,0 +1,236 @@
+"""Declares the GraphQL schema, and resolves its fields with the operations that RFC-018's paths use (R59, R60).
+
+Resolvers run in a worker thread, since graphql-core knows asyncio alone; each asks the services in the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+
+import msgspec
+import trio
+from graphql import GraphQLError, GraphQLResolveInfo, GraphQLSchema, build_schema
+
+from chain.errors import Fault, Invalid
+from odfd.api import resource_operations as operations
+from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+from odfd.errors import to_problem
+from odfd.resources.types import ResourceType
+
+if TYPE_CHECKING:
+    from odfd.api.services import Services
+
+T = TypeVar("T")
+Info: TypeAlias = "GraphQLResolveInfo[Any]"
+DEFINITION: Final = '''
+"""A value of JSON: a resource is one in the shape of its manifest."""
+scalar JSON
+
+type Query {
+  """A resource by reference: Type:name, Type:id, or a did."""
+  resource(ref: String!): JSON
+  """Resources of a type, or of all, with labels as the selector says (env=prod), by type and name."""
+  resources(type: String, labels: String, first: Int = 50, after: String): ResourcePage!
+  dataset(ref: String!): Dataset
+  datasets(first: Int = 50, after: String): DatasetPage!
+}
+
+type Mutation {
+  """Applies manifests of any types: all of them, or none. A task in its place goes on: see /v1/tasks/ID."""
+  apply(manifests: [JSON!]!, dryRun: Boolean = false, prune: String): [JSON!]!
+  rename(ref: String!, name: String!): JSON
+  """Deletes a resource with what it stands for; answers with it as it was."""
+  delete(ref: String!): JSON
+}
+
+type ResourcePage { items: [JSON!]!  endCursor: String  hasNextPage: Boolean! }
+type DatasetPage { items: [Dataset!]!  endCursor: String  hasNextPage: Boolean! }
+type BlockPage { items: [JSON!]!  endCursor: String  hasNextPage: Boolean! }
+
+type Dataset {
+  name: String!
+  id: String!
+  kind: String!
+  state: String!
+  """Numbers beyond 32 bits are numbers here too."""
+  blockCount: JSON!
+  records: JSON
+  watermark: String
+  head: String
+  published: Boolean!
+  labels: JSON!
+  """All that is known of it."""
+  detail: JSON!
+  schema: JSON!
+  """Blocks, the newest first."""
+  blocks(first: Int = 50, after: String, kinds: [String!]): BlockPage!
+  """The last rows: columns and rows."""
+  rows(last: Int = 50): JSON!
+}
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class GraphqlContext:
+    """The context of one request."""
+
+    services: Services
+
+
+Page = dict[str, Any]
+
+
+def _told(info: Info, operation: Callable[[Services], Awaitable[T]]) -> T:
+    """Performs an operation in the event loop. Raises GraphQLError with the problem of its fault."""
+    asking: GraphqlContext = info.context
+    try:
+        return trio.from_thread.run(operation, asking.services)
+    except Fault as fault:
+        raise _error(fault) from fault
+
+
+def _error(fault: Fault, **more: object) -> GraphQLError:
+    return GraphQLError(fault.message, extensions=to_problem(fault) | more)
+
+
+def _json(value: object) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def _reference(ref: str) -> tuple[ResourceType, str]:
+    """The type and the rest of a reference. Raises Invalid, NotFound."""
+    if ref.startswith("did:"):
+        return TYPES.written("Dataset"), ref
+    word, colon, name = ref.partition(":")
+    kind = TYPES.word(word)
+    if not colon or not name or kind is None or kind.spec is None:
+        raise Invalid(f"{ref[:120]!r} is no reference", rule="reference", hint="Type:name, Type:id, or a did")
+    return kind, name
+
+
+def _page_of(items: Sequence[T], key: Callable[[T], str], first: int | None, after: str | None) -> Page:
+    """Of items in the order of their keys."""
+    most = _bounded(first, "first")
+    left = sorted((each for each in items if after is None or key(each) > after), key=key)
+    shown = left[:most]
+    return {"items": shown, "endCursor": key(shown[-1]) if shown else None, "hasNextPage": len(left) > most}
+
+
+def _bounded(number: int | None, name: str) -> int:
+    """Raises GraphQLError."""
+    number = DEFAULT_PAGE if number is None else number
+    if not 1 <= number <= MAX_PAGE:
+        raise _error(Invalid(f"{name} is from 1 to {MAX_PAGE}, not {number}", rule="query", hint="ask by pages"))
+    return number
+
+
+def _resource(_: object, info: Info, ref: str) -> Any:
+    async def read(services: Services) -> wire.ResourceManifest:
+        return await operations.read(services, *_reference(ref))
+
+    return _json(_told(info, read))
+
+
+def _resources(_: object, info: Info, first: int | None = None, after: str | None = None, **asked: str | None) -> Page:
+    found = _told(info, lambda services: services.declarations.list(asked.get("type"), asked.get("labels")))
+    page = _page_of(found, lambda each: f"{each.type}:{each.name.casefold()}", first, after)
+    return page | {"items": [_json(operations.manifest_of(each)) for each in page["items"]]}
+
+
+def _dataset(_: object, info: Info, ref: str) -> wire.DatasetView:
+    return _told(info, lambda services: services.datasets.get(ref))
+
+
+def _datasets(_: object, info: Info, first: int | None = None, after: str | None = None) -> Page:
+    found = _told(info, lambda services: services.datasets.list())
+    return _page_of(found, lambda each: each.name.casefold(), first, after)
+
+
+def _blocks(
+    view: wire.DatasetView, info: Info, first: int | None = None, after: str | None = None,
+    kinds: Sequence[str] = (),
+) -> Page:  # fmt: skip
+    most = _bounded(first, "first")
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) <= 18):
+        raise _error(Invalid(f"{after[:40]!r} is no cursor", rule="query", hint="endCursor of the page before"))
+    before = None if after is None else int(after)
+    found = _told(info, lambda services: services.datasets.log(view.id, tuple(kinds or ()), most + 1, before))
+    shown = found[:most]
+    cursor = str(shown[-1].sequence_number) if shown else None
+    return {"items": [_json(each) for each in shown], "endCursor": cursor, "hasNextPage": len(found) > most}
+
+
+def _rows(view: wire.DatasetView, info: Info, last: int | None = None) -> Any:
+    most = _bounded(last, "last")
+    return _json(_told(info, lambda services: services.datasets.tail(view.id, most)))
+
+
+def _apply(
+    _: object, info: Info, manifests: Sequence[Any], **asked: Any
+) -> Any:  # fmt: skip
+    async def apply(services: Services) -> wire.ApplyResult | wire.TaskRef:
+        texts = operations.texts_of(manifests)
+        request = wire.ApplyRequest(manifests=texts, dry_run=bool(asked.get("dryRun")), prune=asked.get("prune"))
+        return await operations.apply(services, request)
+
+    return _applied(_told(info, apply))
+
+
+def _applied(result: wire.ApplyResult | wire.TaskRef) -> Any:
+    """The items of an apply. Raises GraphQLError with all of them where one failed."""
+    if isinstance(result, wire.TaskRef):
+        return [_json(result)]
+    fault, items = operations.failure_of(result), _json(result.items)
+    if fault is not None:
+        raise _error(fault, items=items) from fault
+    return items
+
+
+def _rename(_: object, info: Info, ref: str, name: str) -> Any:
+    async def rename(services: Services) -> wire.ApplyResult | wire.TaskRef | wire.ResourceManifest:
+        kind, held = _reference(ref)
+        if kind.name == "Dataset":
+            view = await services.datasets.rename(held, wire.RenameRequest(name=name))
+            return await operations.read(services, kind, view.id)
+        after = await operations.patched(services, kind, held, {"headers": {"name": name}})
+        return await operations.apply(services, wire.ApplyRequest(manifests=operations.texts_of([after])))
+
+    done = _told(info, rename)
+    if isinstance(done, wire.ResourceManifest):
+        return _json(done)
+    _applied(done)
+    return _resource(None, info, f"{_reference(ref)[0].name}:{name}")
+
+
+def _delete(_: object, info: Info, ref: str) -> Any:
+    async def delete(services: Services) -> wire.ResourceManifest:
+        return await operations.delete(services, *_reference(ref))
+
+    return _json(_told(info, delete))
+
+
+_RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
+    "Query": {"resource": _resource, "resources": _resources, "dataset": _dataset, "datasets": _datasets},
+    "Mutation": {"apply": _apply, "rename": _rename, "delete": _delete},
+    "Dataset": {
+        "blockCount": lambda view, _: view.blocks,
+        "labels": lambda view, _: dict(view.labels),
+        "detail": lambda view, info: _json(_told(info, lambda services: services.datasets.describe(view.id))),
+        "schema": lambda view, info: _json(_told(info, lambda services: services.datasets.schema(view.id))),
+        "blocks": _blocks,
+        "rows": _rows,
+    },
+}
+
+
+def schema() -> GraphQLSchema:
+    """Makes the schema."""
+    made = build_schema(DEFINITION)
+    for name, fields in _RESOLVERS.items():
+        for field, resolve in fields.items():
+            cast("Any", made.type_map[name]).fields[field].resolve = resolve
+    return made
