@@ -225,19 +225,24 @@ def carrying_read_options(content: Node, mistakes: list[Mistake]) -> Node:
 
 
 def _event(event: Node, path: str, mistakes: list[Mistake]) -> Node:
-    read = event.value.get("read") if isinstance(event.value, dict) else None
-    if not isinstance(event.value, dict) or read is None or not isinstance(read.value, dict):
+    if not isinstance(event.value, dict):
         return event
+    read = event.value.get("read")
+    if read is None or not isinstance(read.value, dict):
+        return Node(event.line, _without_kind_of_source(event.value, path, mistakes))
     fields = _without_options(_without_on_error(read.value, path, mistakes), read.line, path, mistakes)
     changed = {**event.value, "read": Node(read.line, fields)}
     return Node(event.line, _without_kind_of_source(changed, path, mistakes))
 
 
 def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
-    """A kind of source that the format does not know becomes the step that stands for it, and an attribute."""
-    fetch, read = event.get("fetch"), event["read"]
+    """A kind of source that the format does not know becomes the step that stands for it, and an attribute.
+
+    Without columns, which are missed elsewhere, there is nothing that could have the attribute.
+    """
+    fetch, read = event.get("fetch"), event.get("read")
     kind = fetch.value.get("kind") if fetch is not None and isinstance(fetch.value, dict) else None
-    if fetch is None or not isinstance(fetch.value, dict) or kind is None or not isinstance(read.value, dict):
+    if fetch is None or not isinstance(fetch.value, dict) or kind is None:
         return event
     if not isinstance(kind.value, str) or kind.value not in fetch_options.KINDS:
         return event
@@ -247,6 +252,9 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
     url = others.get("url")
     if url is not None and isinstance(url.value, str):
         others["url"] = Node(url.line, fetch_options.in_chain(kind.value, url.value))
+    changed = {**event, "fetch": Node(fetch.line, others)}
+    if read is None or not isinstance(read.value, dict):
+        return changed
     try:
         fetch_options.declared_fetch({key: plain(child) for key, child in given.items()})
     except Invalid as fault:
@@ -256,7 +264,7 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
         mistakes.append(Mistake(f"{path}fetch", fetch.line, twice, fetch_options.RULE, "keep one of them"))
     attributed = _with_attribute(read.value.get("schema"), fetch_options.FETCH, Node(fetch.line, given))
     columns = Node(read.line, {**read.value, "schema": attributed})
-    return {**event, "fetch": Node(fetch.line, others), "read": columns}
+    return {**changed, "read": columns}
 
 
 def _without_on_error(fields: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:

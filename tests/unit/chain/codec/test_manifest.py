@@ -209,6 +209,15 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert "did you mean 'engine'?" in str(caught.value)
 
 
+def test_a_source_of_ours_without_columns_lacks_them_alone() -> None:
+    """Its kind is known, though only columns can carry it."""
+    step = "{kind: SetPollingSource, fetch: {kind: Sql, url: 'sqlite:///x', query: select 1, cursor: a}, merge: Append}"
+    text = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: db\n  kind: Root\n  metadata:\n    - " + step
+    with pytest.raises(Invalid) as caught:
+        parse_manifests(text, "db.yaml")
+    assert (caught.value.place, caught.value.message) == ("db.yaml:7", "metadata[0]: read is missing")
+
+
 def test_several_documents_and_none() -> None:
     assert [each.content.name for each in parse_manifests(f"---\n{DERIVED}---\n---\n{DERIVED}...\n", "x")] == [  # type: ignore[union-attr]
         "nyc.long",
