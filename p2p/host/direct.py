@@ -46,6 +46,8 @@ AGAIN: Final = 0.1
 ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - a source address, which the kernel chooses
 LISTENING_NOW: Final = 0.05
 """Seconds between looks whether the other side came in meanwhile."""
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_FINISH_ON_CLOSE: Final = struct.pack("ii", 0, 0)
 _TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
@@ -153,6 +155,9 @@ class DirectDials:
                     return
                 await trio.sleep(AGAIN)
                 continue
+            # A failed handshake closes the socket. The next try needs the same two ports, so the close must not wait
+            # for the last packets.
+            _set_linger(stream, _RESET_ON_CLOSE)
             raw = RawConnection(TrioTCPStream(stream), as_client)
             has_role = False
             try:
@@ -161,10 +166,11 @@ class DirectDials:
                     has_role = True
             finally:
                 if not has_role:
-                    # Without waiting for its last packets, for the next try needs the same two ports.
-                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     with trio.CancelScope(shield=True):
                         await raw.close()
+            if has_role:
+                with suppress(OSError):  # closed meanwhile, by either side
+                    _set_linger(stream, _FINISH_ON_CLOSE)
             return
 
     async def _take_role(self, raw: Any, address: Address, peer: PeerId, *, as_client: bool) -> None:
@@ -287,6 +293,10 @@ class DirectDials:
         except Exception as error:
             raise Unreachable(peer, f"{protocol}: {error}", rule="protocol") from error
         return Stream(stream, stream, peer, protocol)
+
+
+def _set_linger(stream: trio.SocketStream, how: bytes) -> None:
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
 
 
 def _version(address: Address) -> int:
