@@ -61,6 +61,13 @@ STEPS: Final = (
         PRIMARY KEY (volume, name)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    -- Where a volume was marked as this node's. A folder without its mark is a disk that is not mounted, ever after.
+    CREATE TABLE volume_claims (
+        volume TEXT PRIMARY KEY,
+        place TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 """An event's number in the union of the wire format, which also numbers events that we do not know yet."""

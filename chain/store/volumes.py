@@ -113,6 +113,23 @@ class VolumeIndex:
         """Lists the copies in a volume that are to be deleted."""
         return self._names("SELECT name FROM volume_remains WHERE volume = ?", volume)
 
+    def is_claimed(self, volume: str, place: str) -> bool:
+        """Whether a volume was marked there before, or has objects or copies."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT place FROM volume_claims WHERE volume = ?", (volume,)).fetchone()
+        usage = self.usage(volume)
+        return bool(usage.objects or usage.remains) or (row is not None and row[0] == place)
+
+    def claim(self, volume: str, place: str) -> None:
+        """Notes that a volume is marked there."""
+        with self._database.write() as connection:
+            connection.execute("INSERT OR REPLACE INTO volume_claims (volume, place) VALUES (?, ?)", (volume, place))
+
+    def unclaim(self, volume: str) -> None:
+        """Forgets where a volume was marked: it is deleted."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM volume_claims WHERE volume = ?", (volume,))
+
     def begin(self, name: Multihash, volume: str) -> None:
         """Notes that a copy will be written."""
         with self._database.write() as connection:

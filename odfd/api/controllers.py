@@ -297,7 +297,8 @@ class VolumeController(AsDeclared):
 def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:
     value = {"slices": usage.objects, "bytes": usage.bytes, "waiting": waiting, "remains": usage.remains}
     still = f", {waiting:,} also here still, since somebody may be reading them" if waiting else ""
-    return ConditionValue(value=value, message=f"{plural(usage.objects, 'slice')}{still}")
+    remains = f", {plural(usage.remains, 'copy', 'copies')} to be deleted" if usage.remains else ""
+    return ConditionValue(value=value, message=f"{plural(usage.objects, 'slice')}{still}{remains}")
 
 
 class SetController(AsDeclared):

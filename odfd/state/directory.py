@@ -110,6 +110,7 @@ _UNWATCHED: Final = (
     "resource_events",
     "small_objects",
     "versions",
+    "volume_claims",
     "volume_objects",
     "volume_remains",
     *declared.TABLES,

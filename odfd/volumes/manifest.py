@@ -62,6 +62,10 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Annotated[Capacity, described("How much may lie there; no limit.")] | None = None
     credentials: Annotated[VolumeCredentials, described("Of S3; requests are not signed without them.")] | None = None
 
+    def place(self) -> str:
+        """Names the folder or the bucket with its prefix. Raises Invalid."""
+        return self.path or "" if self.kind is VolumeKind.HOST_PATH else bucket_of(self).root
+
 
 class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whose slices lie in a volume."""

@@ -43,6 +43,8 @@ class VolumeState(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
     waiting: int = 0
     """Slices that are also here still, because somebody may be reading them."""
+    remaining: int = 0
+    """Copies that are to be deleted there, which somebody may be reading."""
     moved: int = 0
     returned: int = 0
 
@@ -68,7 +70,7 @@ class VolumeMover:
         moved, returned, fault, resource = 0, 0, None, volumes[at]
         try:
             volume = self._volumes.open(resource)
-            volume.place.claim(resource.id, is_new=not self._index.usage(resource.id).objects)
+            self._claim(volume)
             self._clear(volume)
             wanted, others = self._sorted(at, volumes, touched)
             returned = self._return(volume, others)
@@ -78,8 +80,22 @@ class VolumeMover:
             self._clear(volume)
         except Fault as found:
             fault = found
-        waiting = len(self._waiting.get(resource.id, {}))
-        return VolumeState(generation=resource.generation, fault=fault, waiting=waiting, moved=moved, returned=returned)
+        return VolumeState(
+            generation=resource.generation,
+            fault=fault,
+            waiting=len(self._waiting.get(resource.id, {})),
+            remaining=self._index.usage(resource.id).remains,
+            moved=moved,
+            returned=returned,
+        )
+
+    def _claim(self, volume: OpenVolume) -> None:
+        """Marks the place of a new volume. The row comes after the mark, which the volume's own id may follow."""
+        key, place = volume.resource.id, volume.spec.place()
+        is_claimed = self._index.is_claimed(key, place)
+        volume.place.claim(key, is_new=not is_claimed)
+        if not is_claimed:
+            self._index.claim(key, place)
 
     def _sorted(
         self, at: int, volumes: Sequence[DeclaredResource], touched: Collection[DatasetId] | None

@@ -58,20 +58,28 @@ class FolderPlace:
     def __init__(self, volume: str, root: Path) -> None:
         """``volume``: its name, for messages."""
         self._volume, self._root = volume, root
-        self._is_claimed = False
 
     def claim(self, volume: str, *, is_new: bool) -> None:
         with self._used():
             mark = self._root / MARK
             if not mark.is_file():
-                if not is_new or self._is_claimed:
+                if not is_new:
                     raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
-                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if any(self._root.iterdir()):
-                    raise _taken(self._volume, f"{self._root} is not empty")
-                mark.write_text(volume)
+                self._begin(mark, volume)
             _check_mark(self._volume, mark.read_text(), volume)
-        self._is_claimed = True
+
+    def _begin(self, mark: Path, volume: str) -> None:
+        """Writes the mark whole or not at all. What a crash left of it is written anew."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = mark.with_name(f"{mark.name}.part")
+        if any(each != part for each in self._root.iterdir()):
+            raise _taken(self._volume, f"{self._root} is not empty")
+        with part.open("w") as file:
+            file.write(volume)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(mark)
+        sync_folder(self._root)
 
     def release(self) -> None:
         with self._used():

@@ -97,6 +97,7 @@ class Volumes:
         volume = self.open(resource)
         if not self._home.objects.volumes.usage(resource.id).objects:
             volume.place.release()
+        self._home.objects.volumes.unclaim(resource.id)
         with self._lock:
             self._opened.pop(resource.id, None)
             self._caches.pop(resource.id, None)

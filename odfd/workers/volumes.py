@@ -86,7 +86,8 @@ class VolumeWorker:
         self.rounds += 1
         if not volumes:
             return UNTIL_POKED
-        return AGAIN_SECONDS if any(each.fault or each.waiting for each in states.values()) else UNTIL_POKED
+        unfinished = any(each.fault or each.waiting or each.remaining for each in states.values())
+        return AGAIN_SECONDS if unfinished else UNTIL_POKED
 
     async def _tell(self, resource: DeclaredResource, state: VolumeState) -> None:
         self.moved, self.returned = self.moved + state.moved, self.returned + state.returned

@@ -13,13 +13,18 @@ from typing import Any
 
 import pytest
 
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
 from worlds.manifests import BOTH
 
 pytestmark = pytest.mark.e2e
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 FILES = 12
 ROWS = 3000
+VOLUME = """
+$schema: PersistentVolume
+headers: {{name: cellar, annotations: {{volumePolicy: {{datasets: [{datasets}]}}}}}}
+spec: {{kind: HostPath, path: {path}}}
+"""
 
 
 def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
@@ -43,6 +48,12 @@ def is_well(daemon: Any, *names: str) -> None:
         assert report["ok"], report
 
 
+def write_files(folder: Path, rows: int) -> None:
+    for number in range(FILES):
+        lines = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(rows)]
+        (folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *lines, ""]))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: int) -> None:
     rng = random.Random(seed)
@@ -58,9 +69,7 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
         "created",
         "unchanged",
     }
-    for number in range(FILES):
-        rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
-        (alice.folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
+    write_files(alice.folder, ROWS)
     for _ in range(2):
         interrupted(alice, rng, "pull", "--all")
         alice.start()
@@ -86,3 +95,44 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
         name: one["head"] for name, one in held.items()
     }
     assert bob.stop() == alice.stop() == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none(
+    make_daemon: Callable[..., Any], seed: int
+) -> None:
+    rng = random.Random(seed)
+    daemon = make_daemon("a")
+    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    manifests, volume, disk = daemon.folder / "m.yaml", daemon.folder / "volume.yaml", daemon.folder / "disk"
+    manifests.write_text(BOTH)
+    write_files(daemon.folder, 12_000)
+    daemon.start()
+    daemon.ask("apply", "-f", str(manifests))
+    while any(item["outcome"] == "updated" for item in daemon.ask("pull", "--all")["items"]):
+        pass
+    held = {one["name"]: one["head"] for one in daemon.ask("get", "datasets")}
+
+    def copies() -> int:
+        return sum(1 for each in disk.glob("??/*") if each.suffix != ".part")
+
+    def move(datasets: str) -> None:
+        volume.write_text(VOLUME.format(datasets=datasets, path=disk))
+        daemon.ask("apply", "-f", str(volume))
+
+    move("'%'")
+    until(lambda: copies() >= rng.randrange(1, FILES))
+    daemon.kill()
+    daemon.start()
+    is_well(daemon, *held)
+    daemon.kill()  # what was verified counts as being read, until the collection after next
+    daemon.start()
+    until(lambda: copies() >= FILES)
+    move("")
+    until(lambda: copies() <= rng.randrange(FILES))
+    daemon.kill()
+    daemon.start()
+    until(lambda: copies() == 0)
+    is_well(daemon, *held)
+    assert {one["name"]: one["head"] for one in daemon.ask("get", "datasets")} == held
+    assert daemon.stop() == 0

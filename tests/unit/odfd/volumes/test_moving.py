@@ -207,6 +207,53 @@ def test_a_volume_that_is_away_fails_reads_by_name_and_nothing_else(home: StateD
     assert all_are_whole(home)
 
 
+def test_copies_that_somebody_may_be_reading_are_counted_until_they_go(
+    home: StateDirectory, disk: dict[str, Any]
+) -> None:
+    _, volumes = moved(home, declare(home, disk))
+    assert all_are_whole(home), "paths were handed out"
+    back = declare(home, disk, ())
+    mover = VolumeMover(home, volumes)
+    state = mover.round(0, [back], None)
+    assert (state.returned, state.waiting, state.remaining) == (3, 0, 3)
+    home.objects.holds.next_collection()
+    home.objects.holds.next_collection()
+    state = mover.round(0, [back], None)
+    assert (state.returned, state.waiting, state.remaining) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("datasets", [("cold",), ()])
+def test_an_unmounted_disk_is_not_taken_for_a_new_one_after_a_restart(
+    home: StateDirectory, disk: dict[str, Any], datasets: Sequence[str]
+) -> None:
+    """Also where no slice lies in it yet, and the folder below the disk is there."""
+    volume = declare(home, disk, datasets=())
+    assert moved(home, volume)[0].fault is None
+    root = Path(disk["path"])
+    root.rename(root.with_name("unplugged"))
+    root.mkdir()
+    state, _ = moved(home, declare(home, disk, datasets=datasets))
+    assert state.fault is not None
+    assert state.fault.rule == "volume-away"
+    assert list(root.iterdir()) == []
+    assert local(home) == 3
+
+
+def test_an_empty_volume_may_begin_elsewhere(home: StateDirectory, disk: dict[str, Any]) -> None:
+    moved(home, declare(home, disk, datasets=()))
+    other = disk | {"path": f"{disk['path']}-2"}
+    assert moved(home, declare(home, other))[0].fault is None
+    assert local(home) == 0
+
+
+def test_a_mark_that_a_crash_cut_off_is_written_anew(home: StateDirectory, disk: dict[str, Any]) -> None:
+    root = Path(disk["path"])
+    root.mkdir()
+    (root / f"{MARK}.part").write_text("3b1f")
+    assert moved(home, declare(home, disk))[0].fault is None
+    assert sorted(each.name for each in root.iterdir() if each.is_file()) == [MARK]
+
+
 def test_a_full_volume_takes_no_more_and_says_so(home: StateDirectory, disk: dict[str, Any]) -> None:
     state, _ = moved(home, declare(home, disk | {"capacity": {"storage": "150kB"}}))
     assert state.fault is not None
