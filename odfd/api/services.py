@@ -29,7 +29,7 @@ from odfd.api.trust.service import TrustService
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.control.log_lines import LogService
 from odfd.page.server import PageServer
-from odfd.workers.garbage_collection import GarbageCollection
+from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.ipfs_publication import PublicationService
 from odfd.workers.journal_recovery import JournalRecovery
 
@@ -48,7 +48,7 @@ class Services:
     flows: FlowService
     pushing: PushService
     rewriting: HistoryRewriteService
-    collection: GarbageCollection
+    collection: GarbageCollector
     backups: BackupService
     mirrors: MirrorService
     visibility: VisibilityService

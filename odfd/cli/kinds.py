@@ -179,7 +179,8 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KIND", lambda row: row.kind),
-        TableColumn("PULLS", lambda row: row.target),
+        TableColumn("TARGET", lambda row: row.target),
+        TableColumn("TASKS", lambda row: ",".join(row.tasks)),
         TableColumn("WHEN", lambda row: row.when, most=80),
         TableColumn("STATE", lambda row: row.state),
         TableColumn("NEXT", lambda row: formatting.moment(row.next)),

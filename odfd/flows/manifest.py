@@ -6,96 +6,54 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from chain.model.wire import U32
 from odfd.flows import schedule
-from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Retry
+from odfd.flows.plan import (
+    CatchUp,
+    Compaction,
+    FlowPlan,
+    FlowPolicy,
+    FlowTask,
+    GarbageCollection,
+    Ingest,
+    Retry,
+    Verify,
+)
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.flows.spec import (
+    CompactionParams,
+    CompactionTask,
+    DatasetSchedule,
+    FlowPolicySpec,
+    FlowSpec,
+    GarbageCollectionTask,
+    IngestTask,
+    OnDataset,
+    OnEvent,
+    OnSchedule,
+    RetryPolicy,
+    TaskSpec,
+    VerifyLevel,
+    VerifyTask,
+)
 from odfd.resources.declared import DeclaredResource
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft
 from odfd.resources.owners import OwnedPart
-from odfd.resources.references import reference_key, refers_to
+from odfd.resources.quantities import parse_size
+from odfd.resources.references import reference_key
 
 _TARGET: Final = "Dataset:"
-_DATASET: Final = refers_to("Dataset")
 _MOST_ATTEMPTS: Final = 100
+_MOST_TASKS: Final = 8
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
 """An annotation of a Dataset."""
-LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
-
-
-class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
-    """Runs at times: either ``cron`` or ``every`` is given."""
-
-    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
-    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
-
-
-class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
-    """Runs when a dataset has new data."""
-
-    dataset: Annotated[str, described("Its name, Dataset:NAME, did:odf:…, or the id of its resource."), _DATASET]
-
-
-class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
-    """Pulls the dataset."""
-
-    fetch_uncacheable: Annotated[
-        bool, described("Fetch also from a web source that cannot tell whether it changed.")
-    ] = False
-
-
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Retries of a run that failed for a temporary reason."""
-
-    max_attempts: Annotated[U32, described("1 to 100; 3 if nothing is said.")] | None = None
-    min_delay: Annotated[str, described("The first pause; 10s."), LENGTH] | None = None
-    max_delay: Annotated[str, described("The longest pause; 1h."), LENGTH] | None = None
-
-
-class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the runs of a flow behave."""
-
-    suspend: Annotated[bool, described("The flow rests.")] = False
-    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
-    catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
-    catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
-    cooldown: Annotated[str, described("Between two runs that new data causes; 1min."), LENGTH] | None = None
-    retry: RetryPolicy | None = None
-
-
-class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dataset is pulled, and when."""
-
-    target: Annotated[
-        str, described("Dataset:NAME, NAME, did:odf:… or the id of its resource: what is pulled."), _DATASET
-    ]
-    triggers: Annotated[
-        tuple[OnSchedule | OnDataset, ...], described("One schedule at most, and any number of datasets.")
-    ]
-    tasks: Annotated[tuple[IngestTask, ...], described("Nothing, or one: a pull with settings.")] | None = None
-
-
-class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """When a dataset without a Flow is pulled: either ``cron`` or ``every`` is given."""
-
-    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
-    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
-    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
-
-    def check(self) -> None:
-        """Raises Invalid."""
-        zone = parse_zone(self.time_zone or UTC)
-        if (self.cron is None) == (self.every is None):
-            raise Invalid("a schedule has either cron or every", rule="flow-trigger", hint="cron: '30 17 * * 1-5'")
-        parse_every(self.every) if self.cron is None and self.every is not None else parse_cron(self.cron or "", zone)
 
 
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +63,8 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     inputs: tuple[str, ...]
     schedule: Schedule | None
-    fetch_uncacheable: bool
+    on_update: bool
+    tasks: tuple[FlowTask, ...]
     policy: FlowPolicy
     source: str
     lines: Mapping[str, int]
@@ -127,7 +86,8 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
             target=target,
             schedule=self.schedule,
             inputs=frozenset(inputs),
-            fetch_uncacheable=self.fetch_uncacheable,
+            on_update=self.on_update,
+            tasks=self.tasks,
             policy=self.policy,
         )
 
@@ -168,25 +128,63 @@ class _Reading:
 
     def flow(self) -> DesiredFlow:
         spec = self._spec
-        tasks = spec.tasks or (IngestTask(),)
-        if len(tasks) != 1:
-            self._note("spec.tasks", f"{len(tasks)} tasks", "flow-tasks", "one, or none: the dataset is pulled")
+        on_update, tasks = self._on_update(), self._tasks()
         on_data = tuple(each.dataset if isinstance(each, OnDataset) else "" for each in spec.triggers)
         return DesiredFlow(
             name=self._draft.headers.name,
             target=spec.target.removeprefix(_TARGET),
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
             schedule=self._schedule(),
-            fetch_uncacheable=tasks[0].fetch_uncacheable,
+            on_update=on_update,
+            tasks=tasks,
             policy=self._read_policy(),
             source=self._draft.source,
             lines=self._draft.lines,
         )
 
+    def _tasks(self) -> tuple[FlowTask, ...]:
+        specs = self._spec.tasks or (IngestTask(),)
+        if len(specs) > _MOST_TASKS:
+            hint = f"at most {_MOST_TASKS}; a second flow does more"
+            self._note("spec.tasks", f"{len(specs)} tasks", "flow-tasks", hint)
+        return tuple(self._task(number, each) for number, each in enumerate(specs[:_MOST_TASKS]))
+
+    def _task(self, number: int, spec: TaskSpec) -> FlowTask:
+        match spec:
+            case IngestTask():
+                return Ingest(fetch_uncacheable=spec.fetch_uncacheable)
+            case VerifyTask():
+                return Verify(level=(spec.level or VerifyLevel.DATA).value)
+            case CompactionTask():
+                path, params = f"spec.tasks[{number}].params", spec.params or CompactionParams()
+                size = self._try(f"{path}.maxSliceSize", parse_size, params.max_slice_size)
+                if params.max_slice_records is not None and params.max_slice_records < 1:
+                    hint = "a number from 1 on"
+                    self._note(
+                        f"{path}.maxSliceRecords",
+                        f"maxSliceRecords is {params.max_slice_records}",
+                        "compact-limits",
+                        hint,
+                    )
+                return Compaction(max_slice_bytes=size, max_slice_rows=params.max_slice_records)
+            case GarbageCollectionTask():
+                return GarbageCollection()
+
+    def _on_update(self) -> bool:
+        numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnEvent)]
+        for number, _ in numbered[1:2]:
+            self._note(f"spec.triggers[{number}]", "a second event", "flow-trigger", "leave it out: it is the same")
+        pulls = any(isinstance(each, IngestTask) for each in self._spec.tasks or (IngestTask(),))
+        for number, _ in numbered[:1] if pulls else ():
+            hint = "follow another dataset, kind: Dataset; or give it tasks of kind Verify or Compaction"
+            text = "an Ingest would run at new blocks of its own target"
+            self._note(f"spec.triggers[{number}]", text, "flow-trigger", hint)
+        return bool(numbered)
+
     def _schedule(self) -> Schedule | None:
         numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnSchedule)]
         if not self._spec.triggers:
-            self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, or kind: Dataset")
+            self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, Dataset or Event")
         zone = self._try(f"{_POLICY}.timeZone", parse_zone, self._policy.time_zone or UTC)
         if len(numbered) > 1:
             self._note(f"spec.triggers[{numbered[1][0]}]", "a second schedule", "flow-trigger", "write a second flow")
@@ -210,7 +208,7 @@ class _Reading:
             suspend=policy.suspend,
             catch_up=self._try(f"{_POLICY}.catchUp", _catch_up, policy.catch_up) or usual.catch_up,
             window=self._length("catchUpWindow", policy.catch_up_window, usual.window),
-            cooldown=self._length("cooldown", policy.cooldown, usual.cooldown),
+            cooldown=self._cooldown(usual.cooldown),
             retry=Retry(
                 attempts=attempts,
                 least=self._length("retry.minDelay", retry.min_delay, usual.retry.least),
@@ -218,10 +216,23 @@ class _Reading:
             ),
         )
 
+    def _cooldown(self, usual: int) -> int:
+        """Of the policy, or of the trigger by events."""
+        for number, each in enumerate(self._spec.triggers):
+            if isinstance(each, OnEvent) and each.cooldown is not None:
+                place = f"spec.triggers[{number}].cooldown"
+                if self._policy.cooldown is not None:
+                    self._note(place, "the flowPolicy has a cooldown too", "flow-trigger", "leave one of them out")
+                return self._length_at(place, each.cooldown, usual)
+        return self._length("cooldown", self._policy.cooldown, usual)
+
     def _length(self, name: str, text: str | None, usual: int) -> int:
-        length = self._try(f"{_POLICY}.{name}", parse_duration, text)
+        return self._length_at(f"{_POLICY}.{name}", text, usual)
+
+    def _length_at(self, place: str, text: str | None, usual: int) -> int:
+        length = self._try(place, parse_duration, text)
         if length is not None and length > _MOST_WINDOW:
-            self._note(f"{_POLICY}.{name}", "is out of range", "flow-duration", "at most 366d")
+            self._note(place, "is out of range", "flow-duration", "at most 366d")
         return usual if length is None else length
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -45,8 +45,34 @@ class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
 
 
+class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest"):
+    """Pulls the dataset, as ``odfctl pull`` does."""
+
+    fetch_uncacheable: bool = False
+
+
+class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
+    """Checks the dataset, as ``odfctl verify`` does."""
+
+    level: Literal["chain", "data", "reproduced"] = "data"
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
+    """Merges its slices, as ``odfctl compact`` does. ``None``: the limits of that."""
+
+    max_slice_bytes: int | None = None
+    max_slice_rows: int | None = None
+
+
+class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
+    """Frees what no dataset of the node needs, as ``odfctl gc`` does."""
+
+
+FlowTask: TypeAlias = Ingest | Verify | Compaction | GarbageCollection
+
+
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The triggers of a dataset's pulls: a schedule, new data of others, or both."""
+    """What is done with a dataset, and when: by a schedule, at news of others or of itself, or several of them."""
 
     name: str
     """For people: of the flow, or of the dataset that follows its inputs."""
@@ -54,10 +80,23 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     inputs: frozenset[DatasetId] = frozenset()
     """Datasets whose new data makes it run."""
-    fetch_uncacheable: bool = False
+    on_update: bool = False
+    """Whether new blocks of the target itself make it run, save those that a run of it wrote."""
+    tasks: tuple[FlowTask, ...] = (Ingest(),)
+    """In order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()
     declared: bool = True
     """Whether it was declared; else it is a derived dataset that follows its inputs."""
+
+    @property
+    def watched(self) -> frozenset[DatasetId]:
+        """The datasets of which news make it run."""
+        return self.inputs | {self.target} if self.on_update else self.inputs
+
+    @property
+    def pulls(self) -> bool:
+        """Whether a run may bring data."""
+        return any(isinstance(each, Ingest) for each in self.tasks)
 
 
 class Outcome(enum.Enum):
@@ -98,3 +137,5 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Instant | None = None
     outcome: Outcome | None = None
     message: str = ""
+    seen: str | None = None
+    """Where new blocks make it run: the hash of the head that the last good run saw, or wrote."""

@@ -102,7 +102,7 @@ class Scheduler:
             entry.touched = entry.touched if entry.touched is not None else now
         self._entries[key] = entry
         self._targets.setdefault(plan.target, {})[key] = None
-        for each in plan.inputs:
+        for each in plan.watched:
             self._readers.setdefault(each, {})[key] = None
         self._arm(key, entry, now)
         return entry.record
@@ -115,10 +115,18 @@ class Scheduler:
     def touch(self, dataset: DatasetId, now: Instant) -> None:
         """Marks a dataset as possibly having new data."""
         for key in self._readers.get(dataset, ()):
-            entry = self._entries[key]
-            if entry.touched is None:
-                entry.touched = now
-                self._arm(key, entry, now)
+            self._touch(key, now)
+
+    def _touch(self, key: str, now: Instant) -> None:
+        entry = self._entries[key]
+        if entry.touched is None:
+            entry.touched = now
+            self._arm(key, entry, now)
+
+    def untouch(self, key: str) -> None:
+        """Takes the news that came during a run for its own, until ``finish`` says which they were."""
+        if (entry := self._entries.get(key)) is not None:
+            entry.touched = None
 
     def pause(self, key: str, now: Instant, *, paused: bool) -> Record:
         """Pauses or resumes the plan ``key``, which exists. Times during a pause are not missed."""
@@ -148,14 +156,23 @@ class Scheduler:
                 self._arm(key, entry, now)
         return found
 
-    def finish(self, key: str, outcome: Outcome, message: str, now: Instant) -> Record | None:
-        """Ends a run; returns the record to store, ``None`` where the plan is gone."""
+    def finish(
+        self, key: str, outcome: Outcome, message: str, now: Instant, seen: str | None = None, *, touched: bool = False
+    ) -> Record | None:
+        """Ends a run; returns the record to store, ``None`` where the plan is gone.
+
+        ``seen``: the head that it saw or wrote. ``touched``: the target has blocks that it did neither see nor write.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return None
         entry.running = False
         entry.record = self._ended(entry, outcome, message, now)
+        if seen is not None and outcome not in (*BAD, Outcome.CANCELLED):
+            entry.record = msgspec.structs.replace(entry.record, seen=seen)
         self._arm(key, entry, now)
+        if touched:
+            self._touch(key, now)
         self._release_readers(entry.plan.target, now)
         return entry.record
 
@@ -198,7 +215,7 @@ class Scheduler:
         if record.pending is None:
             return False
         entry.running, entry.due = True, None
-        if plan.inputs:
+        if plan.watched:
             entry.touched = None
         entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None)
         return True
@@ -247,8 +264,9 @@ class Scheduler:
         """Whether it waits for an input's pending pull: at most a cooldown, as pulls may run for hours or repeat."""
         since = now if entry.held_since is None else min(entry.held_since, now)
         until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
-        others = (self._entries[other] for each in entry.plan.inputs for other in self._targets.get(each, ()))
-        if now < until and any(_is_about_to_run(each, now) for each in others if each is not entry):
+        others = (self._entries[other] for each in entry.plan.watched for other in self._targets.get(each, ()))
+        pulls = (each for each in others if each.plan.pulls and each is not entry)
+        if now < until and any(_is_about_to_run(each, now) for each in pulls):
             entry.held_since = since
             self._push(key, entry, until)
             return True
@@ -271,7 +289,7 @@ class Scheduler:
         self._latest = now
 
     def _forget(self, key: str, entry: Entry) -> None:
-        for index, datasets in ((self._targets, {entry.plan.target}), (self._readers, entry.plan.inputs)):
+        for index, datasets in ((self._targets, {entry.plan.target}), (self._readers, entry.plan.watched)):
             for each in datasets:
                 index[each].pop(key, None)
                 if not index[each]:

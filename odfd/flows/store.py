@@ -14,7 +14,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.seals import Sealed
-from odfd.flows.plan import FlowPlan, Record
+from odfd.flows.plan import FlowPlan, Ingest, Record
 from odfd.resources.store import Resources
 
 KIND: Final = "flow"
@@ -30,7 +30,15 @@ STEPS: Final = (
     """,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
-_PLAN: Final = msgspec.json.Decoder(FlowPlan, dec_hook=lambda _, text: DatasetId.parse(text))
+
+
+class _StoredPlan(FlowPlan, frozen=True, kw_only=True):
+    """As releases without ``tasks`` wrote it too."""
+
+    fetch_uncacheable: bool = False
+
+
+_PLAN: Final = msgspec.json.Decoder(_StoredPlan, dec_hook=lambda _, text: DatasetId.parse(text))
 """No other type of its fields is one that msgspec does not know."""
 _RECORD: Final = msgspec.json.Decoder(Record)
 
@@ -48,17 +56,25 @@ def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
 
 def find(connection: sqlite3.Connection, name: str) -> FlowPlan | None:
     found = Resources(connection).get(KIND, name)
-    return None if found is None else _PLAN.decode(found.spec)
+    return None if found is None else _plan(found.spec)
 
 
 def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
     """Lists flows by name."""
-    return [_PLAN.decode(each.spec) for each in Resources(connection).all(KIND)]
+    return [_plan(each.spec) for each in Resources(connection).all(KIND)]
 
 
 def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
-    """Lists the flows that pull a dataset."""
-    return [_PLAN.decode(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
+    """Lists the flows of a dataset."""
+    return [_plan(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
+
+
+def _plan(spec: bytes) -> FlowPlan:
+    stored = _PLAN.decode(spec)
+    parts = {name: getattr(stored, name) for name in FlowPlan.__struct_fields__}
+    if stored.fetch_uncacheable:
+        parts["tasks"] = (Ingest(fetch_uncacheable=True),)
+    return FlowPlan(**parts)
 
 
 def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:

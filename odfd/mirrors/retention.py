@@ -14,14 +14,13 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.instant import DAY, SECOND, Instant
+from odfd.resources.quantities import SIZE, parse_size
 
 ALL: Final = "all"
 UNCAPPED: Final = "none"
 _SPAN: Final = re.compile(r"([1-9]\d{0,5})([dhw])\Z")
-_SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(B|[kKMGTP]i?B)\Z")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 _HOUR: Final = DAY // 24
-_POWERS: Final = "kMGTP"
 Mirrored = TypeVar("Mirrored", bound=Hashable)
 
 
@@ -53,7 +52,7 @@ def parse_keep(text: str) -> Keep:
     for part in text.split(",") if text != ALL else ():
         if (found := _SPAN.match(part)) and span is None:
             span = int(found[1]) * _HOURS[found[2]] * _HOUR * SECOND
-        elif _SIZE.match(part) and size is None:
+        elif SIZE.match(part) and size is None:
             size = parse_size(part)
         else:
             raise Invalid(
@@ -62,16 +61,6 @@ def parse_keep(text: str) -> Keep:
                 hint="write all, 30d (of the newest block's last 30 days), 10GiB (the newest bytes), or 30d,10GiB",
             )
     return Keep(span=span, bytes=size)
-
-
-def parse_size(text: str) -> int:
-    """Bytes, of ``10GiB``, ``1.5GB``, ``500B``. Raises Invalid."""
-    found = _SIZE.match(text)
-    if found is None:
-        raise Invalid(f"{text[:60]!r} is not a size", rule="size", hint="write it like 500MB or 10GiB")
-    unit = found[2]
-    power = 0 if unit == "B" else _POWERS.index(unit[0].replace("K", "k")) + 1
-    return int(float(found[1]) * (1024 if "i" in unit else 1000) ** power)
 
 
 def parse_rate(text: str) -> int:

@@ -12,6 +12,7 @@ from functools import partial
 
 from odfd.api.controllers import FOLLOWERS, SILENT, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
+from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
@@ -60,7 +61,12 @@ def services_of(parts: NodeParts) -> Services:
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
-    flows = FlowService(home, parts.flows, pulling, context)
+    verification = VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler)
+    rewriting = HistoryRewriteService(
+        home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
+    )
+    parts.flows.perform = FlowTasks(context.board, pulling, verification, rewriting, parts.collection).run
+    flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
@@ -81,9 +87,7 @@ def services_of(parts: NodeParts) -> Services:
         flow=pulling,
         flows=flows,
         pushing=PushService(home, parts.visibility, parts.import_export, context.board),
-        rewriting=HistoryRewriteService(
-            home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
-        ),
+        rewriting=rewriting,
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
         mirrors=mirrors,
@@ -92,7 +96,7 @@ def services_of(parts: NodeParts) -> Services:
         networks=networks,
         search=search,
         peers=peers,
-        verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
+        verification=verification,
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,

@@ -94,7 +94,7 @@ from odfd.verify.damage import DamagedBlock
 from odfd.workers.card_publisher import CardPublisher
 from odfd.workers.engine import NodeEngine
 from odfd.workers.flows import FlowWorker, FollowSettings
-from odfd.workers.garbage_collection import GarbageCollection
+from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
@@ -230,7 +230,7 @@ class NodeParts:
     def _hold_caretakers(self) -> None:
         """The garbage collection, the publication to IPFS, and what pulls by itself."""
         home, context, settings = self.home, self.context, self.settings
-        self.collection = GarbageCollection(home, context, settings.node.collect_hours, self.quota.concerns)
+        self.collection = GarbageCollector(home, context, settings.node.collect_hours, self.quota.concerns)
         terms = PublicationTerms(self._served, self.visibility)
         self.publications = PublicationService(
             home, self.remotes.publisher, terms, lambda: self.settings.policy.publish.ipfs, context

@@ -13,9 +13,9 @@ import msgspec
 from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
-from odfd.mirrors.retention import parse_size
 from odfd.repositories.manifest import REGION, Place, place_of
 from odfd.resources.manifest import Draft, described
+from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.types import ODF, VERSION
 

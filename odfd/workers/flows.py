@@ -1,6 +1,6 @@
-"""Starts pulls by themselves: on the schedule of a flow, and for derived datasets when their inputs have new data.
+"""Starts the runs of flows, at their times or at news, and the pulls of derived datasets whose inputs have new data.
 
-``odfd.flows.scheduler`` decides; this worker starts the runs, as the same tasks that ``odfctl pull`` makes, and keeps
+``odfd.flows.scheduler`` decides; this worker starts the runs, as the same tasks that people ask for, and keeps
 their records. Commits and mirrors report new data, and one comparison of heads after a start finds earlier data; the
 worker never polls. Alive while ``run`` is; a run that a stop interrupts begins again after the next start.
 """
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import trio
 
 from chain.errors import Conflict, Environment, Fault, NotFound, Remote
@@ -38,9 +39,17 @@ LOOK_SECONDS: Final = 60.0
 """The clock is looked at this often while anything is due at all: it may have been set, or the machine slept."""
 _TRANSFORM: Final = SetTransform.__name__
 
-Ended: TypeAlias = tuple[Outcome, str]
-"""The end of a run, with its message."""
-Pull: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
+
+class Ended(NamedTuple):
+    """The end of a run."""
+
+    outcome: Outcome
+    message: str
+    head: str | None = None
+    """The hash of the head that it wrote."""
+
+
+Perform: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
 
 
 class FollowSettings(NamedTuple):
@@ -56,13 +65,15 @@ class _Found(NamedTuple):
     plan: FlowPlan
     record: Record | None
     behind: bool
+    head: str | None = None
+    """Of the target, where new blocks of it make the plan run."""
 
 
 class FlowWorker:
     """The worker of all flows of one node."""
 
     def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
-        self.pull: Pull = _nobody
+        self.perform: Perform = _nobody
         """Performs one run; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
         """Called with the name of a flow that ran."""
@@ -141,7 +152,10 @@ class FlowWorker:
         if there is not None and there.plan == each.plan and not each.behind:
             return []
         before = each.record if there is None else there.record
-        record = self.scheduler.put(each.key, each.plan, each.record, now, touched=each.behind)
+        after = before
+        if each.plan.on_update and (before is None or before.seen is None):  # it owes nothing of the past
+            after = msgspec.structs.replace(before or Record(since=now), seen=each.head or "")
+        record = self.scheduler.put(each.key, each.plan, after, now, touched=each.behind)
         return [(each.key, record)] if each.plan.declared and record != before else []
 
     def _read_all(self) -> dict[DatasetId, list[_Found]]:
@@ -156,17 +170,31 @@ class FlowWorker:
         for dataset in datasets:
             with self._home.database.read() as connection:
                 declared = store.flows_of(connection, dataset)
-                keys = [store.key_of(plan.name) for plan in declared] or [str(dataset)]
+                keys = [store.key_of(plan.name) for plan in declared]
+                if not any(plan.pulls for plan in declared):
+                    keys.append(str(dataset))
                 records = {key: store.record(connection, key) for key in keys}
             try:
-                plans = declared or self._following(dataset)
+                plans = [*declared, *(self._following(dataset) if len(keys) > len(declared) else ())]
                 found[dataset] = [
-                    _Found(key, plan, records[key], self._is_behind(key, plan, everything=everything))
+                    self._found(key, plan, records[key], everything=everything)
                     for key, plan in zip(keys, plans, strict=False)
                 ]
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
                 self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
         return found
+
+    def _found(self, key: str, plan: FlowPlan, record: Record | None, *, everything: bool) -> _Found:
+        behind = self._is_behind(key, plan, everything=everything)
+        if not plan.on_update:
+            return _Found(key, plan, record, behind)
+        head = self._head(plan.target)
+        unseen = record is not None and record.seen is not None and (head or "") != record.seen
+        return _Found(key, plan, record, behind or (everything and unseen), head)
+
+    def _head(self, dataset: DatasetId) -> str | None:
+        head = self._home.chains.chain(dataset).head()
+        return None if head is None else str(head.hash)
 
     def _following(self, dataset: DatasetId) -> list[FlowPlan]:
         """How a dataset follows its inputs that no flow names."""
@@ -199,10 +227,15 @@ class FlowWorker:
 
     async def _run(self, firing: Firing) -> None:
         try:
-            outcome, message = await self._ended(firing.plan)
+            watched = firing.plan.target if firing.plan.on_update else None
+            before = await self._head_of(watched)
+            outcome, message, written = await self._ended(firing.plan)
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
-            record = self.scheduler.finish(firing.key, outcome, message, self._clock.now())
+            self.scheduler.untouch(firing.key) if watched is not None else None
+            seen, after = written or before, await self._head_of(watched)
+            now = self._clock.now()
+            record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen)
             if record is not None:
                 await trio.to_thread.run_sync(self._keep, [(firing.key, record)])
             if outcome in BAD:
@@ -215,10 +248,13 @@ class FlowWorker:
             self.ran(firing.plan.name)
             self.loop.poke()
 
+    async def _head_of(self, dataset: DatasetId | None) -> str | None:
+        return None if dataset is None else await trio.to_thread.run_sync(self._head, dataset)
+
     async def _ended(self, plan: FlowPlan) -> Ended:
         try:
             with sole_faults():
-                return await self.pull(plan)
+                return await self.perform(plan)
         except Fault as fault:
             return ended_by(fault)
 
@@ -233,7 +269,7 @@ class FlowWorker:
 def ended_by(fault: Fault) -> Ended:
     """Builds the end of a failed run: the fault's family decides whether a retry may help."""
     passes = isinstance(fault, Environment | Remote | Conflict) and not isinstance(fault, NotFound)
-    return Outcome.FAILED if passes else Outcome.REFUSED, str(fault)
+    return Ended(Outcome.FAILED if passes else Outcome.REFUSED, str(fault))
 
 
 async def _nobody(plan: FlowPlan) -> Ended:

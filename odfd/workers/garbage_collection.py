@@ -36,7 +36,7 @@ FIRST_SECONDS: Final = 600.0
 _HOUR: Final = 3600.0
 
 
-class GarbageCollection:
+class GarbageCollector:
     """The garbage collector of one node. ``hours`` between automatic collections; zero: there are none."""
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Declares, lists, pauses and removes flows, and performs their runs as the pulls that a person would ask for."""
+"""Declares, lists, pauses and removes flows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import trio
 
@@ -12,34 +12,28 @@ from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
-from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import resolve_dataset
 from odfd.flows import store
 from odfd.flows.manifest import DesiredFlow
-from odfd.flows.plan import BAD, FlowPlan, Outcome
+from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
-from odfd.runtime.tasks import TaskState
 from odfd.state.directory import StateDirectory
-from odfd.workers.flows import Ended, FlowWorker, ended_by
+from odfd.workers.flows import FlowWorker
 
 _Action: TypeAlias = Literal["created", "unchanged", "updated"]
-_OUTCOMES: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
 
 
 class FlowService:
     """The API service for the flows of a node."""
 
-    def __init__(self, home: StateDirectory, worker: FlowWorker, pulling: IngestPullService, context: Context) -> None:
+    def __init__(self, home: StateDirectory, worker: FlowWorker, context: Context) -> None:
         self._home = home
         self._worker = worker
-        self._pulling = pulling
-        self._board = context.board
         self._clock = context.clock
         self._events = context.events
-        worker.pull = self._pull
         self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
         """Deletes a flow that waits for a dataset; set by the keeper of declarations."""
         self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
@@ -130,20 +124,6 @@ class FlowService:
             next_at=_text(at),
         )
 
-    async def _pull(self, plan: FlowPlan) -> Ended:
-        """One run. Raises what the submission of a pull raises."""
-        request = wire.PullRequest(refs=(str(plan.target),), fetch_uncacheable=plan.fetch_uncacheable)
-        task = self._board.get((await self._pulling.pull(request)).id)
-        await task.finished.wait()
-        if task.state is TaskState.CANCELLED:
-            return Outcome.CANCELLED, "somebody cancelled it"
-        if not isinstance(task.result, wire.PullResult):
-            return ended_by(task.fault) if task.fault is not None else (Outcome.REFUSED, "it did not end well")
-        (item,) = task.result.items
-        if item.outcome in _OUTCOMES:
-            return _OUTCOMES[item.outcome], item.message
-        return ended_by(item.fault.fault()) if item.fault is not None else (Outcome.FAILED, item.message)
-
     async def _find(self, name: str) -> tuple[str, Entry]:
         """A flow of that name, else what follows under the name of its dataset. Raises NotFound."""
         await self._worker.look()
@@ -195,6 +175,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
         name=plan.name,
         kind="flow" if plan.declared else "follow",
         target=name_of(plan.target),
+        tasks=tuple(type(each).__name__ for each in plan.tasks),
         when=_when(plan, name_of),
         state=_state(entry),
         next=_text(entry.due),
@@ -220,12 +201,14 @@ def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
     if plan.inputs:
         names = ", ".join(sorted(map(name_of, plan.inputs)))
         parts.append(f"new data of {names}, each {duration_text(plan.policy.cooldown)} at most")
+    if plan.on_update:
+        parts.append(f"new blocks of it, each {duration_text(plan.policy.cooldown)} at most")
     return "; ".join(parts)
 
 
 def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
     """Which parts of it differ."""
-    parts = ("target", "schedule", "inputs", "fetch_uncacheable", "policy")
+    parts = ("target", "schedule", "inputs", "on_update", "tasks", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
 
 

@@ -14,13 +14,13 @@ from odfd.control.board import task_ref
 from odfd.runtime.tasks import Report
 from odfd.state.backup import BackupFolder
 from odfd.state.directory import StateDirectory
-from odfd.workers.garbage_collection import GarbageCollection
+from odfd.workers.garbage_collection import GarbageCollector
 
 
 class BackupService:
     """The API service for backups of one node. One at a time."""
 
-    def __init__(self, home: StateDirectory, collection: GarbageCollection, context: Context) -> None:
+    def __init__(self, home: StateDirectory, collection: GarbageCollector, context: Context) -> None:
         self._home = home
         self._collection = collection
         self._context = context

@@ -18,7 +18,8 @@ from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
-from odfd.flows.manifest import SCHEDULE, DesiredFlow, FlowSpec, flow_of
+from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
+from odfd.flows.spec import FlowSpec
 from odfd.queries.projections import ProjectionSpec, check_projection
 from odfd.repositories.manifest import RepositorySpec, check_repository
 from odfd.resources.manifest import Draft, is_resource, read_resource

@@ -15,6 +15,7 @@ from odfd.api.resources import intent_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
+from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
 from odfd.queries import projections
 from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
@@ -29,7 +30,7 @@ _TYPES: Final = (
     _ODF(
         name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
         about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
-        spec=datasets.DatasetSpec, prepare=datasets.prepare, annotations={flows.SCHEDULE: flows.DatasetSchedule},
+        spec=datasets.DatasetSpec, prepare=datasets.prepare, annotations={flows.SCHEDULE: DatasetSchedule},
         parts=partial(flows.scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
         example="""\
 $schema: Dataset
@@ -55,7 +56,7 @@ spec:
     _ODF(
         name="Flow", context="flow", plural="flows",
         about="Says when a dataset is pulled by itself (docs/flows.md).",
-        spec=flows.FlowSpec, annotations={flows.POLICY: flows.FlowPolicySpec},
+        spec=FlowSpec, annotations={flows.POLICY: FlowPolicySpec},
         example="""\
 $schema: Flow
 headers:

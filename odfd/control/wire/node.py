@@ -122,9 +122,11 @@ class FlowView(Value, frozen=True, kw_only=True):
     kind: Literal["flow", "follow"]
     """``follow``: it was not declared, and has the name of its dataset."""
     target: str
-    """Name of the dataset that it pulls."""
+    """Name of the dataset that its tasks are about."""
+    tasks: tuple[str, ...] = ("Ingest",)
+    """What a run does, in order: ``Ingest``, ``Verify``, ``Compaction``, ``GarbageCollection``."""
     when: str
-    """Its schedule, and the datasets whose new data makes it run."""
+    """Its schedule, and the datasets whose news make it run."""
     state: Literal["waiting", "running", "retrying", "paused"]
     next: str | None = None
     """When it runs next; ``None``: not before something new comes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Outcome, Record, Retry
+from odfd.flows import store
+from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Verify
 from odfd.flows.schedule import Every
 from odfd.flows.scheduler import SETTLE, Scheduler
+from odfd.resources.store import Resources
+from worlds.node_world import opened
 
 TEN = Every(10 * SECOND)
 START = Instant(1_000_005 * SECOND)
@@ -351,3 +355,39 @@ def test_where_all_are_caught_up_none_is_left_out(downtimes: list[int]) -> None:
                 life.finish("d0")
     due = range(START // SECOND // 10 + 1, life.now // SECOND // 10 + 1)
     assert [time // SECOND // 10 for _, time in life.fired] == list(due)
+
+
+def test_news_during_a_run_that_it_did_not_write_run_it_again() -> None:
+    scheduler, now = Scheduler(random.Random(1)), START
+    watching = msgspec.structs.replace(plan(1, cooldown=0), schedule=None, on_update=True, tasks=(Verify(),))
+    scheduler.put("d1", watching, Record(since=now, seen="a"), now)
+    assert scheduler.next_time() is None
+    scheduler.touch(dataset(1), now)
+    assert [each.key for each in scheduler.due(Instant(now + SETTLE), 10)] == ["d1"]
+    scheduler.touch(dataset(1), now)
+    scheduler.untouch("d1")
+    record = scheduler.finish("d1", Outcome.UP_TO_DATE, "", now, "b", touched=True)
+    assert record is not None
+    assert record.seen == "b"
+    assert [each.key for each in scheduler.due(Instant(now + SETTLE), 10)] == ["d1"]
+    scheduler.touch(dataset(1), now)
+    scheduler.untouch("d1")
+    record = scheduler.finish("d1", Outcome.REFUSED, "", now, "c")
+    assert record is not None
+    assert record.seen == "b", "what did not end well saw nothing"
+    assert scheduler.next_time() is None
+
+
+def test_a_stored_plan_of_a_release_without_tasks_keeps_its_setting(tmp_path: Path) -> None:
+    encoded = msgspec.json.encode(plan(1), enc_hook=str)
+    before = msgspec.json.decode(encoded)
+    del before["tasks"]
+    with opened(tmp_path / "state") as home, home.database.write() as connection:
+        now = Instant(1)
+        for name, more in (("d1", {}), ("d2", {"fetch_uncacheable": True})):
+            spec = msgspec.json.encode(before | {"name": name} | more)
+            Resources(connection).apply(store.KIND, name, spec, now, about=str(dataset(1)))
+        assert store.find(connection, "d1") == plan(1)
+        found = store.find(connection, "d2")
+        assert found is not None
+        assert found.tasks == (Ingest(fetch_uncacheable=True),)

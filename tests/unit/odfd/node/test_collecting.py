@@ -20,7 +20,7 @@ from odfd.state.directory import open_state_directory
 from odfd.trust.ledger import retention
 from odfd.trust.ledger.log import Ledger
 from odfd.workers import garbage_collection
-from odfd.workers.garbage_collection import GarbageCollection
+from odfd.workers.garbage_collection import GarbageCollector
 
 LARGE = b"x" * (SMALL + 1)
 
@@ -114,7 +114,7 @@ async def left_over(worlds: Any, folder: Path, hours: float) -> AsyncIterator[tu
         clock = worlds.Ticking()
         board = worlds.TaskBoard(clock, lambda: "t", worlds.Lines())
         events = worlds.EventLog(clock)
-        service = GarbageCollection(home, Context(clock, worlds.Lines(), events, board, "1"), hours)
+        service = GarbageCollector(home, Context(clock, worlds.Lines(), events, board, "1"), hours)
         lives = [Life(), Life()]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(board.run, lives[0])

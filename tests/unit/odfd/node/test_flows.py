@@ -9,7 +9,9 @@ import trio
 
 from chain.errors import Invalid, NotFound
 from chain.instant import SECOND, Instant
+from chain.multihash import Multihash
 from chain.state import load_state
+from chain.walk import newest_first
 from config import model
 from odfd.control import wire
 from odfd.flows import store
@@ -22,6 +24,7 @@ spec:
   target: Dataset:{target}
   triggers: [{trigger}]
 """
+ON_UPDATE = "{kind: Event, events: {type: dataset.ref.updated}}"
 MINUTELY = "{kind: Schedule, every: 1min}"
 FOLLOWING: dict[str, Any] = {"flows": model.Flows(follow=True, cooldown_seconds=0)}
 
@@ -32,6 +35,12 @@ def flow(name: str = "often", target: str = "cities", trigger: str = MINUTELY) -
 
 def derived(name: str, source: str) -> str:
     return DERIVED.replace("name: towns", f"name: {name}").replace("cities", source)
+
+
+def slices(node: Any, name: str) -> list[Multihash]:
+    """The objects that hold the rows of a dataset."""
+    blocks = newest_first(node.home.chains.chain(node.dataset(name)), ("AddData",), node.size(name))
+    return [each.event.new_data.physical_hash for each in blocks if each.event.new_data is not None]
 
 
 def pass_time(node: Any, seconds: float) -> None:
@@ -160,6 +169,86 @@ async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
         pass_time(alice, 15)
         assert (await ran(alice, "often", 2)).failures == 2
         assert (await alice.api.about.status()).flows.failing == {"often": 2}
+
+
+def tasked(name: str, *tasks: str, target: str = "cities", trigger: str = ON_UPDATE) -> str:
+    return f"{flow(name, target, trigger)}  tasks: [{', '.join(tasks)}]\n"
+
+
+async def test_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_nothing(world: Any) -> None:
+    for day in (1, 2, 3):
+        world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, tasked("tidy", "{kind: Compaction}", "{kind: Verify}"))
+        assert (await view(alice, "tidy")).next is None
+        while (await alice.pull("cities"))[0].outcome == "updated":
+            pass
+        seen = await ran(alice, "tidy", 1)
+        while (await view(alice, "tidy")).next is not None:
+            seen = await ran(alice, "tidy", seen.runs + 1)
+        size, head = alice.size("cities"), alice.home.chains.chain(alice.dataset("cities")).head()
+        assert (seen.outcome, seen.tasks) in {(each, ("Compaction", "Verify")) for each in ("updated", "up-to-date")}
+        assert "blocks verified (data)" in seen.message
+        assert len(slices(alice, "cities")) == 1
+    async with world.running("alice") as alice:
+        assert (await view(alice, "tidy")).next is None
+        assert (alice.size("cities"), alice.home.chains.chain(alice.dataset("cities")).head()) == (size, head)
+
+
+async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: Any) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, tasked("check", "{kind: Verify, level: chain}"))
+        await alice.api.flows.pause("check")
+        await alice.pull("cities")
+    async with world.running("alice") as alice:
+        await alice.api.flows.resume("check")
+        seen = await ran(alice, "check", 1)
+        assert (seen.outcome, seen.when) == ("up-to-date", "new blocks of it, each 0s at most")
+
+
+async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not_done(world: Any) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, tasked("check", "{kind: Verify}", "{kind: Compaction}", trigger=MINUTELY))
+        await alice.pull("cities")
+        (name,) = slices(alice, "cities")
+        with alice.home.database.write() as connection:
+            connection.execute("UPDATE small_objects SET data = x'00' WHERE name = ?", (name,))
+        pass_time(alice, 60)
+        seen = await ran(alice, "check", 1)
+        assert (seen.outcome, seen.failures) == ("refused", 1)
+        assert seen.message.startswith("verification failed: ")
+        assert "odfctl verify cities" in seen.message
+
+
+async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pull_it(world: Any) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice", **FOLLOWING) as alice:
+        await alice.apply(ROOT, DERIVED, tasked("check", "{kind: GarbageCollection}", target="towns"))
+        await alice.pull("cities")
+        assert (await ran(alice, "towns", 2)).outcome == "updated"
+        seen = await ran(alice, "check", 1)
+        assert (seen.outcome, seen.kind) == ("up-to-date", "flow")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "trigger", "rule"),
+    [
+        ("{kind: Ingest}", "{kind: Event, events: {type: dataset.ref.updated}}", "flow-trigger"),
+        ("{kind: Verify}", "{kind: Event, events: {type: task.finished}}", "enum-member"),
+        ("{kind: Compaction, params: {maxSliceRecords: 0}}", MINUTELY, "compact-limits"),
+        ("{kind: Compaction, params: {maxSliceSize: big}}", MINUTELY, "size"),
+        ("{kind: WebhookCall}", MINUTELY, "unknown-kind"),
+        (", ".join(["{kind: Verify}"] * 9), MINUTELY, "flow-tasks"),
+        ("{kind: Verify}", "{kind: Event, events: {type: dataset.ref.updated}, cooldown: 1h}", "flow-trigger"),
+    ],
+)
+async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks: str, trigger: str, rule: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid) as refused:
+            await alice.apply(ROOT, tasked("wrong", tasks, trigger=trigger))
+        assert refused.value.rule == rule
 
 
 async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: Any) -> None:

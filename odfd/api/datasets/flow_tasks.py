@@ -1,0 +1,98 @@
+"""Performs the tasks of a flow's run, each as the task that a person would ask for, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from chain.wording import plural
+from odfd.api.datasets.history_rewrite import HistoryRewriteService
+from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.verification import VerificationService
+from odfd.control import wire
+from odfd.errors import Bug
+from odfd.flows.plan import Compaction, FlowPlan, FlowTask, GarbageCollection, Ingest, Outcome, Verify
+from odfd.runtime.tasks import TaskBoard, TaskState
+from odfd.workers.flows import Ended, ended_by
+from odfd.workers.garbage_collection import GarbageCollector
+
+_GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
+_GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
+_Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
+
+
+class FlowTasks(NamedTuple):
+    """The services that runs ask."""
+
+    board: TaskBoard
+    pulling: IngestPullService
+    verification: VerificationService
+    rewriting: HistoryRewriteService
+    collection: GarbageCollector
+
+    async def run(self, plan: FlowPlan) -> Ended:
+        """Performs one run; the first task that does not end well ends it. Raises what submissions raise."""
+        ended = [await self._task(plan, plan.tasks[0])]
+        for each in plan.tasks[1:]:
+            if ended[-1].outcome not in _GOES_ON:
+                break
+            ended.append(await self._task(plan, each))
+        last = ended[-1]
+        is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
+        return Ended(
+            Outcome.UPDATED if is_updated and last.outcome in _GOES_ON else last.outcome,
+            "; ".join(each.message for each in ended if each.message),
+            next((each.head for each in reversed(ended) if each.head is not None), None),
+        )
+
+    async def _task(self, plan: FlowPlan, task: FlowTask) -> Ended:
+        target = str(plan.target)
+        match task:
+            case Ingest():
+                request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable)
+                return await self._ended(partial(self.pulling.pull, request))
+            case Verify():
+                check = wire.VerifyRequest(level=task.level)
+                return await self._ended(partial(self.verification.verify, target, check))
+            case Compaction():
+                rewrite = wire.RewriteRequest(
+                    action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
+                )
+                return await self._ended(partial(self.rewriting.rewrite, target, rewrite))
+            case GarbageCollection():
+                return await self._ended(partial(self.collection.collect, wire.CollectRequest()))
+
+    async def _ended(self, submit: _Submit) -> Ended:
+        task = self.board.get((await submit()).id)
+        await task.finished.wait()
+        if task.state is TaskState.CANCELLED:
+            return Ended(Outcome.CANCELLED, "somebody cancelled it")
+        if task.fault is not None:
+            return ended_by(task.fault)
+        return _judged(task.result)
+
+
+def _judged(result: object) -> Ended:
+    """The end of a task that has a result."""
+    match result:
+        case wire.PullResult():
+            (item,) = result.items
+            if item.outcome in _GOOD:
+                return Ended(_GOOD[item.outcome], item.message)
+            return ended_by(item.fault.fault()) if item.fault is not None else Ended(Outcome.FAILED, item.message)
+        case wire.VerifyReport(ok=True):
+            return Ended(Outcome.UP_TO_DATE, f"{plural(result.blocks, 'block')} verified ({result.level})")
+        case wire.VerifyReport():
+            rules = ", ".join(sorted({each.rule for each in result.failures}))
+            return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
+        case wire.RewriteResult(outcome="rewritten"):
+            text = f"{plural(result.merged, 'slice')} merged into {result.into:,}"
+            return Ended(Outcome.UPDATED, text, result.head)
+        case wire.RewriteResult():
+            return Ended(Outcome.UP_TO_DATE, result.message)
+        case wire.CollectResult():
+            return Ended(
+                Outcome.UP_TO_DATE, f"{plural(result.objects, 'object')} freed, {plural(result.bytes, 'byte')}"
+            )
+    raise Bug(f"a task of a flow ended with {type(result).__name__}")

@@ -1,0 +1,153 @@
+"""Declares the manifest of a Flow, a part of the Flow of RFC-018. Values: ``odfd.flows.manifest`` judges them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.model.wire import U32, U64, Scalar
+from odfd.flows.schedule import UTC, parse_cron, parse_every, parse_zone
+from odfd.resources.manifest import described
+from odfd.resources.references import refers_to
+
+_DATASET: Final = refers_to("Dataset")
+LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
+
+
+class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
+    """Runs at times: either ``cron`` or ``every`` is given."""
+
+    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
+    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
+
+
+class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
+    """Runs when a dataset has new data."""
+
+    dataset: Annotated[str, described("Its name, Dataset:NAME, did:odf:…, or the id of its resource."), _DATASET]
+
+
+class EventType(Enum):
+    """What may happen to a target."""
+
+    UPDATED = "dataset.ref.updated"
+
+
+class VerifyLevel(Enum):
+    """How much of a dataset is checked."""
+
+    CHAIN = "chain"
+    DATA = "data"
+    REPRODUCED = "reproduced"
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events."""
+
+    type: Annotated[EventType, Scalar("int32"), described("The target has other blocks than before.")]
+
+
+class OnEvent(msgspec.Struct, frozen=True, kw_only=True, tag="Event"):
+    """Runs when something happens to the target, save what a run of this flow did to it."""
+
+    events: Annotated[EventFilter, described("Which events.")]
+    cooldown: Annotated[str, described("As that of the flowPolicy, which is left out then."), LENGTH] | None = None
+
+
+class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
+    """Pulls the dataset."""
+
+    fetch_uncacheable: Annotated[
+        bool, described("Fetch also from a web source that cannot tell whether it changed.")
+    ] = False
+
+
+class VerifyTask(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
+    """Checks the dataset."""
+
+    level: (
+        Annotated[
+            VerifyLevel,
+            Scalar("int32"),
+            described(
+                "chain: the blocks; data: also the data; reproduced: also every transform, by repeating it; data."
+            ),
+        ]
+        | None
+    ) = None
+
+
+class CompactionParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How large slices become."""
+
+    max_slice_size: Annotated[str, described("Like 100MiB; 300MB if nothing is said.")] | None = None
+    max_slice_records: Annotated[U64, described("10000 if nothing is said.")] | None = None
+
+
+class CompactionTask(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
+    """Merges slices of the dataset, which this node has to publish."""
+
+    params: Annotated[CompactionParams, described("How large slices become.")] | None = None
+
+
+class GarbageCollectionTask(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageCollection"):
+    """Frees what no dataset of the node needs any more."""
+
+
+TaskSpec: TypeAlias = IngestTask | VerifyTask | CompactionTask | GarbageCollectionTask
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Retries of a run that failed for a temporary reason."""
+
+    max_attempts: Annotated[U32, described("1 to 100; 3 if nothing is said.")] | None = None
+    min_delay: Annotated[str, described("The first pause; 10s."), LENGTH] | None = None
+    max_delay: Annotated[str, described("The longest pause; 1h."), LENGTH] | None = None
+
+
+class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the runs of a flow behave."""
+
+    suspend: Annotated[bool, described("The flow rests.")] = False
+    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
+    catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
+    catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
+    cooldown: Annotated[str, described("Between two runs that new data causes; 1min."), LENGTH] | None = None
+    retry: RetryPolicy | None = None
+
+
+class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done with a dataset, and when."""
+
+    target: Annotated[
+        str, described("Dataset:NAME, NAME, did:odf:… or the id of its resource: what the tasks are about."), _DATASET
+    ]
+    triggers: Annotated[
+        tuple[OnSchedule | OnDataset | OnEvent, ...],
+        described("One schedule and one event at most, and any number of datasets."),
+    ]
+    tasks: (
+        Annotated[
+            tuple[TaskSpec, ...],
+            described("Up to 8, in order, until one does not end well; nothing: a pull of the target."),
+        ]
+        | None
+    ) = None
+
+
+class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """When a dataset without a Flow is pulled: either ``cron`` or ``every`` is given."""
+
+    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
+    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
+    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
+
+    def check(self) -> None:
+        """Raises Invalid."""
+        zone = parse_zone(self.time_zone or UTC)
+        if (self.cron is None) == (self.every is None):
+            raise Invalid("a schedule has either cron or every", rule="flow-trigger", hint="cron: '30 17 * * 1-5'")
+        parse_every(self.every) if self.cron is None and self.every is not None else parse_cron(self.cron or "", zone)
