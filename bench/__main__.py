@@ -58,6 +58,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "again": "bench.again",
         "exact": "bench.aggregates",
         "resources": "bench.resources",
+        "declared": "bench.declared",
         "idle": "bench.transactions",
         "streaming": "bench.transactions",
         "history": "bench.transactions",

@@ -57,6 +57,15 @@ def spent(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _ALL_THREADS)  # as clock_getcpuclockid(3) names that clock
 
 
+def wake_ups(pid: int) -> float:
+    """How often threads of a process went to sleep of themselves, and so woke up again."""
+    found = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        line = next(each for each in status.read_text().splitlines() if each.startswith("voluntary_ctxt_switches"))
+        found += int(line.split()[1])
+    return float(found)
+
+
 def spent_below(pid: int) -> float:
     """Returns the CPU time of a process and all its present descendants, those in sandboxes included."""
     below: dict[int, list[int]] = {}

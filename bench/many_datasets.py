@@ -54,7 +54,7 @@ def measure_datasets(size: Size, folder: Path) -> list[Row]:
         nodes = [stack.enter_context(daemon(folder / name)) for name in ("many", "few")]
         rows = [_listed(words, [odfctl(node, *words) for node in nodes], (many, few), rounds) for words in _LISTS]
     _fill(folder / "many", most, many)
-    sides = (lambda: _start(folder / "many"), lambda: _start(folder / "few"))
+    sides = (lambda: start_to_ready(folder / "many"), lambda: start_to_ready(folder / "few"))
     starts = in_turns(*sides, size.pick(1, 3), warm=size.pick(0, 1))
     started = Row(
         name="start",
@@ -107,7 +107,7 @@ def _fill(folder: Path, count: int, start: int = 0) -> None:
             settle(node)
 
 
-def _start(folder: Path) -> None:
+def start_to_ready(folder: Path) -> None:
     """Until the service manager would be told; what comes of it later is not its start."""
     with _started(folder):
         pass
