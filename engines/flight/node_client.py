@@ -8,8 +8,9 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +19,18 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.metadata import Dataset
-from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader, frame, parted
+from engines.query.frames import END, FAULT, HEAD, FrameReader, frame, parted
 
 ANSWER_SECONDS: Final = 60.0
 """For a short answer."""
 MAX_ANSWER: Final = 256 << 20
 """Bytes of it."""
 _PIECE: Final = 1 << 20
+_BUFFER: Final = 1 << 16
+"""Bytes for the small pieces of an Arrow stream; what is larger is read to its place."""
+_MOST_FILES: Final = 16
+"""With one piece of an answer."""
+_CLOSE_ON_EXEC: Final = socket.MSG_CMSG_CLOEXEC
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, NotFound, Refused)}
 
 
@@ -36,69 +42,114 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
     parameters: list[str] = []
 
 
+class QueryEnd(msgspec.Struct, frozen=True, kw_only=True):
+    rows: int
+
+
+class _Socket(socket.socket):
+    """Keeps the files that come with bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._files: list[io.FileIO] = []
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        into = [memoryview(buffer)[: nbytes or None]]
+        count, rights, _, _ = self.recvmsg_into(into, socket.CMSG_SPACE(4 * _MOST_FILES), flags | _CLOSE_ON_EXEC)
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self._files += [io.FileIO(each, "rb") for each in numbers]
+        return count
+
+    def files(self) -> list[io.FileIO]:
+        """Those that came since it was asked last."""
+        found, self._files = self._files, []
+        return found
+
+
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float | None) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock = _Socket()
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
-class Rows(io.RawIOBase):
-    """A response: its head, then bytes of one Arrow stream. ``close`` ends the node's work for it.
+class Rows:
+    """An answer: its head, then batches as they come through a pipe. ``close`` ends the node's work for it.
 
     ``begin`` waits for the first rows; another thread may interrupt that.
     """
 
     told: QueryInfo
+    schema: pa.Schema
 
     def __init__(self, connection: _Connection) -> None:
-        super().__init__()
-        assert connection.sock is not None
+        assert isinstance(connection.sock, _Socket)
         self._socket, self._connection = connection.sock, connection
         self._response: http.client.HTTPResponse | None = None
+        self._pipe: io.BufferedReader | None = None
 
     def begin(self) -> None:
-        """Reads the head. Raises the fault that the node reports, OSError, HTTPException."""
+        """Reads the head, and the columns. Raises the fault that the node reports, OSError, HTTPException."""
         self._response = self._connection.getresponse()
         if self._response.status >= 400:
             raise _fault(self._response.read(MAX_ANSWER))
         self._frames = self._come()
-        self._rest: bytes | memoryview = b""
         kind, content = next(self._frames)
-        if kind != HEAD:
+        pipes = self._socket.files()
+        if kind != HEAD or len(pipes) != 1:
             raise Environment("the node's answer is not understood", rule="flight-answer")
         self.told = msgspec.json.decode(content, type=QueryInfo)
+        self._pipe = io.BufferedReader(pipes[0], _BUFFER)
+        with self._explained():
+            self._batches = pa.ipc.open_stream(self._pipe)
+        self.schema = self._batches.schema
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            kind, content = next(self._frames)
-            if kind == END:
-                return 0
-            self._rest = content
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Raises the fault that the answer ends with: one that was cut off never looks like one with fewer rows."""
+        count = 0
+        with self._explained():
+            for batch in self._batches:
+                count += batch.num_rows
+                yield batch
+        if self._end().rows != count:
+            raise _cut_off()
 
     def interrupt(self) -> None:
-        """Ends the response for a reader in another thread."""
+        """Ends the response for a reader in another thread: the node ends what writes into the pipe."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if not self.closed:
-            self.interrupt()
-            if self._response is not None:
-                self._response.close()
-            self._connection.close()
-        super().close()
+        self.interrupt()
+        if self._pipe is not None:
+            self._pipe.close()
+        for each in self._socket.files():
+            each.close()
+        if self._response is not None:
+            self._response.close()
+        self._connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A stream that breaks off within it raises what the node says of it."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            self._end()
+            raise _cut_off() from error
+
+    def _end(self) -> QueryEnd:
+        for kind, content in self._frames:
+            if kind == END:
+                return msgspec.json.decode(content, type=QueryEnd)
+        raise _cut_off()
 
     def _come(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         assert self._response is not None
@@ -108,22 +159,21 @@ class Rows(io.RawIOBase):
                 content = parted(whole)[1]
                 if kind == FAULT:
                     raise _fault(content)
-                if kind in (HEAD, ROWS, END):
-                    yield kind, content
-        raise Environment("the answer was cut off", rule="flight-answer", hint="ask again")
+                yield kind, content
+        raise _cut_off()
 
 
 class NodeSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def query(self, body: dict[str, Any], seen: Callable[[Rows], None]) -> tuple[Rows, pa.RecordBatchReader]:
+    def query(self, body: dict[str, Any], seen: Callable[[Rows], None]) -> Rows:
         """Runs a query; ``seen`` is called with the response before it starts. Raises the node's fault, Environment."""
-        rows = Rows(self._connected("/query", body, None))
+        rows = Rows(self._connected("/query", body | {"piped": True}, None))
         seen(rows)
         try:
             rows.begin()
-            return rows, pa.ipc.open_stream(io.BufferedReader(rows, _PIECE))
+            return rows
         except (OSError, http.client.HTTPException) as error:
             rows.close()
             raise _gone() from error
@@ -169,6 +219,10 @@ class NodeSocket:
             connection.close()
             raise _gone() from error
         return connection
+
+
+def _cut_off() -> Environment:
+    return Environment("the answer was cut off", rule="flight-answer", hint="ask again")
 
 
 def _gone() -> Environment:

@@ -37,7 +37,12 @@ T = TypeVar("T")
 
 
 class RunningAnswer(Protocol):
+    """Batches come as they are computed, once; one that is cut off raises."""
+
     told: Any
+    schema: pa.Schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
     def interrupt(self) -> None: ...
 
@@ -53,7 +58,7 @@ def nobody(_: Any) -> None:
 
 
 class NodePort(Protocol):
-    def query(self, body: dict[str, Any], seen: Seen) -> tuple[Any, pa.RecordBatchReader]: ...
+    def query(self, body: dict[str, Any], seen: Seen) -> RunningAnswer: ...
 
     def datasets(self, token: str) -> list[Dataset]: ...
 
@@ -165,13 +170,13 @@ class FlightSql:
 
     def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> Answer:
         request = {"sql": asked[0], "parameters": asked[1], "pins": pins}
-        rows, reader = self._node.query({"token": token, "request": request}, seen)
-        return Answer(reader.schema, reader, rows)
+        rows = self._node.query({"token": token, "request": request}, seen)
+        return Answer(rows.schema, rows, rows)
 
     def _columns(self, sql: str, token: str, seen: Seen) -> tuple[pa.Schema, list[str]]:
-        rows, reader = self._node.query({"token": token, "request": {"sql": sql}, "unbound": True}, seen)
+        rows = self._node.query({"token": token, "request": {"sql": sql}, "unbound": True}, seen)
         try:
-            return reader.schema, rows.told.parameters
+            return rows.schema, rows.told.parameters
         finally:
             rows.close()
 

@@ -2,7 +2,8 @@
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
 (JSON). What ends with neither was cut off. Where rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before them.
-Rows to be shown come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON.
+Rows to be shown come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON. Where the Arrow stream
+has a pipe of its own, no ``ROWS`` come, and ``SCHEMA`` says that it begins.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
 from engines.query.frames import END, FAULT, HEAD, FrameReader, parted
 from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
+from engines.query.row_pipe import row_pipe
 from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
@@ -116,6 +117,14 @@ class QueryProcess:
     def made(self, name: str) -> tuple[Path, str]:
         """Reserves a file for it to write. Returns the path here, and inside the sandbox."""
         return self._temporary / name, str(self._seen_temporary / name)
+
+    def pipe(self) -> tuple[int, str]:
+        """Makes a pipe for rows. Returns the end to read, which the caller closes, and its path inside the sandbox.
+
+        Raises as ``row_pipe`` does.
+        """
+        path, seen = self.made("rows")
+        return row_pipe(path), seen
 
     async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, memoryview], None]:
         """Yields kinds, and whole frames of rows and the end. Raises the fault that the process reports, EngineLost."""

@@ -87,6 +87,8 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
     rows: RowSelection = ALL_ROWS
+    pipe: str = ""
+    """A named pipe for the Arrow stream of rows; ``SCHEMA`` says when it begins. Empty: rows come in frames."""
     saves: tuple[str, ...] = ()
     """Write the views to these files, instead of answering; the end says the statement as another engine reads it."""
     answer: str = ""

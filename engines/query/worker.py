@@ -7,6 +7,7 @@ and rows follow. Whoever holds standard input may close it at any time: the proc
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import resource
 import sys
@@ -144,7 +145,9 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     counted = _Counted(reader)
     sink = _Rows(out)
     with answering.translated_faults(prepared, wanted.views, wanted.places):
-        if wanted.rows.plain:
+        if wanted.pipe:
+            _write_apart(counted, reader.schema, wanted.pipe, out)
+        elif wanted.rows.plain:
             _write_plain(counted, reader.schema, out)
         elif wanted.rows.layout is None:
             _write_arrow(counted, reader.schema, sink)
@@ -163,6 +166,19 @@ def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Ro
         sink.flush()
     stream.close()
     sink.flush()
+
+
+def _write_apart(counted: _Counted, schema: pa.Schema, pipe: str, out: BinaryIO) -> None:
+    """To a named pipe that is being read, large pieces without a copy. Until then a fault is all there is."""
+    batches = iter(counted)
+    first = list(itertools.islice(batches, 1))
+    with Path(pipe).open("wb", buffering=SMALL) as file:
+        out.write(frame(SCHEMA, schema.serialize().to_pybytes()))
+        out.flush()
+        with pa.ipc.new_stream(file, schema) as stream:
+            for batch in itertools.chain(first, batches):
+                stream.write_batch(batch)
+                file.flush()
 
 
 def _write_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryIO) -> None:

@@ -6,7 +6,7 @@ The process speaks for whoever gave a token: with one that is known it asks as t
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -27,6 +27,7 @@ from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
+GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 
@@ -37,6 +38,8 @@ class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     request: wire.QueryRequest | None = None
     unbound: bool = False
+    piped: bool = False
+    """Rows are read from a pipe, whose descriptor goes with the first frame."""
 
 
 class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +57,15 @@ class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
 class FlightAnswers(Protocol):
     """The port of answers. ``owner``: whether the caller has the owner's read access."""
 
-    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None: ...
+    async def answer(
+        self,
+        request: wire.QueryRequest,
+        send: SendFrame,
+        rows: RowSelection,
+        piped: GiveFiles | None = None,
+        *,
+        owner: bool,
+    ) -> None: ...
 
     def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
         """Datasets by name. Called from worker threads."""
@@ -81,12 +92,15 @@ class FlightBackend:
         if path != "/query" or asked.request is None:
             raise NotFound("there is no such question", rule="flight-desk")
         wanted, rows = asked.request, _UNBOUND if asked.unbound else _ALL
-        return FrameStream(lambda give: self._answer(wanted, give, rows, owner=owner))
+        return FrameStream(lambda give: self._answer((wanted, rows), give, give if asked.piped else None, owner=owner))
 
-    async def _answer(self, wanted: wire.QueryRequest, give: SendFrame, rows: RowSelection, *, owner: bool) -> None:
+    async def _answer(
+        self, wanted: tuple[wire.QueryRequest, RowSelection], give: SendFrame, piped: GiveFiles | None, *, owner: bool
+    ) -> None:
+        request, rows = wanted
         try:
             with sole_faults():
-                await self._answering.answer(wanted, give, rows, owner=owner)
+                await self._answering.answer(request, give, rows, piped, owner=owner)
         except Fault as fault:
             if owner:
                 raise

@@ -17,7 +17,7 @@ from chain.ids import DatasetId
 from chain.state import ChainState, load_state
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
-from odfd.api.queries.service import QueryService, SendFrame
+from odfd.api.queries.service import GiveFiles, QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import BUSY, UNPROVEN
 from odfd.queries.planning import OWNER, Asker, Bound
@@ -44,7 +44,12 @@ class PublicQueries:
         self._turns = trio.CapacityLimiter(max(1, readers // 2))
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
+        self,
+        request: wire.QueryRequest,
+        send: SendFrame,
+        bound: Mapping[str, Bound],
+        rows: RowSelection,
+        piped: GiveFiles | None = None,
     ) -> None:
         """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
         proof: this node signs answers for its owner alone.
@@ -53,7 +58,7 @@ class PublicQueries:
         if self._turns.statistics().tasks_waiting >= WAITING:
             raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
         async with self._turns:
-            await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows)
+            await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows, piped)
 
     def key(self) -> SigningKey:
         """Returns the key that signs answers for others. Raises Refused."""
@@ -108,13 +113,21 @@ class FlightQueries:
     def __init__(self, home: StateDirectory, queries: QueryService, public: PublicQueries) -> None:
         self._home, self._queries, self._public = home, queries, public
 
-    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None:
+    async def answer(
+        self,
+        request: wire.QueryRequest,
+        send: SendFrame,
+        rows: RowSelection,
+        piped: GiveFiles | None = None,
+        *,
+        owner: bool,
+    ) -> None:
         """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
         check_public(request)
         if owner:
-            await self._queries.answer(request, send, OWNER, rows)
+            await self._queries.answer(request, send, OWNER, rows, piped)
         else:
-            await self._public.answer(request, send, {}, rows)
+            await self._public.answer(request, send, {}, rows, piped)
 
     def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
         """Datasets by name, as far as they may be read. Raises Environment."""

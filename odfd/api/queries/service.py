@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -55,10 +55,16 @@ class QueryService:
         self._folding, self._engines = more
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowSelection = ALL_ROWS
+        self,
+        request: wire.QueryRequest,
+        send: SendFrame,
+        asker: Asker = OWNER,
+        rows: RowSelection = ALL_ROWS,
+        piped: GiveFiles | None = None,
     ) -> None:
-        """Sends the frames of an answer (``engines.query.requests``): what is read, rows as they are computed, the end.
+        """Sends the frames of an answer (``engines.query.frames``): what is read, rows as they are computed, the end.
 
+        ``piped`` takes the first frame instead, with a pipe from which rows are read as one Arrow stream.
         Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
         or needs too much, Environment for a slice that is damaged. Cancelled, it leaves nothing behind.
         """
@@ -73,27 +79,32 @@ class QueryService:
         else:
             async with self._processes.one() as process:
                 with trio.move_on_after(seconds):
-                    return await self._answer(process, (request, asker, rows), send)
+                    return await self._answer(process, (request, asker, rows), (send, piped))
         raise LimitExceeded(
             f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
         )
 
     async def _answer(
-        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame
+        self,
+        process: QueryProcess,
+        asked: tuple[wire.QueryRequest, Asker, RowSelection],
+        sends: tuple[SendFrame, GiveFiles | None],
     ) -> None:
         request, _, rows = asked
         named, plan = await self._planned(process, asked)
-        with self._inputs.held(plan.views):
+        with self._inputs.held(plan.views), _begun(process, *sends) as (pipe, begin):
             wanted = Execute(
                 views=await self._inputs.show(plan.views, process),
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
                 rows=msgspec.structs.replace(rows, plain=request.plain, prove=request.prove or rows.prove),
+                pipe=pipe,
             )
             head = msgspec.structs.replace(plan.head, parameters=named.parameters)
             with AnswerProof(self._signer) if request.prove else nullcontext() as proof:
-                await self._pass_on(process.execute(wanted), head, send, _signing(proof, request.sql, head))
+                signing = _signing(proof, request.sql, head)
+                await self._pass_on(process.execute(wanted), head, (begin, sends[0]), signing)
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
 
@@ -167,7 +178,8 @@ class QueryService:
                 process.link({"answer": place / "answer"})
                 view = msgspec.structs.replace(view, files=(process.seen("answer"),))
                 wanted = Execute(views=(view,), places=(0,), rows=msgspec.structs.replace(rows, plain=request.plain))
-                await self._pass_on(process.execute(wanted), plan.head, send, _signing(None, request.sql, plan.head))
+                signing = _signing(None, request.sql, plan.head)
+                await self._pass_on(process.execute(wanted), plan.head, (send, send), signing)
 
     async def _planned(
         self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection]
@@ -186,21 +198,41 @@ class QueryService:
         self,
         frames: AsyncGenerator[tuple[bytes, memoryview], None],
         said: wire.QueryHead,
-        send: SendFrame,
+        sends: tuple[SendFrame, SendFrame],
         signing: Callable[[bytes, memoryview], Awaitable[bytes | memoryview]],
     ) -> None:
-        """Sends what is read with the first rows: until then a fault is the whole answer."""
+        """Sends what is read with the first rows: until then a fault is the whole answer.
+
+        ``sends`` take the first frame, and the others.
+        """
+        begin, send = sends
         head: bytes | None = frame(HEAD, msgspec.json.encode(said))
         async with aclosing(frames) as each:
             async for kind, whole in each:
                 if kind not in _PASSED:
                     continue
                 if head is not None:
-                    await send(head)
+                    await begin(head)
                     head = None
                 await send(await signing(kind, whole))
                 if kind == END:
                     return
+
+
+@contextmanager
+def _begun(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> Iterator[tuple[str, SendFrame]]:
+    """The pipe of rows, as the process sees it (empty: none), and what sends the first frame."""
+    if piped is None:
+        yield "", send
+        return
+    number, pipe = process.pipe()
+    with os.fdopen(number, "rb", buffering=0) as end:
+
+        async def begin(head: bytes | memoryview) -> None:
+            with end:  # whoever reads holds it from here on alone: rows end when nobody does
+                await piped(bytes(head), [end.fileno()])
+
+        yield pipe, begin
 
 
 def _signing(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from odfd.flight import server
-from odfd.flight.server import Relay
+from odfd.flight import relay
+from odfd.flight.relay import Relay
 from worlds.eventually import PATIENCE
 
 
@@ -55,7 +55,7 @@ async def test_silent_clients_of_flight_make_room(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_flight_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(relay, "HANDSHAKE_SECONDS", 0.05)
     async with relayed(tmp_path, 4) as (port, logger), await trio.open_tcp_stream("127.0.0.1", port) as silent:
         assert await silent.receive_some() == b""
         assert logger.said == ["a client of Flight is left: it said nothing"]

@@ -15,6 +15,7 @@ import trio
 import odfd_client
 from config import model
 from engines.flight.messages import CLASSES, packed, unpacked
+from engines.query.reader import QueryProcess
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 
@@ -212,6 +213,46 @@ async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_
         never = "select sum(a.range * b.range) from range(100000000) a, range(100000000) b"
         with pytest.raises(flight.FlightTimedOutError):
             await in_thread(asked, client, never, flight.FlightCallOptions(timeout=2.0))
+        await idle(alice)
+
+
+@pytest.mark.parametrize("gone", ["the process of the query", "the process of Flight SQL"])
+async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
+    gone: str, world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_of: list[QueryProcess] = []
+    execute = QueryProcess.execute
+
+    def noted(process: QueryProcess, request: Any) -> Any:
+        asked_of.append(process)
+        return execute(process, request)
+
+    monkeypatch.setattr(QueryProcess, "execute", noted)
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        client = client_of(alice)
+        info = await in_thread(asked, client, "select range from range(100000000000)")
+        reader = await in_thread(client.do_get, info.endpoints[0].ticket)
+        await in_thread(reader.read_chunk)
+        ended = asked_of[-1]._process if gone == "the process of the query" else alice.parts.flight.process
+        ended.kill()
+        with pytest.raises((flight.FlightUnavailableError, pa.ArrowException)):
+            await in_thread(reader.read_all)
+        await idle(alice)
+
+
+async def test_a_fault_amid_rows_is_told_in_words(world: Any, worlds: Any, tmp_path: Path) -> None:
+    # Rows before it have left already.
+    amid = "select cast(case range when 1000000 then 'hot' else range::varchar end as bigint) x from range(2000000)"
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        client = client_of(alice, TOKEN)
+        info = await in_thread(asked, client, amid)
+        reader = await in_thread(client.do_get, info.endpoints[0].ticket)
+        with pytest.raises((pa.ArrowInvalid, flight.FlightUnavailableError), match="hot"):
+            await in_thread(reader.read_all)
+        assert (await in_thread(fetched, client, "select range from range(1000000)")).num_rows == 1_000_000
+        assert (await in_thread(fetched, client, "select range from range(0)")).num_rows == 0
         await idle(alice)
 
 
