@@ -18,7 +18,7 @@ def check_append(append: Append, objects: ObjectStore) -> Head:
     """The head that the append leads to. Raises Invalid: no blocks, not in sequence, not linked, an object missing."""
     place = append.dataset.short
     if not append.blocks:
-        if append.upper is None or append.expected is None:
+        if append.upper is None or append.upper.new is None or append.expected is None:
             raise Invalid("an append without blocks", rule="append-empty", place=place)
         return append.expected
     if not _is_sealed_run(append.expected, append.blocks):

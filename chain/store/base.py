@@ -69,7 +69,8 @@ class UpperMove(msgspec.Struct, frozen=True):
     """From which frontier to which, in whole milliseconds (``chain.store.shards``)."""
 
     expected: int
-    new: int
+    new: int | None = None
+    """``None``: it is compared only, and stays."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):

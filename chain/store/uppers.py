@@ -35,8 +35,13 @@ def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
 
 def check(connection: sqlite3.Connection, append: Append) -> None:
     """Raises Conflict where the frontier is not the expected one, or a block would come before it."""
-    if append.upper is not None and upper_of(connection, append.dataset) != append.upper.expected:
-        raise Conflict("the frontier moved", rule="compare-and-append", hint="plan again", place=append.dataset.short)
+    if append.upper is not None and (actual := upper_of(connection, append.dataset)) != append.upper.expected:
+        raise Conflict(
+            f"the frontier moved: it is {actual}, the append was planned at {append.upper.expected}",
+            rule="compare-and-append",
+            hint="plan again: the blocks get a time that is not before it",
+            place=append.dataset.short,
+        )
     upper = promised(connection, append.dataset)
     if upper is None or not append.blocks:
         return
@@ -51,5 +56,5 @@ def check(connection: sqlite3.Connection, append: Append) -> None:
 
 
 def move(connection: sqlite3.Connection, append: Append) -> None:
-    if append.upper is not None:
+    if append.upper is not None and append.upper.new is not None:
         connection.execute("UPDATE datasets SET upper = ? WHERE id = ?", (append.upper.new, append.dataset))

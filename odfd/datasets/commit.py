@@ -37,8 +37,11 @@ class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """Additional writes in the transaction of some blocks."""
+    """What else belongs to the transaction of some blocks."""
 
+    upper: int | None = None
+    """The dataset's frontier when they were planned, in whole milliseconds: nothing is written where it moved since.
+    ``None``: it may have."""
     push: Push | None = None
     """What brought them."""
     beside: SideCommit | None = None
@@ -61,7 +64,7 @@ class Committer(Protocol):
 
         ``along``: what is written with them, all of it or none.
 
-        Raises Conflict when the head moved since, Invalid when a rule is broken.
+        Raises Conflict when the head or the frontier moved since, Invalid when a rule is broken.
         """
 
     async def note_rows(

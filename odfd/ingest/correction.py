@@ -37,7 +37,7 @@ from chain.store.files import ObjectDamaged, check_file
 from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
-from odfd.datasets.commit import TOLERANCE, block_time
+from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
 from odfd.datasets.row_counts import NOTHING_READ, with_written
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
 from odfd.ingest.plan import require_root, schema_in_force
@@ -95,7 +95,9 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
         events, objects = await trio.to_thread.run_sync(_written, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
         try:
-            head = await deps.committer.commit(dataset, plan.expected, events, objects, plan.time, counts)
+            head = await deps.committer.commit(
+                dataset, plan.expected, events, objects, plan.time, counts, CommitExtras(upper=plan.upper)
+            )
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -113,6 +115,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     state: ChainState
     expected: Head
+    upper: int
+    """The frontier, in whole milliseconds."""
     time: Instant
     rows: pa.Table | None
     told: tuple[Mapping[str, Any], Mapping[str, Any] | None]
@@ -120,14 +124,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Plan:
     """Synchronous; reads the slices that may hold the key. Raises as ``correct``."""
-    state = load(deps, dataset)
+    upper, state = deps.store.upper(dataset), load(deps, dataset)
     merge = ledger_of(state)
     declared = schema_in_force(state)
     if declared is None or state.head is None:
         raise NotFound("the dataset has no rows yet", rule="correct-row")
     schema, vocab = to_arrow(declared).remove_metadata(), state.vocab
     _check_columns(schema, vocab, merge, spec)
-    time = block_time(state, deps.now(), deps.store.upper(dataset))
+    time = block_time(state, deps.now(), upper)
     key = {name: value_of(text, schema.field(name)) for name, text in spec.key.items()}
     parts = deps.index.parts(deps.store.chain(dataset), state, deps.objects, merge)
     row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)
@@ -140,6 +144,7 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
     return Plan(
         state=state,
         expected=Head(state.head, state.sequence_number),
+        upper=upper,
         time=time,
         rows=rows,
         told=(_plain(row), after),

@@ -228,21 +228,23 @@ async def _confirm(
 ) -> None:
     """A snapshot is as it was in the state ``seen`` of its source; who changed the dataset meanwhile knows better."""
 
-    def look() -> tuple[ChainState, Instant, AddData | None]:
-        state = load(deps, dataset)
-        now = block_time(state, deps.now(), deps.store.upper(dataset))
+    def look() -> tuple[ChainState, Instant, AddData | None, int]:
+        upper, state = deps.store.upper(dataset), load(deps, dataset)
+        now = block_time(state, deps.now(), upper)
         same = state.polling_source == polled and (seen is None or state.source_state == seen)
         event = confirmed(deps.store.chain(dataset), state, deps.objects, polled, now) if same else None
-        return state, now, event
+        return state, now, event, upper
 
     if not traits(polled.merge).whole_state:
         return
-    state, now, event = await trio.to_thread.run_sync(look)
+    state, now, event, upper = await trio.to_thread.run_sync(look)
     if event is None or state.head is None:
         return
     expected = Head(state.head, state.sequence_number)
     try:
-        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, CommitExtras())
+        head = await deps.committer.commit(
+            dataset, expected, (event,), (), now, NOTHING_READ, CommitExtras(upper=upper)
+        )
     except Conflict:
         return
     tally.head, tally.blocks = head, tally.blocks + 1
@@ -338,7 +340,7 @@ async def _committed(
     push: Push | None,
 ) -> Head | None:
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
-    along = CommitExtras(push=None if push is None else _answered(push, settled), beside=aside)
+    along = CommitExtras(upper=plan.upper, push=None if push is None else _answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
             dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
@@ -360,13 +362,11 @@ def _plan(
 ) -> tuple[IngestPlan, EarlierSlices]:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
-    state = load(deps, dataset, known)
+    upper, state = deps.store.upper(dataset), load(deps, dataset, known)
     source, founding = choose(state)
     earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    plan = plan_ingest(
-        state, source, batch, block_time(state, deps.now(), deps.store.upper(dataset)), earlier, founding, aside
-    )
+    plan = plan_ingest(state, source, batch, block_time(state, deps.now(), upper), earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
@@ -378,7 +378,7 @@ def _plan(
     if (target := request.quarantine) is not None:
         staged = msgspec.structs.replace(target, path=str(deps.objects.stage()))
         request = msgspec.structs.replace(request, quarantine=staged)
-    return msgspec.structs.replace(plan, request=request), earlier
+    return msgspec.structs.replace(plan, request=request, upper=upper), earlier
 
 
 async def _computed(

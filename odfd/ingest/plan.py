@@ -93,6 +93,8 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A planned ingest: ``request`` for the engine; the rest turns its output into events on ``expected``."""
 
     expected: Head
+    upper: int | None = None
+    """The frontier that it is planned at, in whole milliseconds."""
     state: ChainState
     request: IngestRequest
     source_state: SourceState | None

@@ -14,7 +14,7 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import AddData
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.commit import TOLERANCE, block_time
+from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.ingest.plan import (
     require_root,
@@ -42,14 +42,15 @@ async def set_watermark(
     Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
     """
     for attempt in range(ATTEMPTS):
+        upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
         state = await trio.to_thread.run_sync(load, deps, dataset)
-        time = block_time(state, deps.now(), deps.store.upper(dataset))
+        time = block_time(state, deps.now(), upper)
         event = marking(state, to, time, ahead=ahead)
         if event is None or state.head is None:
             return WatermarkSet(head=None, watermark=to)
         try:
             expected = Head(state.head, state.sequence_number)
-            head = await deps.committer.commit(dataset, expected, [event], (), time)
+            head = await deps.committer.commit(dataset, expected, [event], (), time, along=CommitExtras(upper=upper))
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

@@ -29,7 +29,7 @@ from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
-from odfd.datasets.commit import Committer, block_time
+from odfd.datasets.commit import CommitExtras, Committer, block_time
 from odfd.runtime.spans import span
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.evolution import declared_at
@@ -110,7 +110,7 @@ async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_prog
 
 def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
     """Plans the next transaction without running it (``--dry-run``). Synchronous; a bounded number of reads."""
-    reader = deps.chains.chain(dataset)
+    reader, upper = deps.chains.chain(dataset), deps.chains.upper(dataset)
     state = load_state(reader)
     if state.dataset is None:
         raise Invalid(f"no dataset {dataset.short} here", rule="dataset-exists")
@@ -128,9 +128,11 @@ def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
         if cut is None:
             return short[-1]
         cuts[each] = cut
-    time = block_time(state, deps.now(), deps.chains.upper(dataset))
+    time = block_time(state, deps.now(), upper)
     past = read_past(_checkpoint(deps.objects, state))
     plan = plan_at(deps.chains, reader, state, cuts, past, time, within(deps.rows))
+    if isinstance(plan, TransformPlan):
+        return msgspec.structs.replace(plan, upper=upper)
     return short[0] if short and isinstance(plan, UpToDate) else plan
 
 
@@ -204,6 +206,7 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, on_progres
                 tuple(each.physical_hash for each in named if each is not None),
                 plan.system_time,
                 done.counts,
+                CommitExtras(upper=plan.upper),
             )
     event = done.event if done.event in done.events else None
     return Committed(head=head, event=event, records=done.records, counts=done.counts)

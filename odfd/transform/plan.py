@@ -172,6 +172,8 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     handover: Handover | None = None
     grown: DataSchema | None = None
     """The schema in force from now on, when a handover brought columns."""
+    upper: int | None = None
+    """The frontier that it is planned at, in whole milliseconds."""
 
     @property
     def dataset(self) -> DatasetId:

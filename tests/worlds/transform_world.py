@@ -34,6 +34,7 @@ from chain.state import load_state
 from chain.store.base import Append, Head
 from engines.contract import Engine, RowCounts
 from engines.provision.warm import EnginePool
+from odfd.datasets.commit import CommitExtras
 from odfd.transform.driver import TransformDependencies
 from worlds.fake_engine import FakeEngine
 from worlds.memory_store import MemoryChains, MemoryObjects
@@ -89,7 +90,9 @@ class World:
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
+        assert along.upper == self.chains.upper(dataset) or self.interfere is not None
         if self.interfere is not None:
             event, self.interfere = self.interfere, None
             self.append(dataset, event)

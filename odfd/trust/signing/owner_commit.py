@@ -34,7 +34,7 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
-from chain.store.base import Append, ChainStore, Head, Rewrite, leaves_of
+from chain.store.base import Append, ChainStore, Head, Rewrite, UpperMove, leaves_of
 from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
@@ -64,6 +64,8 @@ class _Addition(NamedTuple):
     expected: Head | None
     events: Sequence[MetadataEvent]
     objects: Sequence[Multihash]
+    upper: int | None = None
+    """The frontier that it was planned at; ``None``: whichever it is."""
     own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
 
 
@@ -82,7 +84,7 @@ def _beside(side: SideCommit | None) -> tuple[_Addition, ...]:
     def own(connection: sqlite3.Connection, last: int) -> None:
         row_counts.keep(connection, side.dataset, last, side.rows)
 
-    return (_Addition(side.dataset, side.expected, side.events, side.objects, own),)
+    return (_Addition(side.dataset, side.expected, side.events, side.objects, own=own),)
 
 
 class OwnerCommitter:
@@ -132,7 +134,7 @@ class OwnerCommitter:
             if along.push is not None:
                 pushes.keep(connection, dataset, along.push, last)
 
-        own = _Addition(dataset, expected_head, events, objects)
+        own = _Addition(dataset, expected_head, events, objects, along.upper)
         async with self._turn:
             return await trio.to_thread.run_sync(self._commit_all, (own, *_beside(along.beside)), system_time, also)
 
@@ -191,12 +193,17 @@ class OwnerCommitter:
 
     def _drafted(self, addition: _Addition, system_time: Instant) -> _Draft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, own = addition
+        dataset, expected_head, events, objects, planned_at, own = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
         if state.head != (expected_head.hash if expected_head else None):
-            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
+            first = (
+                "nothing is there" if state.head is None else f"block #{state.sequence_number} {state.head.short} is"
+            )
+            raise Conflict(
+                f"the head of {dataset.short} moved: {first} its end now", rule="head-moved", hint="plan again"
+            )
         now = self._clock()
         check_clock(state, now)
         check_upper(self._chains.upper(dataset), now)
@@ -225,7 +232,8 @@ class OwnerCommitter:
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
             own(connection, blocks[-1].sequence_number)
 
-        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)
+        upper = None if planned_at is None else UpperMove(planned_at)
+        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects, upper=upper)
         return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
     def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:

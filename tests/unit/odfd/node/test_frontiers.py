@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from chain import instant
-from chain.errors import Refused
+from chain.errors import Conflict, Refused
 from chain.instant import SECOND, Instant, to_millis
 from chain.store.shards import SEALED, CommitPoint, Committed, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 MERGE = "merge: {kind: Ledger, primaryKey: [event_time, city]}"
 
@@ -123,6 +124,38 @@ async def test_a_derived_dataset_is_written_at_its_frontier_too(world: Any, worl
         assert (await alice.pull("towns"))[-1].outcome == "updated"
         (block, *_) = await alice.api.datasets.log("towns", [], 1, None, None)
         assert block.system_time == upper
+
+
+async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first plan is refused by name; the second has a time at the promise, and no row comes twice."""
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        commit, refused = OwnerCommitter.commit, []
+
+        async def promised_first(self: OwnerCommitter, dataset: Any, *rest: Any, **named: Any) -> Any:
+            if len(refused) < 2 and dataset not in [each for each, _ in refused]:
+                uppers[dataset] = alice.home.chains.upper(dataset) + 60_000
+                CommitPoint(SqliteShards(alice.home.database, alice.home.chains)).append(
+                    [Proposal(dataset=dataset, new_upper=uppers[dataset])]
+                )
+                with pytest.raises(Conflict) as lost:
+                    await commit(self, dataset, *rest, **named)
+                refused.append((dataset, str(lost.value)))
+                raise lost.value
+            return await commit(self, dataset, *rest, **named)
+
+        uppers: dict[Any, int] = {}
+        monkeypatch.setattr(OwnerCommitter, "commit", promised_first)
+        for name in ("cities", "towns"):
+            assert (await alice.pull(name))[-1].outcome == "updated"
+            dataset = alice.dataset(name)
+            assert str(uppers[dataset]) in dict(refused)[dataset]
+            (block, *_) = await alice.api.datasets.log(name, [], 1, None, None)
+            assert at(block.system_time) == uppers[dataset]
+            assert (await alice.api.datasets.describe(name)).dataset.records == 1
 
 
 async def test_only_who_alone_may_write_promises(world: Any, worlds: Any) -> None:
