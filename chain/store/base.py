@@ -192,11 +192,12 @@ class ChainStore(Protocol):
         """One atomic change of head to another history; the new head. Objects go with the next collection.
 
         Raises Conflict when the head is not as expected, Invalid when a block does not follow or an object is missing,
-        when nothing would be kept or nothing would change.
+        when nothing would be kept or nothing would change, Refused while the history is held for a reader.
         """
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """Forget a chain; ``also`` as in ``commit``. Its objects go with the next collection."""
+        """Forget a chain; ``also`` as in ``commit``. Its objects go with the next collection. Raises Refused as
+        ``rewrite``."""
 
 
 class ObjectReader(Protocol):

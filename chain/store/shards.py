@@ -114,6 +114,10 @@ class View:
             number += 1
         return found
 
+    def size_at(self, time: int) -> int:
+        """How many blocks are of a time that is not after ``time``."""
+        return self._first(time + 1)
+
     def next_time(self, start: int) -> int | None:
         """The time of the first transaction that is not before ``start``."""
         number = self._first(start)

@@ -61,10 +61,18 @@ _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 class SqliteChains:
     """The ChainStore of a node. Safe to use from any thread."""
 
-    def __init__(self, database: Database, objects: DiskObjects, step: Step = no_step) -> None:
+    def __init__(
+        self,
+        database: Database,
+        objects: DiskObjects,
+        step: Step = no_step,
+        guard: Callable[[sqlite3.Connection, DatasetId], None] = lambda *_: None,
+    ) -> None:
+        """``guard`` is asked in each transaction that gives up history, and raises where that must stay."""
         self._database = database
         self._objects = objects
         self._step = step
+        self._guard = guard
         database.migrate(schema.ROOM, schema.STEPS)
 
     def datasets(self) -> Sequence[DatasetId]:
@@ -174,6 +182,7 @@ class SqliteChains:
         rules.check_rewrite(rewrite, self._objects)
         with self._objects.flushing() as flush, self._database.write() as connection:
             self._step("rewrite-begun")
+            self._guard(connection, rewrite.dataset)
             rules.check_expected(rewrite, _head(connection, rewrite.dataset))
             flush(connection)
             if rewrite.apart is not None:
@@ -229,6 +238,7 @@ class SqliteChains:
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
+            self._guard(connection, dataset)
             former_epochs.drop(connection, dataset)
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
             self._step("drop-blocks")

@@ -194,6 +194,14 @@ async def _label(services: Services, request: Request) -> object:
     return await services.declarations.label(_name(request, "type"), _name(request, "name"), said)
 
 
+@asks(takes=wire.HoldRenewal, operation=lambda s: s.holds.renew)
+async def _renew_hold(services: Services, request: Request) -> object:
+    return await services.holds.renew(_name(request, "id"), await body(request, wire.HoldRenewal))
+
+
+_holds = asks(Parameter("dataset", "text", "Only of this dataset."))(
+    lambda s, r: s.holds.list(r.query_params.get("dataset"))
+)
 _tasks = asks(Parameter("brief", "flag", "Without the results of finished ones."))(
     lambda s, r: s.tasks.list(brief=flag(r, "brief"))
 )
@@ -272,6 +280,10 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/share", with_body(wire.ShareRequest, lambda s: s.visibility.share)),
     ("POST", "/query", _query),
     ("POST", "/slices", _slices),
+    ("GET", "/holds", _holds),
+    ("POST", "/holds", with_body(wire.HoldRequest, lambda s: s.holds.take)),
+    ("PUT", "/holds/{id}", _renew_hold),
+    ("DELETE", "/holds/{id}", lambda s, r: s.holds.release(_name(r, "id"))),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
     ("POST", "/mirrors", with_body(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda s, r: s.mirrors.remove(_name(r))),

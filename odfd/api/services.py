@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
+from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.service import DatasetService
@@ -60,6 +61,7 @@ class Services:
     proving: EngineMigrationService
     lineage: LineageService
     queries: QueryService
+    holds: HoldService
     journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService

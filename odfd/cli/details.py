@@ -39,6 +39,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
             ("watermark", formatting.moment(view.watermark)),
             ("complete", _frontiers(view.frontiers)),
+            *[("held", _hold(each)) for each in detail.holds],
             ("created", formatting.moment(detail.created_at)),
             ("updated", formatting.moment(detail.updated_at)),
             ("inputs", ", ".join(detail.inputs)),
@@ -91,6 +92,11 @@ def _frontiers(found: wire.Frontiers | None) -> str:
         return ""
     first = f"from {found.since} " if found.since else ""
     return f"{first}for ever: it is sealed" if found.sealed else f"{first}before {found.upper}"
+
+
+def _hold(held: wire.HoldView) -> str:
+    until = f"until {held.expires_at}" if held.expires_at else "until it is released"
+    return f"{until} by {held.id}, at {held.time}" + (f": {clean(held.note, 200)}" if held.note else "")
 
 
 def _license(license_: wire.License | None) -> str:

@@ -23,6 +23,7 @@ from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.holdings import Extent, Holdings
+from odfd.datasets.read_holds import HistoryHeld, HoldGuard
 from odfd.datasets.references import references_to
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
@@ -44,11 +45,14 @@ class DataRetention:
         chains: SqliteChains,
         objects: DiskObjects,
         reader: Callable[[DatasetId], str | None] = lambda _: None,
+        held: HoldGuard | None = None,
     ) -> None:
+        """``held``: for which readers nothing is let go."""
         self._database = database
         self._chains = chains
         self._objects = objects
         self._reader = reader
+        self._held = held
         self._gave_way: dict[DatasetId, str] = {}
         self._lock = threading.RLock()
 
@@ -70,7 +74,7 @@ class DataRetention:
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
             lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]
-            lower = [each for each in lower if each.want == "data" and self._reader(each.id) is None]
+            lower = [each for each in lower if each.want == "data" and self._may_go(connection, each.id)]
             others = []
             for each in sorted(lower, key=lambda each: each.priority):
                 pieces = holdings.by_block(each.id, Ledger(connection).chain(each.id).data)
@@ -78,7 +82,11 @@ class DataRetention:
             plan = giving_way(needed, others)
         for dataset, first in (plan or {}).items():
             self._gave_way[dataset] = f"data before block #{first} gave way to {spec.name}"
-            self.let_go(dataset, first)
+            try:
+                self.let_go(dataset, first)
+            except HistoryHeld:  # held since the plan was made
+                self._gave_way.pop(dataset)
+                return False
         return plan is not None
 
     def note(self, dataset: DatasetId, objects: Sequence[tuple[Multihash, int, int]]) -> None:
@@ -152,16 +160,29 @@ class DataRetention:
                 first = trimmed(parse_keep(spec.keep or ALL), newest, pieces, total, extent.first)
         if first > extent.first and not self._bounds(spec):
             return f"all is kept: {self._reader(dataset)} is derived from it here"
-        self.let_go(dataset, first)
+        try:
+            self.let_go(dataset, first)
+        except HistoryHeld as held:
+            return f"nothing is let go: {held.message}"
         return self._gave_way.get(dataset, "")
 
+    def _may_go(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+        try:
+            if self._held is not None:
+                self._held.check(connection, dataset)
+        except HistoryHeld:
+            return False
+        return self._reader(dataset) is None
+
     def let_go(self, dataset: DatasetId, first: int) -> None:
-        """Data of blocks before ``first`` is not to be here from now on."""
+        """Data of blocks before ``first`` is not to be here from now on. Raises Refused while it is held."""
         with self._lock:
             with self._database.read() as connection:
                 extent = Holdings(connection).extent(dataset)
             if first > extent.first:
                 with self._database.write() as connection:
+                    if self._held is not None:
+                        self._held(connection, dataset)
                     Holdings(connection).keep_extent(dataset, msgspec.structs.replace(extent, first=first))
             self._free(dataset, max(first, extent.first))
 

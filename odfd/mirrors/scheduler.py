@@ -23,6 +23,7 @@ from chain.wording import plural
 from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
+from odfd.datasets.read_holds import HistoryHeld
 from odfd.errors import sole_faults
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
@@ -279,6 +280,10 @@ class MirrorScheduler:
         try:
             with sole_faults():
                 return self._settle(mirror, await self._sync.sync(mirror.spec, mirror.tally, partial(_begun, mirror)))
+        except HistoryHeld as held:
+            self._note(mirror, str(held))
+            mirror.state, mirror.message, mirror.fault = SchedulerState.WAITING, str(held), held
+            return True
         except Fault as fault:
             return self._fail(mirror, fault)
 

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.errors import Fault
+from odfd.datasets.read_holds import ReadHolds
 from odfd.network import outbox, statement_store, unheld_statements
 from odfd.node.parts import NodeParts
 from odfd.obs.exposition import exposition
@@ -77,6 +78,8 @@ class Readings:
         yield "odfd_disk_size_bytes", usage.total, _NONE
         yield "odfd_disk_reserve_bytes", self._reserve(), _NONE
         yield "odfd_database_size_bytes", _size(home.directory / DATABASE), _NONE
+        with home.database.read() as connection:
+            yield "odfd_read_holds", len(ReadHolds(connection).all(self._parts.context.clock.now())), _NONE
         yield "odfd_database_log_bytes", _size(home.directory / f"{DATABASE}-wal"), _NONE
 
     def _in_loop(self) -> Iterator[Reading]:

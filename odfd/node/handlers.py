@@ -15,6 +15,7 @@ from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
+from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
@@ -100,6 +101,7 @@ def services_of(parts: NodeParts) -> Services:
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,
+        holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
         journal_recovery=parts.journal_recovery,
         trust=judging,
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),

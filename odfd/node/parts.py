@@ -128,9 +128,8 @@ class NodeParts:
     ) -> None:
         """``may_dial``: permitted addresses of sources that other nodes declared."""
         self.may_dial = may_dial
-        self.home = home
-        self.settings = settings
-        self.context = context
+        self.home, self.settings, self.context = home, settings, context
+        home.clock = context.clock
         self._token: trio.lowlevel.TrioToken | None = None
         self.effective_policy = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
@@ -260,7 +259,7 @@ class NodeParts:
         """The parts that fetch datasets of others, from peers and from where they are published."""
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
-        keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own)
+        keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own, home.held)
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )

@@ -87,6 +87,7 @@ METRICS: Final = (
     Metric("odfd_database_size_bytes", _G, "Size of the database file."),
     Metric("odfd_database_log_bytes", _G, "Size of the database's write-ahead log."),
     Metric("odfd_database_transactions_total", _C, "Transactions that changed the database."),
+    Metric("odfd_read_holds", _G, "Holds of readers, for whom histories of datasets stay as they are."),
     Metric("odfd_volumes", _G, "Volumes for slices, by whether they can be used.", {"state": ("ready", "failed")}),
     Metric("odfd_volume_slices_total", _C, "Slices that were moved to volumes and came back from them.",
            {"way": ("out", "back")}),

@@ -23,7 +23,17 @@ from chain.store import schema
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import catalog, network_scopes, pushes, references, row_counts, saved_views, shares, visibility
+from odfd.datasets import (
+    catalog,
+    network_scopes,
+    pushes,
+    read_holds,
+    references,
+    row_counts,
+    saved_views,
+    shares,
+    visibility,
+)  # fmt: skip
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
@@ -31,6 +41,7 @@ from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
 from odfd.state import idempotency
@@ -60,7 +71,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
-    webhooks, idempotency, network_scopes,
+    webhooks, idempotency, network_scopes, read_holds,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -107,6 +118,7 @@ _UNWATCHED: Final = (
     "object_links",
     "object_references",
     "pushes",
+    "read_holds",
     "resource_events",
     "small_objects",
     "versions",
@@ -136,7 +148,11 @@ class StateDirectory:
         # At once: each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
-        self.chains = SqliteChains(database, self.objects)
+        self.clock: Clock = SystemClock()
+        """By which holds of readers expire; a node that has another one sets it."""
+        self.held = read_holds.HoldGuard(lambda: self.clock.now())
+        """Raises Refused while the history of a dataset is held for a reader."""
+        self.chains = SqliteChains(database, self.objects, guard=self.held)
         self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         self.turns = KeyedLocks()

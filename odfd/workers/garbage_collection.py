@@ -23,6 +23,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets.read_holds import ReadHolds
 from odfd.queries.folds import FoldStore
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import Report, Task
@@ -134,6 +135,8 @@ class GarbageCollector:
 
     def _prune(self, dry_run: bool) -> int:
         if not dry_run:
+            with self._home.database.write() as connection:
+                ReadHolds(connection).sweep(self._clock.now())
             drop_unneeded(self._home.database, self._is_wanted)
         return prune(self._home.database, self._clock.now(), dry_run=dry_run, step=_cancellable)
 

@@ -120,6 +120,9 @@ class HistoryRewriteService:
         opening = self._opening(plan, request)
         if request.dry_run:
             return self._planned(entry, request, plan, opening)
+        # Before anything is signed; the transaction asks again.
+        with self._home.database.read() as connection:
+            self._home.held.check(connection, entry.id)
         said, signed = self._declared(entry, request, opening)
         report.begin("merging slices", len(plan.batches), "slices")
 

@@ -21,6 +21,7 @@ from chain.store.seals import ROW_DAMAGED
 from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
+from odfd.api.views.hold_views import holds_of
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
@@ -123,6 +124,7 @@ class DatasetViews:
             if state.set_license
             else None,
             attachments=_attachments(state),
+            holds=holds_of(self._home, entry.id),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from odfd.control.wire.queries import HoldView
 from odfd.control.wire.value import Problem, Request, Value
 
 
@@ -185,6 +186,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """Files that its chain holds, such as ``README.md``."""
     profile: DataProfile | None = None
     """``None``: it was not asked for."""
+    holds: tuple[HoldView, ...] = ()
+    """Of readers, for whom its history stays as it is."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):

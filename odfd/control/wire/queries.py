@@ -72,3 +72,34 @@ class QueryEnd(Value, frozen=True, kw_only=True):
     rows: int
     proof: dict[str, Any] | None = None
     """The envelope of a statement about the answer, where one was asked for."""
+
+
+class HoldRequest(Request, frozen=True, kw_only=True):
+    ref: str
+    at: str | None = None
+    """The time to read at, which must be complete; ``None``: as the dataset is now."""
+    seconds: int | None = None
+    """Until it expires, 1 to 86,400; ``None``: a quarter of an hour."""
+    note: str = ""
+    """By whom, or for what; 200 characters at most."""
+
+
+class HoldRenewal(Request, frozen=True, kw_only=True):
+    seconds: int | None = None
+    """From now on; it never expires earlier than it would."""
+
+
+class HoldView(Value, frozen=True, kw_only=True):
+    """A row of ``odfctl hold list``."""
+
+    id: str
+    dataset: str
+    """Its name."""
+    time: str
+    """What is read at it, and at any later time, stays as it is."""
+    pin: Pin | None = None
+    """Reads the rows of that time, while the hold lives. ``null``: its row is damaged."""
+    note: str = ""
+    taken_at: str
+    expires_at: str | None = None
+    """``null``: its row is damaged, and it ends when it is released."""

@@ -1,0 +1,133 @@
+"""Takes, renews, releases and lists read holds, for the API. Spec: docs/spec/collections.md#holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import SECOND, from_millis, to_millis
+from chain.store.base import Head
+from chain.store.shards import Shard, View
+from odfd.api.views.hold_views import hold_view
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.datasets import read_holds
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.state.directory import StateDirectory
+
+
+class HoldService:
+    """The API service for read holds."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        context: Context,
+        new_id: Callable[[], str],
+        released: Callable[[DatasetId], object] = lambda _: None,
+    ) -> None:
+        """``released`` is called for a dataset that fewer hold: what waited for it may go on."""
+        self._released = released
+        self._home = home
+        self._clock = context.clock
+        self._new_id = new_id
+
+    async def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
+        """Lists the live holds, oldest first: of a dataset, or of all. Raises NotFound."""
+
+        def read() -> Sequence[wire.HoldView]:
+            wanted = None if ref is None else self._home.resolve(ref).id
+            with self._home.database.read() as connection:
+                found = ReadHolds(connection).all(self._clock.now())
+            return [self._view(each) for each in found if wanted in (None, each.dataset)]
+
+        return await trio.to_thread.run_sync(read)
+
+    async def take(self, request: wire.HoldRequest) -> wire.HoldView:
+        """Holds a dataset at a time, or as it is now.
+
+        Raises NotFound, Invalid, and Refused: the time is not complete yet, or before the first block; too many holds.
+        """
+
+        def write() -> wire.HoldView:
+            entry, now = self._home.resolve(request.ref), self._clock.now()
+            at = None if request.at is None else _millis(request.at)
+            # Cut and stored in one transaction of the store, which is the one writer: nothing is given up in between.
+            with self._home.database.write() as connection:
+                time, head = self._cut(entry, at)
+                hold = ReadHold(
+                    id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
+                    taken=now, expires=now,
+                )  # fmt: skip
+                taken = ReadHolds(connection).take(hold, _ttl(request.seconds), now)
+            return self._view(taken)
+
+        return await trio.to_thread.run_sync(write)
+
+    async def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
+        """Raises Refused (``hold-lost``) for one that expired or was released, Invalid."""
+
+        def write() -> wire.HoldView:
+            with self._home.database.write() as connection:
+                held = ReadHolds(connection).renew(hold_id, _ttl(request.seconds), self._clock.now())
+            return self._view(held)
+
+        return await trio.to_thread.run_sync(write)
+
+    async def release(self, hold_id: str) -> wire.HoldView:
+        """Raises NotFound."""
+
+        def write() -> tuple[wire.HoldView, DatasetId]:
+            with self._home.database.write() as connection:
+                held = ReadHolds(connection).release(hold_id, self._clock.now())
+            return self._view(held), held.dataset
+
+        view, dataset = await trio.to_thread.run_sync(write)
+        self._released(dataset)
+        return view
+
+    def _cut(self, entry: DatasetEntry, at: int | None) -> tuple[int, Head]:
+        """The time to read at, and the last block of it. A head is definite by its hash, a time where it is complete.
+
+        Raises Refused, NotFound.
+        """
+        chain = self._home.chains.chain(entry.id)
+        head, upper = chain.head(), self._home.chains.upper(entry.id)
+        if head is None:
+            raise NotFound(f"{entry.name} has no blocks", rule="dataset-unknown", hint="odfctl get datasets")
+        if at is None:
+            return to_millis(chain.block_at(head.sequence_number).system_time), head
+        if at >= upper:
+            raise Refused(
+                f"times from {instant.render(from_millis(upper))} on are not complete yet",
+                rule="hold-upper",
+                hint=f"odfctl advance {entry.name}, where it is written; or hold it as it is now, without a time",
+            )
+        size = View(Shard(head, upper), chain.block_at).size_at(at)
+        if not size:
+            raise Refused(
+                f"{entry.name} begins after {instant.render(from_millis(at))}",
+                rule="hold-since",
+                hint="name a time from its first block on: odfctl log",
+            )
+        last = chain.block_at(size - 1)
+        return at, Head(last.hash, last.sequence_number)
+
+    def _view(self, held: ReadHold) -> wire.HoldView:
+        return hold_view(self._home, held)
+
+
+def _ttl(seconds: int | None) -> int:
+    return read_holds.TTL if seconds is None else seconds * SECOND
+
+
+def _millis(text: str) -> int:
+    moment = instant.parse(text)
+    if moment < 0:
+        raise Invalid("a time before 1970", rule="hold-time")
+    return to_millis(moment)

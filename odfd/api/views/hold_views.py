@@ -1,0 +1,36 @@
+"""Shows read holds, as ``odfctl hold list`` and ``describe`` do."""
+
+from __future__ import annotations
+
+from chain import instant
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from chain.instant import from_millis
+from odfd.control import wire
+from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.state.directory import StateDirectory
+
+
+def hold_view(home: StateDirectory, held: ReadHold) -> wire.HoldView:
+    name = home.name_of(held.dataset)
+    try:
+        number = home.chains.chain(held.dataset).block_by_hash(held.block).sequence_number
+    except NotFound:  # a damaged row
+        pin = None
+    else:
+        pin = wire.Pin(name=name, id=str(held.dataset), block=str(held.block), sequence_number=number)
+    return wire.HoldView(
+        id=held.id,
+        dataset=name,
+        time=instant.render(from_millis(held.time)),
+        pin=pin,
+        note=held.note,
+        taken_at=instant.render(held.taken),
+        expires_at=None if held.expires is None else instant.render(held.expires),
+    )
+
+
+def holds_of(home: StateDirectory, dataset: DatasetId) -> tuple[wire.HoldView, ...]:
+    with home.database.read() as connection:
+        found = ReadHolds(connection).of(dataset, home.clock.now())
+    return tuple(hold_view(home, each) for each in found)

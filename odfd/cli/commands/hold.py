@@ -1,0 +1,83 @@
+"""``hold``: keeps the history of datasets as it is while somebody reads it."""
+
+from __future__ import annotations
+
+import argparse
+
+from odfd.cli.command import REF, Commands, argument, seconds
+from odfd.cli.formatting import NOTHING
+from odfd.cli.session import Session
+from odfd.cli.table import TableColumn, render
+from odfd.control import wire
+from odfd.control.client import part
+
+commands = Commands()
+hold = commands.group(
+    "hold",
+    description="A hold keeps the history of a dataset as it is for a reader: while it lives the dataset is not reset,"
+    " compacted or deleted, a mirror does not follow a rewritten history, and lets go of no data. It expires unless it"
+    " is renewed.",
+    example="take nyc.flights --for 1h",
+)
+_FOR = argument("--for", dest="span", metavar="SPAN", help="until it expires: 1s to 24h (15min)")
+_ID = argument("id", metavar="ID")
+
+
+@hold.add(
+    "take",
+    REF,
+    argument("--at", metavar="TIME", help="to read at this time, which must be complete; else as it is now"),
+    _FOR,
+    argument("--note", default="", metavar="TEXT", help="by whom, or for what"),
+    help="hold a dataset",
+    description="Hold a dataset as it is now, or at a time that is complete (odfctl advance). The pin in the JSON"
+    " of the answer is what odfctl sql --pin reads.",
+    example="nyc.flights --at 2024-05-01T12:00:00Z --for 1h --note 'monthly report'",
+)
+def _take(session: Session, args: argparse.Namespace) -> None:
+    request = wire.HoldRequest(ref=args.ref, at=args.at, seconds=_seconds(args), note=args.note)
+    session.answer(session.client.post("/holds", wire.HoldView, request), _table)
+
+
+@hold.add(
+    "renew", _ID, _FOR, help="let one live longer", description="Let one live longer.", example="1f9c0a77e2d4b863"
+)
+def _renew(session: Session, args: argparse.Namespace) -> None:
+    request = wire.HoldRenewal(seconds=_seconds(args))
+    session.answer(session.client.put(f"/holds/{part(args.id)}", wire.HoldView, request), _table)
+
+
+@hold.add("release", _ID, help="end one", description="End one.", example="1f9c0a77e2d4b863")
+def _release(session: Session, args: argparse.Namespace) -> None:
+    gone = session.client.delete(f"/holds/{part(args.id)}", wire.HoldView)
+    session.answer(gone, lambda row: f"{row.dataset} is not held by {row.id} any more")
+
+
+@hold.add(
+    "list",
+    argument("ref", metavar="NAME", nargs="?", help="of this dataset alone"),
+    help="the holds there are",
+)
+def _list(session: Session, args: argparse.Namespace) -> None:
+    found = session.client.get("/holds" + (f"?dataset={part(args.ref)}" if args.ref else ""), list[wire.HoldView])
+    session.answer(found, lambda rows: render(_COLUMNS, rows))
+    if not found.value:
+        session.remark("nothing is held")
+
+
+def _seconds(args: argparse.Namespace) -> int | None:
+    return None if args.span is None else round(seconds(args.span))
+
+
+_COLUMNS = (
+    TableColumn[wire.HoldView]("HOLD", lambda row: row.id),
+    TableColumn[wire.HoldView]("DATASET", lambda row: row.dataset),
+    TableColumn[wire.HoldView]("AT", lambda row: row.time),
+    TableColumn[wire.HoldView]("BLOCK", lambda row: f"#{row.pin.sequence_number}" if row.pin else NOTHING, right=True),
+    TableColumn[wire.HoldView]("EXPIRES", lambda row: row.expires_at or "when it is released"),
+    TableColumn[wire.HoldView]("NOTE", lambda row: row.note),
+)
+
+
+def _table(row: wire.HoldView) -> str:
+    return render(_COLUMNS, [row])

@@ -1,0 +1,199 @@
+"""Stores read holds: while one lives, the history of its dataset is neither rewritten nor deleted, nor its data let go.
+
+A hold is leased: whoever took it renews it in time, or loses it and is told so. It is a row, so it outlives a restart.
+Who is about to give up history asks ``HoldGuard`` in the transaction that does it, which also drops the holds that
+expired: one that lives has lived all the time, also where the clock went back. A row that is damaged holds until it is
+released. Synchronous, on the connection and at the time that are given. Spec: docs/spec/collections.md#holds; ADR 51.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant, render
+from chain.multihash import Multihash
+from chain.store.seals import Sealed
+from chain.wording import plural
+
+ROOM: Final = "read_holds"
+_TABLE: Final = Sealed(
+    "read_holds",
+    ("id", "dataset", "time", "block", "note", "taken", "expires"),
+    "it holds until it is released: odfctl hold release ID",
+)
+STEPS: Final = (
+    """
+    CREATE TABLE read_holds (
+        id TEXT PRIMARY KEY,
+        dataset BLOB NOT NULL,
+        time INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        note TEXT NOT NULL,
+        taken INTEGER NOT NULL,
+        expires INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX read_holds_dataset ON read_holds (dataset);
+    """,
+    _TABLE.step,
+)
+TTL: Final = 15 * 60 * SECOND
+MIN_TTL: Final = 1 * SECOND
+MAX_TTL: Final = 86_400 * SECOND
+MAX_NOTE: Final = 200
+MAX_OF_DATASET: Final = 64
+MAX_HOLDS: Final = 1024
+"""Of a node, those of all datasets."""
+HELD: Final = "read-hold"
+
+
+class ReadHold(msgspec.Struct, frozen=True, kw_only=True):
+    """One hold. What is read at ``time``, and at any later one, stays as it is."""
+
+    id: str
+    dataset: DatasetId
+    time: int
+    """In whole milliseconds."""
+    block: Multihash
+    """The last block of that time or an earlier one: reading up to it gives the rows of ``time``."""
+    note: str = ""
+    """By whom, or for what."""
+    taken: Instant
+    expires: Instant | None
+    """``None``: the row is damaged, and nothing but its release ends it."""
+
+    def is_live(self, now: Instant) -> bool:
+        return self.expires is None or now < self.expires
+
+
+class HistoryHeld(Refused):
+    """Somebody reads the history that was to be given up."""
+
+
+class ReadHolds:
+    """The holds, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def take(self, hold: ReadHold, ttl: int, now: Instant) -> ReadHold:
+        """Stores a hold until ``ttl`` nanoseconds from now. Raises Invalid, and Refused where there are too many."""
+        _check_ttl(ttl)
+        if len(hold.note) > MAX_NOTE:
+            raise Invalid(f"a note of {plural(len(hold.note), 'character')}", rule="hold-note", hint="200 at most")
+        self.sweep(now)
+        (total, own) = self._db.execute(
+            "SELECT count(*), coalesce(sum(dataset = ?), 0) FROM read_holds", (hold.dataset,)
+        ).fetchone()
+        if total >= MAX_HOLDS or own >= MAX_OF_DATASET:
+            raise Refused(
+                f"{plural(own, 'hold')} on the dataset, {total} on all, are as many as there may be",
+                rule="hold-limit",
+                hint="release those that nobody needs: odfctl hold list",
+            )
+        return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
+
+    def renew(self, hold_id: str, ttl: int, now: Instant) -> ReadHold:
+        """Lets a hold live until ``ttl`` nanoseconds from now, or longer where it would. Raises Refused: it is lost."""
+        _check_ttl(ttl)
+        held = self._find(hold_id)
+        if held is None or not held.is_live(now):
+            raise Refused(
+                f"hold {hold_id} is lost: it expired, or was released",
+                rule="hold-lost",
+                hint="what was read under it may be another history by now: take a new one, and read again",
+            )
+        if held.expires is None:
+            raise Refused(f"hold {hold_id} is damaged on disk", rule="hold-damaged", hint="release it, take a new one")
+        return self._put(msgspec.structs.replace(held, expires=Instant(max(now + ttl, held.expires))))
+
+    def release(self, hold_id: str, now: Instant) -> ReadHold:
+        """Ends a hold. Raises NotFound when there is none, or no more."""
+        held = self._find(hold_id)
+        if held is None or not held.is_live(now):
+            raise NotFound(f"no hold {hold_id}", rule="hold", hint="odfctl hold list; an expired one is gone by itself")
+        self._db.execute("DELETE FROM read_holds WHERE id = ?", (hold_id,))
+        return held
+
+    def all(self, now: Instant) -> list[ReadHold]:
+        """Lists the live holds, oldest first."""
+        return sorted((held for held in self._every() if held.is_live(now)), key=lambda held: (held.taken, held.id))
+
+    def of(self, dataset: DatasetId, now: Instant) -> list[ReadHold]:
+        found = self._every("dataset = ?", (dataset,))
+        return sorted((held for held in found if held.is_live(now)), key=lambda held: (held.taken, held.id))
+
+    def check_free(self, dataset: DatasetId, now: Instant) -> None:
+        """Raises HistoryHeld while anybody holds the dataset's history."""
+        held = self.of(dataset, now)
+        if not held:
+            return
+        first = held[0]
+        until = "until it is released" if first.expires is None else f"until {render(first.expires)}"
+        note = f" ({first.note})" if first.note else ""
+        more = f", and {plural(len(held) - 1, 'more hold')}" if len(held) > 1 else ""
+        raise HistoryHeld(
+            f"the history is held for a reader: {first.id}{note} {until}{more}",
+            rule=HELD,
+            hint=f"wait, or end it: odfctl hold release {first.id}",
+            place=dataset.short,
+        )
+
+    def sweep(self, now: Instant) -> int:
+        """Drops the rows of expired holds."""
+        gone = [held.id for held in self._every() if not held.is_live(now)]
+        self._db.executemany("DELETE FROM read_holds WHERE id = ?", [(each,) for each in gone])
+        return len(gone)
+
+    def _put(self, held: ReadHold) -> ReadHold:
+        _TABLE.put(self._db, held.id, held.dataset, held.time, held.block, held.note, held.taken, held.expires or 0)
+        return held
+
+    def _find(self, hold_id: str) -> ReadHold | None:
+        return next(self._every("id = ?", (hold_id,)), None)
+
+    def _every(self, where: str = "TRUE", values: tuple[str | bytes, ...] = ()) -> Iterator[ReadHold]:
+        for row, whole in list(_TABLE.every(self._db, where, values)):
+            hold_id, dataset, time, block, note, taken, expires = row
+            yield ReadHold(
+                id=hold_id,
+                dataset=DatasetId(dataset),
+                time=time,
+                block=Multihash(block),
+                note=note,
+                taken=Instant(taken),
+                expires=Instant(expires) if whole else None,
+            )
+
+
+class HoldGuard:
+    """What a store asks before history goes, over the clock of its node."""
+
+    def __init__(self, now: Callable[[], Instant]) -> None:
+        self._now = now
+
+    def __call__(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
+        """Within the transaction that gives up history: holds that expired are gone with it, whatever the clock says
+        later. Raises HistoryHeld.
+        """
+        holds, now = ReadHolds(connection), self._now()
+        holds.sweep(now)
+        holds.check_free(dataset, now)
+
+    def check(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
+        """Asks ahead, and changes nothing. Raises HistoryHeld."""
+        ReadHolds(connection).check_free(dataset, self._now())
+
+
+def _check_ttl(ttl: int) -> None:
+    if not MIN_TTL <= ttl <= MAX_TTL:
+        raise Invalid(
+            f"a hold for {ttl / SECOND:g} seconds",
+            rule="hold-ttl",
+            hint="from 1 second to 24 hours; whoever needs it longer renews it",
+        )

@@ -1,0 +1,149 @@
+"""Read holds on whole nodes: what may not happen while one lives, what may after, and how both are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.instant import SECOND
+from config import model
+from odfd.cli.details import dataset as shown
+from odfd.control import wire
+from worlds.eventually import PATIENCE
+
+FOLLOW = model.Policy(rewrite=model.Rewrite(follow="follow"))
+
+
+async def cities(world: Any, worlds: Any, node: Any) -> Any:
+    """Of three files, one slice each."""
+    for day in (1, 2, 3):
+        world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
+    await node.apply(worlds.ROOT)
+    await node.pull()
+    return node.dataset("cities")
+
+
+async def take(node: Any, ref: str, **more: Any) -> wire.HoldView:
+    return await node.api.holds.take(wire.HoldRequest(ref=ref, **more))
+
+
+async def compact(node: Any) -> wire.RewriteResult:
+    return await node.done(node.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
+
+
+async def collected(node: Any) -> wire.CollectResult:
+    return await node.done(node.api.collection.collect(wire.CollectRequest(dry_run=False)))
+
+
+async def test_while_a_hold_lives_history_stays(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        dataset = await cities(world, worlds, alice)
+        head = alice.home.chains.chain(dataset).head()
+        hold = await take(alice, "cities", note="monthly report", seconds=60)
+        assert hold.pin is not None
+        assert (hold.dataset, hold.pin.block, hold.note) == ("cities", str(head.hash), "monthly report")
+        for action, more in (("compact", {}), ("keep-metadata", {}), ("reset", {"to": "#1"})):
+            request = wire.RewriteRequest(action=action, **more)
+            with pytest.raises(Refused, match=rf"held for a reader: {hold.id} \(monthly report\) until") as held:
+                await alice.done(alice.api.rewriting.rewrite("cities", request))
+            assert held.value.rule == "read-hold"
+        with pytest.raises(Refused, match="held for a reader"):
+            await alice.api.datasets.delete("cities")
+        await collected(alice)
+        assert alice.home.chains.chain(dataset).head() == head
+        detail = await alice.api.datasets.describe("cities")
+        assert detail.holds == (hold,)
+        assert f"until {hold.expires_at} by {hold.id}, at {hold.time}: monthly report" in shown(detail)
+        assert (await alice.api.holds.release(hold.id)) == hold
+        assert (await compact(alice)).outcome == "rewritten"
+        assert (await alice.api.datasets.describe("cities")).holds == ()
+        with pytest.raises(NotFound):
+            await alice.api.holds.release(hold.id)
+
+
+async def test_a_hold_outlives_a_restart_and_expires_unless_it_is_renewed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await cities(world, worlds, alice)
+        hold = await take(alice, "cities", seconds=60)
+        other = await take(alice, "cities", seconds=90)
+    async with world.running("alice") as alice:
+        assert [each.id for each in await alice.api.holds.list()] == [hold.id, other.id]
+        world.clock.instant += 50 * SECOND
+        renewed = await alice.api.holds.renew(hold.id, wire.HoldRenewal(seconds=300))
+        assert renewed.expires_at > hold.expires_at
+        world.clock.instant += 50 * SECOND
+        assert [each.id for each in await alice.api.holds.list("cities")] == [hold.id]
+        with pytest.raises(Refused, match="expired, or was released") as lost:
+            await alice.api.holds.renew(other.id, wire.HoldRenewal())
+        assert lost.value.rule == "hold-lost"
+        with pytest.raises(Refused, match="held for a reader"):
+            await compact(alice)
+        world.clock.instant += 300 * SECOND
+        assert (await compact(alice)).outcome == "rewritten"
+        world.clock.instant -= 300 * SECOND
+        with pytest.raises(Refused, match="expired"):
+            await alice.api.holds.renew(hold.id, wire.HoldRenewal())
+
+
+async def test_a_time_is_held_where_it_is_complete(world: Any, worlds: Any) -> None:
+    """The pin is the last block of that time; a time that may still get blocks is refused."""
+    async with world.running("alice") as alice:
+        dataset = await cities(world, worlds, alice)
+        chain = alice.home.chains.chain(dataset)
+        blocks = await alice.api.datasets.log("cities", [], 100, None, None)
+        last = blocks[0].system_time
+        with pytest.raises(Refused, match="not complete yet") as early:
+            await take(alice, "cities", at=last)
+        assert "odfctl advance cities" in early.value.hint
+        world.clock.instant += 10 * SECOND
+        await alice.done(alice.api.flow.advance("cities"))
+        hold = await take(alice, "cities", at=last)
+        assert hold.pin is not None
+        assert (hold.pin.block, hold.time) == (str(chain.head().hash), last)
+        with pytest.raises(Refused, match="begins after"):
+            await take(alice, "cities", at="1999-01-01T00:00:00Z")
+        for wrong in ({"seconds": 0}, {"seconds": 86_401}, {"note": "x" * 201}, {"at": "1969-01-01T00:00:00Z"}):
+            with pytest.raises(Invalid):
+                await take(alice, "cities", **wrong)
+        with pytest.raises(NotFound):
+            await take(alice, "nothing")
+
+
+@pytest.mark.slow
+async def test_a_mirror_follows_a_rewritten_history_once_nobody_reads_the_old_one(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", FOLLOW) as bob:
+        dataset = await cities(world, worlds, alice)
+        await world.spread(alice, "cities")
+        await bob.mirror(dataset, "theirs")
+        before = bob.home.chains.chain(dataset).head()
+        hold = await take(bob, "theirs")
+        done = await compact(alice)
+        await bob.heard("mirror.held")
+        assert bob.parts.scheduler.get(dataset).fault.rule == "read-hold"
+        (view,) = await bob.api.mirrors.list()
+        assert view.state == "waiting"
+        assert bob.home.chains.chain(dataset).head() == before
+        await bob.api.holds.release(hold.id)
+        with trio.fail_after(PATIENCE):
+            while str(bob.home.chains.chain(dataset).head().hash) != done.head:
+                await bob.parts.scheduler.get(dataset).turned.wait()
+
+
+async def test_a_held_mirror_lets_go_of_no_data(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        dataset = await cities(world, worlds, alice)
+        await world.spread(alice, "cities")
+        whole = (await bob.mirror(dataset, "theirs")).held
+        hold = await take(bob, "theirs")
+        await bob.mirror(dataset, "theirs", keep="0B")
+        await bob.parts.scheduler.pass_now(dataset)
+        (view,) = await bob.api.mirrors.list()
+        assert (view.held, view.state) == (whole, "current")
+        assert "nothing is let go" in view.message
+        await bob.api.holds.release(hold.id)
+        await bob.parts.scheduler.pass_now(dataset)
+        (view,) = await bob.api.mirrors.list()
+        assert view.held == 0
