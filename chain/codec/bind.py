@@ -13,7 +13,7 @@ import difflib
 import enum
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,6 +46,10 @@ class Binding:
 
     mistakes: list[Mistake] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
+    more_kinds: Mapping[type[msgspec.Struct], Iterable[str]] = field(default_factory=dict)
+    """Kinds that manifests know beside a variant, for messages: they were replaced before."""
+    more_fields: Mapping[type[msgspec.Struct], Iterable[str]] = field(default_factory=dict)
+    """The same of fields of a table."""
 
     def bind(self, kind: Kind, node: Node, path: str = "") -> Any:
         """A value of ``kind``, or anything when mistakes were added: look at ``mistakes`` before using it."""
@@ -85,7 +89,8 @@ class Binding:
                 elif each.required:
                     self._wrong(child, place, "is empty, and must be given", "required-field")
             elif not (tagged and key == TAG):
-                self._wrong(child, place, f"unknown field {key!r}", "unknown-field", _known(key, fields))
+                known = [*fields, *self.more_fields.get(cls, ())]
+                self._wrong(child, place, f"unknown field {key!r}", "unknown-field", known_names(key, known))
         for key, each in fields.items():
             if each.required and key not in node.value:
                 self._wrong(node, path, f"{key} is missing", "required-field")
@@ -102,12 +107,18 @@ class Binding:
             name, fields = str(node.value[TAG].value), node
         else:
             what = "fields without it" if isinstance(node.value, dict) else found(node.value)
-            hint = f"kinds are {', '.join(_names(variants).values())}"
+            hint = f"kinds are {', '.join(self._kinds(variants))}"
             return self._wrong(node, path, f"expected fields with a {TAG!r}, found {what}", "manifest-type", hint)
         variant = _by_name(variants).get(name.casefold())
         if variant is None:
-            return self._wrong(node, path, f"unknown kind {name!r}", "unknown-kind", _known(name, _names(variants)))
+            hint = known_names(name, self._kinds(variants))
+            return self._wrong(node, path, f"unknown kind {name!r}", "unknown-kind", hint)
         return self._table(variant, fields, path, tagged=True)
+
+    def _kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> list[str]:
+        """What a manifest may call them, and what it may say beside."""
+        beside = [kind for variant in variants for kind in self.more_kinds.get(variant, ())]
+        return [*(str(variant.__struct_config__.tag) for variant in variants), *beside]
 
     def _vector(self, item: Kind, node: Node, path: str) -> Any:
         if not isinstance(node.value, list):
@@ -160,7 +171,7 @@ def _member(options: type[enum.Enum], text: str) -> enum.Enum:
         if option.value.casefold() == text.casefold():
             return option
     names = {option.value: option.value for option in options}
-    raise Invalid(f"unknown {options.__name__} {text!r}", rule="enum-member", hint=_known(text, names))
+    raise Invalid(f"unknown {options.__name__} {text!r}", rule="enum-member", hint=known_names(text, names))
 
 
 def _octets(of: type[bytes], text: str) -> bytes:
@@ -193,15 +204,10 @@ def found(value: object) -> str:
             return "fields"
 
 
-def _known(word: str, names: Mapping[str, object]) -> str:
+def known_names(word: str, names: Collection[str]) -> str:
+    """What to write in place of a word that is none of ``names``."""
     near = difflib.get_close_matches(word[:80], names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
-
-
-@functools.cache
-def _names(variants: tuple[type[msgspec.Struct], ...]) -> dict[str, str]:
-    tags = [str(variant.__struct_config__.tag) for variant in variants]
-    return dict(zip(tags, tags, strict=True))
 
 
 @functools.cache

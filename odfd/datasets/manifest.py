@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import msgspec
 
 from chain.codec.bind import Mistake
-from chain.codec.manifest import Manifest, carrying_read_options
+from chain.codec.manifest import Manifest
+from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from odfd.resources.manifest import Draft, described

@@ -16,6 +16,7 @@ import msgspec
 
 from chain.codec.bind import Binding, Mistake, found
 from chain.codec.layout import Table
+from chain.codec.short_forms import MORE_FIELDS, MORE_KINDS
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import parse_own_name
@@ -97,7 +98,7 @@ def is_resource(node: Node) -> bool:
 
 def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draft | None, list[Mistake]]:
     """Reads a document that ``is_resource`` accepts. No draft where there are mistakes."""
-    binding = Binding()
+    binding = Binding(more_kinds=MORE_KINDS, more_fields=MORE_FIELDS)
     binding.lines[""] = node.line
     parts = dict(node.value) if isinstance(node.value, dict) else {}
     kind = _type(parts.pop(SCHEMA), registry, binding)

@@ -290,3 +290,44 @@ content:
         parse_manifests(text, "x.yaml")
     assert str(caught.value) == "x.yaml:9: read.schema: expected fields, found a list"
     assert caught.value.hint == "a list of texts goes under 'ddlSchema'"
+
+
+def _polling(fetch: str, read: str = "{kind: Csv}") -> str:
+    return (
+        f"kind: MetadataEvent\nversion: 1\ncontent:\n  kind: SetPollingSource\n  fetch: {fetch}\n  read: {read}\n"
+        "  merge: Append\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fetch", "read", "message", "hint"),
+    [
+        ("{kind: Zebra, url: x}", "{kind: Csv}", "fetch: unknown kind 'Zebra'",
+         "known are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http"),
+        ("{url: x}", "{kind: Csv}", "fetch: expected fields with a 'kind', found fields without it",
+         "kinds are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http"),
+        ("{kind: Sqll, url: x}", "{kind: Csv}", "fetch: unknown kind 'Sqll'", "did you mean 'Sql'?"),
+        ("{kind: Sql, url: x, qurey: y, query: z}", "{kind: Parquet}", "fetch.qurey: unknown field 'qurey'",
+         "did you mean 'query'?"),
+        ("{kind: Http, url: 'https://a', zebra: y}", "{kind: Json}", "fetch.zebra: unknown field 'zebra'",
+         "known are auth, body, cache, eventTime, headers, method, pages, url"),
+        ("{kind: Url, url: x}", "{kind: Avrow}", "read: unknown kind 'Avrow'", "did you mean 'Avro'?"),
+        ("{kind: Url, url: x}", "{kind: Zebra}", "read: unknown kind 'Zebra'",
+         "known are Csv, GeoJson, EsriShapefile, Parquet, Json, NdJson, NdGeoJson, "
+         "Spreadsheet, Xml, Avro, GeoPackage, Sqlite"),
+        ("{kind: Url, url: x}", "{kind: Csv, skipRow: 1}", "read.skipRow: unknown field 'skipRow'",
+         "did you mean 'skipRows'?"),
+    ],
+)  # fmt: skip
+def test_messages_know_our_kinds_and_their_fields(fetch: str, read: str, message: str, hint: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_manifests(_polling(fetch, read), "x.yaml")
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_capitals_of_our_kinds_do_not_matter_either() -> None:
+    written = _polling("{kind: Sql, url: 'sqlite:///x', query: y}", "{kind: Parquet}")
+    lower = written.replace("kind: Sql", "kind: sql").replace("Parquet", "parquet")
+    read = _polling("{kind: Url, url: x}", "{kind: Spreadsheet}")
+    for one, other in ((written, lower), (read, read.replace("Spreadsheet", "spreadsheet"))):
+        assert parse_manifests(one, "x")[0].content == parse_manifests(other, "x")[0].content

@@ -1,0 +1,183 @@
+"""Replaces what manifests may write and the format has no field for: short forms become attributes of columns.
+
+Tree to tree, before a manifest is bound, so each mistake has its line. Specs: docs/reading.md, docs/sources.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from chain.codec.bind import Mistake, known_names, plain
+from chain.codec.layout import fields_of
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model import fetch_options, read_options
+from chain.model.read_options import (
+    FAIL,
+    KINDS,
+    NAMES,
+    ON_ERROR,
+    READ,
+    RULE,
+    check_kind,
+    declared_options,
+    declared_quarantine,
+)
+from chain.model.source import (
+    FetchUrl,
+    ReadCsv,
+    ReadEsriShapefile,
+    ReadGeoJson,
+    ReadJson,
+    ReadNdGeoJson,
+    ReadNdJson,
+    ReadParquet,
+)
+
+_ON_ERROR = "onError"
+MORE_KINDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
+    FetchUrl: tuple(fetch_options.KINDS),
+    ReadCsv: tuple(read_options.KINDS),
+}
+"""Kinds beside those of the format, by one variant of the union that they are written in."""
+_READS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
+MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = dict.fromkeys(_READS, (_ON_ERROR, *NAMES))
+_OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
+
+
+def carrying_read_options(content: Node, mistakes: list[Mistake]) -> Node:
+    """The content of a snapshot or of an event in which no read step has the short form. Adds to ``mistakes``.
+
+    What people write in a read step and the format has no field for (``onError`` and options) becomes attributes of the
+    step's columns, tree to tree, before a manifest is bound. A step whose columns are not written out (``ddlSchema``,
+    or none) gets a schema without fields that holds the attributes alone; who makes events of manifests gives it the
+    fields. Kinds of file that the format does not know become the step that stands for them.
+    """
+    fields = content.value
+    if not isinstance(fields, dict):
+        return content
+    events = fields.get("metadata")
+    if events is None or not isinstance(events.value, list):
+        return _event(content, "", mistakes)
+    made = [_event(each, f"metadata[{number}].", mistakes) for number, each in enumerate(events.value)]
+    return Node(content.line, {**fields, "metadata": Node(events.line, made)})
+
+
+def _event(event: Node, path: str, mistakes: list[Mistake]) -> Node:
+    if not isinstance(event.value, dict):
+        return event
+    read = event.value.get("read")
+    if read is None or not isinstance(read.value, dict):
+        return Node(event.line, _without_kind_of_source(event.value, path, mistakes))
+    fields = _without_options(_without_on_error(read.value, path, mistakes), read.line, path, mistakes)
+    changed = {**event.value, "read": Node(read.line, fields)}
+    return Node(event.line, _without_kind_of_source(changed, path, mistakes))
+
+
+def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
+    """A kind of source that the format does not know becomes the step that stands for it, and an attribute.
+
+    Without columns, which are missed elsewhere, there is nothing that could have the attribute.
+    """
+    fetch, read = event.get("fetch"), event.get("read")
+    kind = fetch.value.get("kind") if fetch is not None and isinstance(fetch.value, dict) else None
+    if fetch is None or not isinstance(fetch.value, dict) or kind is None:
+        return event
+    named = _known_kind(kind, fetch_options.KINDS)
+    if named is None:
+        return event
+    kind = Node(kind.line, named)
+    own = fetch_options.names(named)
+    given = {key: child for key, child in fetch.value.items() if key in own} | {"kind": kind}
+    others = {key: child for key, child in fetch.value.items() if key not in given} | {"kind": Node(kind.line, "Url")}
+    for key in [each for each in others if each not in _OF_URL and each != "kind"]:
+        hint = known_names(key, sorted({*own, *_OF_URL}))
+        mistakes.append(
+            Mistake(f"{path}fetch.{key}", others.pop(key).line, f"unknown field {key!r}", "unknown-field", hint)
+        )
+    url = others.get("url")
+    if url is not None and isinstance(url.value, str):
+        others["url"] = Node(url.line, fetch_options.in_chain(named, url.value))
+    changed = {**event, "fetch": Node(fetch.line, others)}
+    if read is None or not isinstance(read.value, dict):
+        return changed
+    try:
+        fetch_options.declared_fetch({key: plain(child) for key, child in given.items()})
+    except Invalid as fault:
+        mistakes.append(Mistake(f"{path}fetch", fetch.line, fault.message, fault.rule, fault.hint))
+    if _has_attribute(read.value, fetch_options.FETCH):
+        twice = f"kind {named} and the attribute {fetch_options.FETCH} of the schema are both given"
+        mistakes.append(Mistake(f"{path}fetch", fetch.line, twice, fetch_options.RULE, "keep one of them"))
+    attributed = _with_attribute(read.value.get("schema"), fetch_options.FETCH, Node(fetch.line, given))
+    columns = Node(read.line, {**read.value, "schema": attributed})
+    return {**changed, "read": columns}
+
+
+def _without_on_error(fields: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
+    if _ON_ERROR not in fields:
+        return fields
+    given = fields[_ON_ERROR]
+    place = f"{path}read.{_ON_ERROR}"
+    try:
+        declared_quarantine(plain(given))
+    except Invalid as fault:
+        mistakes.append(Mistake(place, given.line, fault.message, fault.rule, fault.hint))
+    if _has_attribute(fields, ON_ERROR):
+        twice = f"onError and the attribute {ON_ERROR} of the schema are both given"
+        mistakes.append(Mistake(place, given.line, twice, "on-error", "keep one of them"))
+    others = {key: child for key, child in fields.items() if key != _ON_ERROR}
+    if plain(given) != FAIL:
+        others["schema"] = _with_attribute(others.get("schema"), ON_ERROR, given)
+    return others
+
+
+def _without_options(fields: dict[str, Node], line: int, path: str, mistakes: list[Mistake]) -> dict[str, Node]:
+    kind = fields.get("kind")
+    named = None if kind is None else _known_kind(kind, KINDS)
+    given = {key: child for key, child in fields.items() if key in NAMES}
+    if not given and named is None:
+        return fields
+    others = {key: child for key, child in fields.items() if key not in NAMES}
+    if kind is not None and named is not None:
+        given["format"] = Node(kind.line, named)
+        others["kind"] = Node(kind.line, KINDS[named])
+    first = next(iter(given))
+    place = f"{path}read.{first}"
+    try:
+        options = declared_options({key: plain(child) for key, child in given.items()})
+        kind = others.get("kind")
+        if kind is not None and isinstance(kind.value, str):
+            check_kind(options, kind.value)
+    except Invalid as fault:
+        mistakes.append(Mistake(place, given[first].line, fault.message, fault.rule, fault.hint))
+    if _has_attribute(others, READ):
+        twice = f"options and the attribute {READ} of the schema are both given"
+        mistakes.append(Mistake(place, given[first].line, twice, RULE, "keep one of them"))
+    others["schema"] = _with_attribute(others.get("schema"), READ, Node(line, given))
+    return others
+
+
+def _known_kind(kind: Node, known: Iterable[str]) -> str | None:
+    """The name of a kind of ours as we write it; as of the format's kinds, capitals do not matter."""
+    written = kind.value.casefold() if isinstance(kind.value, str) else ""
+    return next((each for each in known if each.casefold() == written), None)
+
+
+def _has_attribute(fields: Mapping[str, Node], name: str) -> bool:
+    schema = fields.get("schema")
+    extra = schema.value.get("extra") if schema is not None and isinstance(schema.value, dict) else None
+    return extra is not None and isinstance(extra.value, dict) and name in extra.value
+
+
+def _with_attribute(schema: Node | None, name: str, given: Node) -> Node:
+    """A schema with the attribute. One that is no schema stays: binding it reports what is wrong."""
+    if schema is None or schema.value is None:
+        schema = Node(given.line, {"fields": Node(given.line, [])})
+    if not isinstance(schema.value, dict):
+        return schema
+    extra = schema.value.get("extra")
+    others = extra.value if extra is not None and isinstance(extra.value, dict) else {}
+    return Node(schema.line, {**schema.value, "extra": Node(given.line, {**others, name: given})})
