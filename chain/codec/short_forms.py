@@ -27,6 +27,7 @@ from chain.model.read_options import (
     declared_quarantine,
 )
 from chain.model.source import (
+    FetchFilesGlob,
     FetchUrl,
     ReadCsv,
     ReadEsriShapefile,
@@ -44,7 +45,11 @@ MORE_KINDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
 }
 """Kinds beside those of the format, by one variant of the union that they are written in."""
 _READS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
-MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = dict.fromkeys(_READS, (_ON_ERROR, *NAMES))
+MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
+    **dict.fromkeys(_READS, (_ON_ERROR, *NAMES)),
+    FetchFilesGlob: sorted(fetch_options.names(fetch_options.BUCKET)),
+}
+_GLOB: Final = "FilesGlob"
 _OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
 
 
@@ -87,20 +92,19 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
     if fetch is None or not isinstance(fetch.value, dict) or kind is None:
         return event
     named = _known_kind(kind, fetch_options.KINDS)
-    if named is None:
+    stands, step = named, "Url"
+    if named is None and _known_kind(kind, (_GLOB,)) and fetch.value.keys() & fetch_options.names(fetch_options.BUCKET):
+        stands, step = fetch_options.BUCKET, _GLOB
+    if stands is None:
         return event
-    kind = Node(kind.line, named)
-    own = fetch_options.names(named)
-    given = {key: child for key, child in fetch.value.items() if key in own} | {"kind": kind}
-    others = {key: child for key, child in fetch.value.items() if key not in given} | {"kind": Node(kind.line, "Url")}
-    for key in [each for each in others if each not in _OF_URL and each != "kind"]:
-        hint = known_names(key, sorted({*own, *_OF_URL}))
-        mistakes.append(
-            Mistake(f"{path}fetch.{key}", others.pop(key).line, f"unknown field {key!r}", "unknown-field", hint)
-        )
+    own = fetch_options.names(stands)
+    given = {key: child for key, child in fetch.value.items() if key in own} | {"kind": Node(kind.line, stands)}
+    others = {key: child for key, child in fetch.value.items() if key not in given} | {"kind": Node(kind.line, step)}
+    if named is not None:
+        _note_unknown(others, own, f"{path}fetch", mistakes)
     url = others.get("url")
     if url is not None and isinstance(url.value, str):
-        others["url"] = Node(url.line, fetch_options.in_chain(named, url.value))
+        others["url"] = Node(url.line, fetch_options.in_chain(stands, url.value))
     changed = {**event, "fetch": Node(fetch.line, others)}
     if read is None or not isinstance(read.value, dict):
         return changed
@@ -109,11 +113,18 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
     except Invalid as fault:
         mistakes.append(Mistake(f"{path}fetch", fetch.line, fault.message, fault.rule, fault.hint))
     if _has_attribute(read.value, fetch_options.FETCH):
-        twice = f"kind {named} and the attribute {fetch_options.FETCH} of the schema are both given"
+        twice = f"options of {stands} and the attribute {fetch_options.FETCH} of the schema are both given"
         mistakes.append(Mistake(f"{path}fetch", fetch.line, twice, fetch_options.RULE, "keep one of them"))
     attributed = _with_attribute(read.value.get("schema"), fetch_options.FETCH, Node(fetch.line, given))
     columns = Node(read.line, {**read.value, "schema": attributed})
     return {**changed, "read": columns}
+
+
+def _note_unknown(fields: dict[str, Node], own: Iterable[str], path: str, mistakes: list[Mistake]) -> None:
+    """Takes out what neither the kind nor the step that stands for it has: binding would know of the step alone."""
+    for key in [each for each in fields if each not in _OF_URL and each != "kind"]:
+        hint = known_names(key, sorted({*own, *_OF_URL}))
+        mistakes.append(Mistake(f"{path}.{key}", fields.pop(key).line, f"unknown field {key!r}", "unknown-field", hint))
 
 
 def _without_on_error(fields: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:

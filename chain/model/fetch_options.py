@@ -1,4 +1,5 @@
-"""Declares kinds of sources that the format has no fetch step for: queries of databases, and answers in pages.
+"""Declares kinds of sources that the format has no fetch step for: queries of databases, and answers in pages; and who
+reads a bucket that a step ``FilesGlob`` names.
 
 As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
 Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
@@ -84,16 +85,27 @@ class HttpRequest(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Ht
     auth: ClientCredentials | None = None
 
 
-FetchOptions: TypeAlias = SqlQuery | HttpRequest
+class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Bucket"):
+    """Who reads a bucket, beside a step ``FilesGlob`` whose path is a pattern of keys; without keys anybody does."""
+
+    region: _Name | None = None
+    access_key_id: _Text | None = None
+    secret_access_key: _Text | None = None
+    session_token: _Text | None = None
+
+
+FetchOptions: TypeAlias = SqlQuery | HttpRequest | BucketAccess
 KINDS: Final[Mapping[str, type[FetchOptions]]] = {"Sql": SqlQuery, "Http": HttpRequest}
 """Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
+BUCKET: Final = "Bucket"
+_ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess}
 OWN_SCHEME: Final = "odfd+"
 """Begins the URL of kind ``Http`` in a chain: others must not take the first page for the whole."""
 
 
 def names(kind: str) -> frozenset[str]:
-    """What manifests write of a kind beside the fields of ``Url``."""
-    return frozenset(field.encode_name for field in msgspec.structs.fields(KINDS[kind]))
+    """What manifests write of a kind beside the fields of its step."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(_ALL[kind]))
 
 
 def in_chain(kind: str, url: str) -> str:
@@ -113,7 +125,7 @@ def declared_fetch(value: object) -> FetchOptions:
         found: FetchOptions = msgspec.convert(value, FetchOptions)
     except msgspec.ValidationError as error:
         kind = str(value.get("kind")) if isinstance(value, dict) else ""
-        known = sorted(names(kind)) if kind in KINDS else sorted(KINDS)
+        known = sorted(names(kind)) if kind in _ALL else sorted(_ALL)
         raise Invalid(
             f"options of the fetch step: {error}", rule=RULE, hint=f"known are {', '.join(known)}; see docs/sources.md"
         ) from error

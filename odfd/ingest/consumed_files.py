@@ -1,4 +1,4 @@
-"""Tracks which files of a folder a chain took in, and reports files that appeared or changed behind them.
+"""Tracks which files of a folder or bucket a chain took in, and reports files that appeared or changed behind them.
 
 The chain says it: each block names the file it took, and has a time. Remembered between transactions, one per process,
 so that only new blocks are read; a chain that was cut back is noticed and read anew. Of files that were taken a bounded
@@ -22,7 +22,8 @@ from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import SkippedFile
 from engines.skipped import bounded_list
-from odfd.ingest.fetch.base import ETAG
+from odfd.ingest.fetch.base import ETAG, OBJECT
+from odfd.ingest.fetch.bucket_objects import decode
 
 LOOKED_AT: Final = 1000
 """Files looked at in one go: so many that no block names, of the newest, and of all others in turn."""
@@ -37,12 +38,39 @@ class ConsumedFiles:
     block: Multihash | None = None
     names: list[str] = field(default_factory=list)
     times: dict[str, Instant] = field(default_factory=dict)
-    turn: int = 0
+    first: Instant | None = None
+    """The earliest of ``times``."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Of objects of a bucket."""
+    place: int = 0
+    """Where the next look at older files begins."""
+    turn: str = ""
+    """The same of a bucket: a key."""
 
-    def add(self, name: str, time: Instant) -> None:
+    def add(self, name: str, time: Instant, tag: str = "") -> None:
         if name not in self.times:
             bisect.insort(self.names, name)
-        self.times[name] = time
+        self.times[name], self.tags[name] = time, tag
+        self.first = time if self.first is None else min(self.first, time)
+
+    def late(self, objects: Sequence[tuple[str, str, Instant]]) -> tuple[SkippedFile, ...]:
+        """Lists objects before the last one, as keys, tags and times, that no block names or that changed since.
+
+        What was there before the first block that names an object was taken by blocks that were compacted.
+        """
+        told = ((key, self._why_late(key, tag, modified)) for key, tag, modified in objects)
+        return bounded_list(
+            SkippedFile(name=key, reason=f"{why}; give what is new a name and a time behind the last")
+            for key, why in told
+            if why is not None
+        )
+
+    def _why_late(self, key: str, tag: str, modified: Instant) -> str | None:
+        if key in self.times:
+            return None if self.tags[key] == tag else f"it changed at {render(modified)}, after it was taken"
+        if self.first is None or modified <= self.first:
+            return None
+        return f"it came at {render(modified)}, when the source had got beyond it"
 
     def passed_over(self, paths: Sequence[str], now: Instant) -> tuple[SkippedFile, ...]:
         """Lists files that came or changed too late and are not read any more, in the order of their names.
@@ -57,8 +85,8 @@ class ConsumedFiles:
         unknown = [path for path, known in zip(paths, named, strict=True) if not known]
         known = [path for path, known in zip(paths, named, strict=True) if known]
         newest, others = known[-LOOKED_AT:], known[:-LOOKED_AT]
-        start = self.turn if self.turn < len(others) else 0
-        self.turn = start + LOOKED_AT
+        start = self.place if self.place < len(others) else 0
+        self.place = start + LOOKED_AT
         return [*unknown[-LOOKED_AT:], *others[start : start + LOOKED_AT], *newest]
 
     def _reason(self, path: str, now: Instant) -> SkippedFile | None:
@@ -99,17 +127,20 @@ class ConsumedFileIndex:
         taken = self._known.get(state.dataset, ConsumedFiles())
         if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):
             taken = ConsumedFiles()
-        newer: list[tuple[str, Instant]] = []
+        newer: list[tuple[str, Instant, str]] = []
         block = newest = reader.last_of(_DATA, state.size)
         while block is not None and block.sequence_number > taken.number:
             event = block.event
             source = event.new_source_state if isinstance(event, AddData) else None
             if source is not None and source.kind == ETAG:
-                newer.append((source.value, block.system_time))
+                newer.append((source.value, block.system_time, ""))
+            elif source is not None and source.kind == OBJECT:
+                position = decode(source.value)
+                newer.append((position.key, block.system_time, position.tag))
             block = reader.last_of(_DATA, block.sequence_number)
-        for name, time in reversed(newer):
+        for name, time, tag in reversed(newer):
             if taken.times.get(name) is None:
-                taken.add(name, time)
+                taken.add(name, time, tag)
         if newest is not None:
             taken.number, taken.block = newest.sequence_number, newest.hash
         self._known[state.dataset] = taken

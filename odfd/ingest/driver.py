@@ -439,19 +439,19 @@ def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None 
 async def _fetch(
     deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
-    settings, passed_over = deps.settings, None
+    settings, taken = deps.settings, None
     if deps.base is not None:
         base = await trio.to_thread.run_sync(deps.base, dataset)
         settings = msgspec.structs.replace(settings, base=base)
     if isinstance(polled.fetch, FetchFilesGlob):
         taken = await trio.to_thread.run_sync(deps.taken.of, deps.store.chain(dataset), state)
-        passed_over = taken.passed_over
     job = FetchJob(
         state=state.source_state,
         now=block_time(state, deps.now(), deps.store.upper(dataset)),
         folder=folder,
         settings=settings,
-        passed_over=passed_over,
+        passed_over=None if taken is None else taken.passed_over,
+        taken=taken,
         options=fetch_options(polled.read.schema),
         columns=declared_columns(polled.read),
     )

@@ -7,27 +7,20 @@ from many threads.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
+from odfd.runtime.s3 import CHUNK, kind_of, open_store
 from p2p.files import Missing
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore, S3Credential
+    from obstore.store import ObjectStore
 
-KEYS: Final = ("accessKeyId", "secretAccessKey", "sessionToken")
-"""Of a SecretSet that opens a bucket; the last is not needed."""
-CHUNK: Final = 1 << 20
-RETRIES: Final = 4
 PROBE: Final = ".odfd-conditions"
 """A file of a few bytes beside the datasets, by which it is tried whether conditions hold."""
-_CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_STATUS: Final = re.compile(r"status code: (\d{3})\b")
 
 
 class StoredFile(NamedTuple):
@@ -125,48 +118,20 @@ class Bucket:
             raise
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise Refused(
-                f"{self.name} refuses this node: {_why(error)}",
+                f"{self.name} refuses this node: {kind_of(error)}",
                 rule="repository-credentials",
                 hint=f"odfctl get repository {self.name} -o yaml names its SecretSet, whose keys it does not take",
             ) from None
         except exceptions.BaseError as error:
             raise Remote(
-                f"{self.name} cannot be asked: {_why(error)}",
+                f"{self.name} cannot be asked: {kind_of(error)}",
                 rule="repository-remote",
                 hint="try again; odfctl repo list",
             ) from None
 
 
-def _why(error: Exception) -> str:
-    """What kind of answer it was, and nothing of its text."""
-    text = str(error)
-    found = [match[1] for match in (_STATUS.search(text), _CODE.search(text)) if match is not None]
-    return " ".join(found) or "no answer"
-
-
 def open_bucket(name: str, place: Place, region: str, credentials: Mapping[str, str]) -> Bucket:
-    """Opens a bucket. Without credentials requests are unsigned; the daemon's environment is never read for any."""
-    from obstore.store import S3Store
-
-    key, secret, token = (credentials.get(each) for each in KEYS)
-
-    def provide() -> S3Credential:
-        """Given as a whole: of what is given in parts, the missing ones come from the environment."""
-        return {"access_key_id": key or "", "secret_access_key": secret or "", "token": token, "expires_at": None}
-
-    store = S3Store(
-        place.bucket,
-        prefix=place.prefix or None,
-        endpoint=place.endpoint,
-        region=region,
-        virtual_hosted_style_request=place.root.startswith("s3://"),
-        client_options={
-            "allow_http": place.endpoint.startswith("http://"),
-            "connect_timeout": "10s",
-            "timeout": "300s",
-        },
-        retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)},
-        skip_signature=not credentials,
-        credential_provider=provide if credentials else None,
-    )
+    """Opens a bucket. Without credentials requests are unsigned."""
+    by_host = place.root.startswith("s3://")
+    store = open_store(place.bucket, place.endpoint, region, credentials, prefix=place.prefix, by_host=by_host)
     return Bucket(name, store)

@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
-from odfd.repositories.bucket import KEYS, Bucket, open_bucket
+from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.manifest import REGION, Place, place_of
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.sets import SecretSealer, binding
+from odfd.runtime.s3 import KEYS
 
 TYPE: Final = "Repository"
 

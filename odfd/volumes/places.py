@@ -20,7 +20,8 @@ from chain.errors import Environment, Fault, NotFound, Refused, Remote
 from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged, check_file, disk
 from chain.store.volumes import AWAY
-from odfd.repositories.bucket import CHUNK, Bucket
+from odfd.repositories.bucket import Bucket
+from odfd.runtime.s3 import CHUNK
 from odfd.trust.keys.journal import sync_folder
 from p2p.files import Missing
 

@@ -19,11 +19,12 @@ from chain.errors import Environment, NotFound
 from chain.multihash import Multihash
 from chain.store.files import make_folder
 from chain.store.volumes import AWAY, VolumeEntry
-from odfd.repositories.bucket import KEYS, open_bucket
+from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import REGION
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
 from odfd.resources.sets import binding
+from odfd.runtime.s3 import KEYS
 from odfd.state.directory import VOLUMES, StateDirectory
 from odfd.volumes.cache import VolumeCache
 from odfd.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket_of, policy_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +23,15 @@ server.stop()
 
 
 @contextmanager
-def s3_server() -> Iterator[str]:
-    """Its address."""
-    process = subprocess.Popen([sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def s3_server(page: int = 1000) -> Iterator[str]:
+    """Its address; ``page`` keys are in one answer of a listing."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(page)},
+    )
     with process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,10 +27,22 @@ DEFAULT_SOURCE = "default"
 """Name of a polling source in a source state."""
 ETAG = "odf/etag"
 LAST_MODIFIED = "odf/last-modified"
+OBJECT = "w3id.org/odfd/object"
+"""Kind of a source state: an object of a bucket."""
 
 
 PassedOver: TypeAlias = Callable[[Sequence[str], Instant], tuple[SkippedFile, ...]]
 """Paths in the order of their names, and the time."""
+
+
+class TakenObjects(Protocol):
+    """Which objects of a bucket the chain took in."""
+
+    turn: str
+    """The key behind which the next look for late ones begins."""
+
+    def late(self, objects: Sequence[tuple[str, str, Instant]]) -> tuple[SkippedFile, ...]:
+        """Of keys, tags and times before the last: which came, or changed, too late to be taken."""
 
 
 class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +54,8 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     settings: IngestSettings
     passed_over: PassedOver | None = None
     """Tells which files of a folder came, or changed, too late to be taken."""
+    taken: TakenObjects | None = None
+    """The same of a bucket."""
     options: FetchOptions | None = None
     """What the source is beyond its fetch step."""
     columns: DataSchema | None = None

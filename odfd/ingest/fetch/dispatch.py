@@ -5,9 +5,10 @@ from __future__ import annotations
 import trio
 
 from chain.errors import Invalid, Refused
-from chain.model.fetch_options import RULE, FetchOptions, HttpRequest, SqlQuery
+from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, SqlQuery
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
+from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.sql import check_sql, fetch_sql
@@ -22,6 +23,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await fetch_sql(step, job.options, job)
         case FetchUrl() if isinstance(job.options, HttpRequest):
             return await fetch_http(step, job.options, job)
+        case FetchFilesGlob() if is_bucket(step.path):
+            return await fetch_bucket(step, _access(job.options), job)
         case FetchFilesGlob():
             return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
@@ -36,6 +39,14 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_sql(step, options, settings)
         case FetchUrl() if isinstance(options, HttpRequest):
             check_http(step, options, settings)
+        case FetchFilesGlob() if is_bucket(step.path) and isinstance(options, BucketAccess | None):
+            check_bucket(step, _access(options), settings)
+        case FetchFilesGlob() if isinstance(options, BucketAccess):
+            raise Invalid(
+                f"{step.path} is no bucket, and has neither region nor keys",
+                rule=RULE,
+                hint="write path: s3://BUCKET/FOLDER/*.csv, or leave them out",
+            )
         case _ if options is not None:
             raise Invalid(
                 f"a step of kind {step.__struct_config__.tag} has no options", rule=RULE, hint="say kind: Sql or Http"
@@ -46,6 +57,10 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_url(step, settings)
         case _:
             raise _not_built(step)
+
+
+def _access(options: FetchOptions | None) -> BucketAccess:
+    return options if isinstance(options, BucketAccess) else BucketAccess()
 
 
 def _not_built(step: FetchStep) -> Refused:

@@ -109,10 +109,10 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
                 "eventTime FromMetadata has no meaning for FilesGlob", rule="event-time-source", hint="use FromPath"
             )
         case FromPath(pattern=pattern, timestamp_format=form):
-            _check_time(pattern, form or DEFAULT_FORMAT)
+            check_time(pattern, form or DEFAULT_FORMAT)
 
 
-def _check_time(pattern: str, form: str) -> None:
+def check_time(pattern: str, form: str) -> None:
     """Raises Invalid for what gives no time, whatever a file is called."""
     if not _checked(pattern).groups:
         raise Invalid(

@@ -24,6 +24,7 @@ from odfd.published.signed import Signed
 from odfd.repositories import bucket, push
 from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.manifest import REGION, place_of
+from odfd.runtime import s3
 from odfd.transfer.folders import Missing, Transfer, export_dataset, import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.s3_server import new_bucket, s3_server
@@ -301,7 +302,7 @@ def test_credentials_stand_in_no_message(server: str, store: Store, monkeypatch:
         ("s3+http://127.0.0.1:9/house", "house cannot be asked: no answer"),
     ):
         place = place_of(url)
-        monkeypatch.setattr(bucket, "RETRIES", 0)
+        monkeypatch.setattr(s3, "RETRIES", 0)
         with pytest.raises((Refused, Remote), match=why) as caught:
             InBucket(open_bucket("house", place, REGION, OPEN)).push(store, dataset)
         told = repr(caught.value) + str(caught.value) + repr(caught.value.__cause__) + caught.value.hint

@@ -1,0 +1,134 @@
+"""Decides which object of a bucket a source takes next, from a listing and the position in the chain. Pure.
+
+By name the position is a key: what sorts behind it comes, in the order of UTF-8, which is that of listings. By time it
+is the time of an object and its key; an object is left until it is ``QUIET`` old, so that others of its second are seen
+with it. What comes before the position later is not taken, and told.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Invalid, Refused
+from chain.instant import SECOND, Instant, parse, render
+from chain.model.source import SourceOrdering
+
+QUIET: Final = 10 * SECOND
+MAX_LISTED: Final = 1_000_000
+"""Objects looked at for the next one: a thousand questions."""
+RULE: Final = "bucket-objects"
+_SPECIAL: Final = re.compile(r"[*?\[]")
+_PIECE: Final = re.compile(r"\*+|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
+
+
+class StoredObject(NamedTuple):
+    key: str
+    size: int
+    tag: str
+    """Another for any other content."""
+    modified: Instant
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """The last object that was taken, as a source state."""
+
+    key: str
+    tag: str
+    modified: str
+    order: str
+
+    @classmethod
+    def of(cls, taken: StoredObject, order: SourceOrdering) -> Position:
+        return cls(key=taken.key, tag=taken.tag, modified=render(taken.modified), order=order.value)
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def is_before(self, found: StoredObject) -> bool:
+        """Whether an object comes behind this one, by the order in which they were taken."""
+        if self.order == SourceOrdering.BY_NAME.value:
+            return found.key > self.key
+        return (found.modified, found.key) > (parse(self.modified), self.key)
+
+
+def decode(value: str) -> Position:
+    """Raises Invalid for a source state that is none of ours."""
+    try:
+        found = msgspec.json.decode(value, type=Position)
+        parse(found.modified)
+    except (msgspec.DecodeError, Invalid) as error:
+        raise Invalid(f"the source state of the chain is no object of a bucket: {error}", rule=RULE) from error
+    return found
+
+
+class Keys:
+    """A pattern of keys: ``*``, ``?`` and ``[…]`` stay within one folder, ``**`` is any number of folders."""
+
+    def __init__(self, pattern: str) -> None:
+        parts = pattern.split("/")
+        self.folder = "/".join(itertools.takewhile(lambda part: _SPECIAL.search(part) is None, parts[:-1]))
+        """What all keys begin with, before a slash."""
+        self._matches = re.compile("".join(_expressions(parts)) + r"\Z", re.DOTALL)
+
+    def fit(self, found: StoredObject) -> bool:
+        """Whether an object is of the source. One without bytes stands for a folder."""
+        return found.size > 0 and self._matches.match(found.key) is not None
+
+
+def _expressions(parts: list[str]) -> Iterator[str]:
+    for number, part in enumerate(parts, 1):
+        if part == "**":
+            yield "(?:[^/]+/)*" if number < len(parts) else ".+"
+        else:
+            yield "".join(_expression(piece) for piece in _PIECE.findall(part)) + ("/" if number < len(parts) else "")
+
+
+def _expression(piece: str) -> str:
+    if piece.startswith("*"):
+        return "[^/]*"
+    if piece == "?":
+        return "[^/]"
+    if len(piece) > 1:
+        inside = piece[1:-1]
+        none = inside[:1] in ("!", "^")
+        return f"(?!/)[{'^' if none else ''}{re.escape(inside[none:]).replace(chr(92) + '-', '-')}]"
+    return re.escape(piece)
+
+
+def in_order(listed: Iterable[StoredObject]) -> Iterator[StoredObject]:
+    """Passes a listing on, of objects with bytes. Raises Refused where it is not in the order of names, or endless."""
+    last: str | None = None
+    for number, each in enumerate(listed, 1):
+        if number > MAX_LISTED:
+            raise Refused(
+                f"more than {MAX_LISTED:,} objects are listed, and the next one is not among them",
+                rule=RULE,
+                hint="narrow the folder before the first * of the path",
+            )
+        if each.size == 0:  # it stands for a folder, whose slash some libraries take away
+            continue
+        if last is not None and each.key <= last:
+            raise Refused(
+                f"the store lists {each.key!r} behind {last!r}, so nothing says what is new",
+                rule=RULE,
+                hint="a store that lists by name is needed; S3 directory buckets do not",
+            )
+        last = each.key
+        yield each
+
+
+def ahead(
+    listed: Iterable[StoredObject], keys: Keys, last: Position | None, order: SourceOrdering, now: Instant
+) -> list[StoredObject]:
+    """The next object that is to be taken, and the one behind it, as far as there are any."""
+    wanted = (each for each in listed if keys.fit(each) and (last is None or last.is_before(each)))
+    if order is SourceOrdering.BY_NAME:
+        return list(itertools.islice(wanted, 2))
+    old = (each for each in wanted if each.modified <= now - QUIET)
+    return heapq.nsmallest(2, old, key=lambda each: (each.modified, each.key))

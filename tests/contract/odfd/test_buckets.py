@@ -1,0 +1,315 @@
+"""Objects of a bucket as a source, at an S3 server of others."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from chain import instant
+from chain.codec.manifest import from_builtins, to_builtins
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.model.events import SetPollingSource, SourceState
+from chain.model.fetch_options import BucketAccess, fetch_options
+from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, SourceOrdering
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.consumed_files import ConsumedFiles
+from odfd.ingest.fetch import bucket
+from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.bucket_objects import decode
+from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.refetch import check_open
+from odfd.ingest.settings import PATIENCE, IngestSettings
+from odfd.runtime import s3
+from worlds.s3_server import new_bucket, s3_server
+from worlds.sources import examples, source
+
+NOW = instant.parse("2050-01-01T12:00:00Z")
+EXAMPLES = examples("FilesGlob")
+ACCESS = BucketAccess(access_key_id="${{ env.KEY }}", secret_access_key="${{ env.SECRET }}")
+OWNER = "AWS4-HMAC-SHA256 Credential=a/20240101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=b"
+"""Of whom the server believes it."""
+KEYS = {"KEY": "AKIAsaidnowhere", "SECRET": "s/aid+nowhere"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3_server(page=2) as address:
+        yield address
+
+
+class Stored:
+    """A bucket of its own for a test; ``fetch`` asks for the next object."""
+
+    def __init__(self, server: str, name: str, folder: Path) -> None:
+        self.path, self.folder, self.number = new_bucket(server, name), folder, 0
+        self._address = f"{server}/{name}"
+
+    def put(self, *keys: str, content: str = "1,a\n") -> None:
+        with httpx.Client(headers={"Authorization": OWNER}) as client:
+            for key in keys:
+                assert client.put(f"{self._address}/{key}", content=content.encode()).status_code == 200
+
+    def fetch(self, pattern: str, state: SourceState | None = None, **more: Any) -> Any:
+        self.number += 1
+        (folder := self.folder / str(self.number)).mkdir()
+        access, taken = more.pop("access", ACCESS), more.pop("taken", None)
+        variables = more.pop("variables", KEYS)
+        patience = more.pop("patience", PATIENCE)
+        settings = IngestSettings(staging=folder, variables=variables, patience=patience)
+        job = FetchJob(state=state, now=NOW, folder=folder, settings=settings, options=access, taken=taken)
+        path = more.pop("path", f"{self.path}/{pattern}")
+        return trio.run(fetch, FetchFilesGlob(path=path, **more), job)
+
+    def all(self, pattern: str, state: SourceState | None = None, **more: Any) -> list[str]:
+        names = []
+        while True:
+            found = self.fetch(pattern, state, **more)
+            if isinstance(found, Unchanged):
+                return names
+            names.append(found.name)
+            state = found.state
+            if not found.has_more:
+                return names
+
+
+@pytest.fixture
+def stored(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Stored:
+    return Stored(server, f"b{abs(hash(request.node.name)) % 10**12}", tmp_path)
+
+
+def test_objects_come_in_the_order_of_their_keys_and_go_on_behind_the_last(stored: Stored) -> None:
+    stored.put("d/b.csv", "d/a.csv", "d/é ü.csv", "d/sub/c.csv", "d/x.json", "e/a.csv")
+    stored.put("d/folder/", content="")
+    stored.put("d/z.csv", content="26,z\n")
+    found = stored.fetch("d/*.csv")
+    assert (found.name, found.path.read_text(), found.has_more) == ("d/a.csv", "1,a\n", True)
+    assert stored.all("d/*.csv") == ["d/a.csv", "d/b.csv", "d/z.csv", "d/é ü.csv"]
+    assert stored.all("d/**/*.csv") == ["d/a.csv", "d/b.csv", "d/sub/c.csv", "d/z.csv", "d/é ü.csv"]
+    assert stored.all("d/*.csv", found.state) == ["d/b.csv", "d/z.csv", "d/é ü.csv"]
+
+
+def test_a_list_of_several_pages_is_read_to_its_end(stored: Stored) -> None:
+    stored.put(*(f"d/{number}.json" for number in range(9)), "d/9999.csv")
+    found = stored.fetch("d/*.csv")
+    assert (found.name, found.has_more) == ("d/9999.csv", False)
+    assert isinstance(stored.fetch("d/*.csv", found.state), Unchanged)
+
+
+def test_by_time_the_oldest_comes_first_and_an_order_stays(stored: Stored) -> None:
+    stored.put("d/b.csv")
+    older = stored.fetch("d/*", order=SourceOrdering.BY_EVENT_TIME, event_time=FromMetadata())
+    assert older.event_time == instant.parse(decode(older.state.value).modified)
+    with pytest.raises(Invalid, match="taken in the order ByEventTime, and now ByName is said"):
+        stored.fetch("d/*", older.state)
+    assert isinstance(stored.fetch("d/*", older.state, order=SourceOrdering.BY_EVENT_TIME), Unchanged)
+
+
+def test_an_event_time_is_read_from_the_key(stored: Stored) -> None:
+    stored.put("day=2024-05-06/a.csv")
+    found = stored.fetch("*/*.csv", event_time=FromPath(pattern=r"day=(\d+-\d+-\d+)/"))
+    assert found.event_time == instant.parse("2024-05-06T00:00:00Z")
+
+
+def test_what_came_late_or_changed_is_told_and_not_taken(stored: Stored) -> None:
+    stored.put("d/b.csv", "d/c.csv")
+    first = stored.fetch("d/*")
+    last = stored.fetch("d/*", first.state)
+    taken = ConsumedFiles()
+    for each in (first, last):
+        position = decode(each.state.value)
+        taken.add(position.key, instant.parse("2020-01-01T00:00:00Z"), position.tag)
+    assert stored.fetch("d/*", last.state, taken=taken) == Unchanged()
+    stored.put("d/a.csv")
+    stored.put("d/c.csv", content="2,changed\n")
+    found = stored.fetch("d/*", last.state, taken=taken)
+    assert isinstance(found, Unchanged)
+    assert [each.name for each in found.skipped] == ["d/a.csv", "d/c.csv"]
+
+
+def test_older_objects_are_looked_at_in_turn(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "LOOKED_AT", 2)
+    stored.put(*(f"d/{each}" for each in "abcde"))
+    last = stored.fetch("d/e")
+    taken = ConsumedFiles()
+    taken.add("d/e", instant.parse("2020-01-01T00:00:00Z"), decode(last.state.value).tag)
+    told = [[each.name for each in stored.fetch("d/*", last.state, taken=taken).skipped] for _ in range(4)]
+    assert told == [["d/a", "d/b"], ["d/c", "d/d"], [], ["d/a", "d/b"]]
+
+
+def test_an_object_that_changes_while_it_is_read_is_refused(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored.put("d/a.csv", content="x" * 100)
+    monkeypatch.setattr(bucket, "PIECE", 40)
+    assert stored.fetch("d/*").path.read_text() == "x" * 100, "in three pieces"
+    whole = bucket._Source._parts
+
+    def parts(self: Any, found: Any, start: int, end: int) -> Iterator[bytes]:
+        yield from whole(self, found, start, end)
+        stored.put("d/a.csv", content="y" * 100)
+
+    monkeypatch.setattr(bucket._Source, "_parts", parts)
+    with pytest.raises(Remote, match="changed or went while it was read"):
+        stored.fetch("d/*")
+
+
+def test_what_is_not_there_is_told_by_what_it_is(stored: Stored, server: str) -> None:
+    with pytest.raises(NotFound, match="no object matches"):
+        stored.fetch("d/*")
+    with pytest.raises(NotFound, match="no such bucket"):
+        stored.fetch("", path=f"s3+{server}/nowhere/*.csv")
+    stored.put("d//a.csv")
+    with pytest.raises(Refused, match="a key with an empty part"):
+        stored.fetch("d/*")
+
+
+def test_an_object_larger_than_the_limit_is_not_read(stored: Stored, tmp_path: Path) -> None:
+    stored.put("a.csv", content="x" * 100)
+    settings = IngestSettings(staging=tmp_path, variables=KEYS, max_source_bytes=99)
+    job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=settings, options=ACCESS)
+    with pytest.raises(Refused, match="larger than 99 bytes"):
+        trio.run(fetch, FetchFilesGlob(path=f"{stored.path}/*"), job)
+
+
+@contextmanager
+def answering(answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{served.server_port}"
+    served.shutdown()
+    served.server_close()
+
+
+def _sent(handler: http.server.BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def test_keys_of_a_source_are_signed_with_and_told_to_nobody(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAofthedaemon")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ofthedaemon")
+    seen: list[str] = []
+
+    def refuse(handler: http.server.BaseHTTPRequestHandler) -> None:
+        signed = handler.headers.get("Authorization", "")
+        seen.append(signed)
+        _sent(handler, 403, f"<Error><Code>AccessDenied</Code><Message>{signed}</Message></Error>".encode())
+
+    with answering(refuse) as address:
+        for access in (ACCESS, None):
+            with pytest.raises(Refused) as caught:
+                stored.fetch("", path=f"s3+{address}/bucket/*.csv", access=access)
+            assert "403 AccessDenied" in str(caught.value)
+            assert not any(word in str(caught.value) for word in ("AKIA", "aid", "Signature"))
+    assert KEYS["KEY"] in seen[0]
+    assert seen[1] == "", "without keys, and none of the daemon's environment"
+
+
+def test_a_store_that_leads_elsewhere_brings_nothing_from_there(stored: Stored) -> None:
+    """An answer of another server has neither the tag that was listed nor the range that was asked for."""
+    listed = (
+        b"<ListBucketResult><Contents><Key>a.csv</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+        b"%s<Size>6</Size></Contents></ListBucketResult>"
+    )
+    for tag in (b'<ETag>"t"</ETag>', b""):
+        with answering(lambda handler: _sent(handler, 200, b"secret")) as inside:
+
+            def lead(handler: http.server.BaseHTTPRequestHandler, tag: bytes = tag, inside: str = inside) -> None:
+                if "list-type" in handler.path:
+                    _sent(handler, 200, listed % tag)
+                else:
+                    _sent(handler, 307, b"", Location=f"{inside}/")
+
+            with answering(lead) as address, pytest.raises(Fault) as caught:
+                stored.fetch("", path=f"s3+{address}/bucket/*.csv")
+        assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_is_silent_is_left(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(s3, "RETRIES", 0)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        path = f"s3+http://127.0.0.1:{deaf.getsockname()[1]}/bucket/*.csv"
+        with pytest.raises(Remote, match="cannot be asked"):
+            stored.fetch("", path=path)
+        monkeypatch.setattr(s3, "REQUEST_SECONDS", 300.0)
+        patience = PATIENCE._replace(total=0.1)
+        with pytest.raises(Remote, match="its next object did not come in 0"):
+            stored.fetch("", path=path, patience=patience)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_of_the_page_are_fetched(stored: Stored, server: str, text: str) -> None:
+    event = source(text)
+    assert isinstance(event.fetch, FetchFilesGlob)
+    access = fetch_options(event.read.schema)
+    stored.put("daily/a.csv", content="at,station,celsius\n2024-01-01T00:00:00Z,x,1.5\n")
+    path = event.fetch.path.replace("s3://measurements", stored.path)
+    assert isinstance(stored.fetch("", path=path, access=access), Fetched)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
+    event = source(text)
+    assert event.fetch == FetchFilesGlob(path="s3://measurements/daily/*.csv", order=SourceOrdering.BY_NAME)
+    assert fetch_options(event.read.schema) == BucketAccess(
+        region="eu-central-1", access_key_id="${{ env.KEY }}", secret_access_key="${{ env.SECRET }}"
+    )
+    assert from_builtins(SetPollingSource, to_builtins(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("${{ env.SECRET }}", "plain", "stands in a source is in the chain"),
+        ("${{ env.SECRET }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
+        ("secretAccessKey: ${{ env.SECRET }} ", "sessionToken: ${{ env.SECRET }} ", "go together"),
+        ("eu-central-1", "'EU central'", "its region is none"),
+        ("s3://measurements/daily/*.csv", "s3://measurements", "names between single slashes"),
+        ("s3://measurements/daily/*.csv", "s3://measurements//a", "names between single slashes"),
+        ("s3://measurements/daily/*.csv", "s3://M/a", "names no bucket"),
+        ("s3://measurements/daily/*.csv", "s3+https://me:word@host/bucket/a", "names no bucket"),
+        ("s3://measurements/daily/*.csv", "s3://bucket/${{ env.KEY }}", "nothing is filled in there"),
+        ("s3://measurements/daily/*.csv", "/data/*.csv", "is no bucket, and has neither region nor keys"),
+    ],
+)
+def test_what_no_pull_could_fetch_is_refused_when_applied(old: str, new: str, said: str, tmp_path: Path) -> None:
+    assert old in EXAMPLES[0]
+    found = check_source(source(EXAMPLES[0].replace(old, new)), IngestSettings(staging=tmp_path, variables=KEYS))
+    assert found is not None
+    assert found[0] == "fetch"
+    assert said in str(found[1])
+
+
+def test_an_unknown_option_is_told_with_those_of_buckets() -> None:
+    with pytest.raises(Invalid) as caught:
+        source(EXAMPLES[0].replace("region:", "regoin:"))
+    assert (caught.value.message, caught.value.hint) == (
+        "fetch.regoin: unknown field 'regoin'",
+        "did you mean 'region'?",
+    )
+    with pytest.raises(Invalid, match=r"fetch: options of the fetch step: Expected `str"):
+        source(EXAMPLES[0].replace("eu-central-1", "1"))
+
+
+def test_no_bucket_of_a_stranger_is_asked(tmp_path: Path) -> None:
+    event = source(EXAMPLES[0])
+    with pytest.raises(Refused, match="its source is no web page"):
+        check_open(event.fetch)
+    check_fetch(event.fetch, IngestSettings(staging=tmp_path, allowed=tuple(KEYS)), fetch_options(event.read.schema))
