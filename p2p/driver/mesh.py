@@ -35,6 +35,8 @@ GROW: Final = 5.0
 """Seconds between unrequested dials."""
 GROW_ALONE: Final = 0.5
 """The same, of a node with no connection at all."""
+STEADY: Final = 1.0
+"""Seconds that a connection to a bootstrap peer lasts at least; one that ends before counts as a failed dial."""
 _LOG = structlog.get_logger("p2p.driver")
 Args = TypeVarTuple("Args")
 QUICK: Final = 8
@@ -88,6 +90,9 @@ class Mesh:
 
     def _lose(self, peer: PeerId) -> None:
         self._standing.book.disconnected(peer, self._standing.wall())
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
         self._lost.set()
         self._lost = trio.Event()
 
@@ -102,7 +107,8 @@ class Mesh:
         reached = self._host.peers().get(peer)
         met = [f"{reached}/p2p/{peer}"] if reached else []
         self._standing.book.learn(peer, addresses if allows is anywhere else met)
-        self._standing.book.connected(peer, self._standing.wall())
+        if reached is not None:  # else it has not said yet that it is in this network, and may not be
+            self._standing.book.connected(peer, self._standing.wall())
         return peer
 
     async def _keep_connected(self, address: str) -> None:
@@ -116,12 +122,15 @@ class Mesh:
                 _LOG.info("bootstrap peer not reached", address=address, fault=str(fault), failures=failures)
                 await trio.sleep(REDIAL.wait(failures, self._rng))
                 continue
-            failures = 0
+            began = trio.current_time()
             self._standing.book.learn(peer, [address], bootstrap=True)
-            while self._standing.book.get(peer).connected:
+            while self._host.is_connected(peer):
                 await self._lost.wait()
+            failures = failures + 1 if trio.current_time() - began < STEADY else 0
             if self._standing.is_shut_out(peer):
                 await trio.sleep(REDIAL.most)
+            elif failures:
+                await trio.sleep(REDIAL.wait(failures, self._rng))
 
     async def _greet(self, peer: PeerId) -> None:
         """Who has to pay first waits by itself."""
@@ -170,7 +179,8 @@ class Mesh:
             await trio.sleep((GROW if connected else GROW_ALONE) * (0.5 + self._rng.random()))
             if len(self._standing.book.connected_peers()) >= self._settings.degree:
                 continue
-            known = self._standing.book.acquaintances(trio.current_time())
+            met_before = self._standing.book.acquaintances(trio.current_time())
+            known = [each for each in met_before if not self._host.is_connected(each.peer)]
             stranger = self._discovery.stranger()
             if known and (stranger is None or self._rng.random() < 0.5):
                 met = known[0].addresses
@@ -199,6 +209,7 @@ class Mesh:
             await trio.sleep(self._settings.entropy_interval * jitter)
             for peer in set(self._standing.book.connected_peers()) - set(self._host.peers()):
                 self._lose(peer)
+            self._tell_lost()  # also of those who never said where they are: a notice of them may have been lost
             self._begin_round(nursery)
 
     def _begin_round(self, nursery: trio.Nursery) -> None:

@@ -165,6 +165,8 @@ class NetworkHost:
         self._topics: set[str] = set()
         self._told: set[PeerId] = set()
         """Peers that the network was told of."""
+        self._dialled: set[PeerId] = set()
+        """Connected peers that this network dialled. It is told when one goes that never said where it is."""
         self._send, self._changes = trio.open_memory_channel[ConnectionChange](CHANGES)
 
     # What changes
@@ -176,8 +178,9 @@ class NetworkHost:
 
     def went(self, peer: PeerId) -> None:
         self.met.discard(peer)
-        if peer in self._told:
+        if peer in self._told or peer in self._dialled:
             self._told.discard(peer)
+            self._dialled.discard(peer)
             self._tell(ConnectionChange(peer, up=False))
 
     def compare(self, dialled: Mapping[PeerId, str]) -> None:
@@ -232,7 +235,11 @@ class NetworkHost:
         self._host.reached_by(relays)
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
-        return await self._host.connect(multiaddr, *others, allows=allows)
+        peer = await self._host.connect(multiaddr, *others, allows=allows)
+        if not self._host.is_connected(peer):
+            raise Unreachable(peer, "it hung up at once", rule="dial")
+        self._dialled.add(peer)
+        return peer
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._host.disconnect(peer)
@@ -254,6 +261,9 @@ class NetworkHost:
 
     def peers(self) -> Mapping[PeerId, str]:
         return {peer: at for peer, at in self._host.peers().items() if self._networks.is_member(self, peer)}
+
+    def is_connected(self, peer: PeerId) -> bool:
+        return self._host.is_connected(peer)
 
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)

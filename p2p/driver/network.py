@@ -47,6 +47,9 @@ class Network:
     def peers(self) -> Mapping[PeerId, str]:
         return self._host.peers()
 
+    def is_connected(self, peer: PeerId) -> bool:
+        return self._host.is_connected(peer)
+
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)
 

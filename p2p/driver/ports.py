@@ -133,6 +133,9 @@ class HostPort(Protocol):
     def peers(self) -> Mapping[PeerId, str]:
         """The connected ones, each with an address, which is empty when it dialled us."""
 
+    def is_connected(self, peer: PeerId) -> bool:
+        """Whether there is a connection, also where ``peers`` does not count the peer (``p2p.driver.namespaces``)."""
+
     def network_of(self, peer: PeerId) -> str:
         """Returns the network of a connection's remote address as ``p2p.address.network_of``; empty without one."""
 

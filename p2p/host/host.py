@@ -316,6 +316,8 @@ class Host:
 
     async def close(self) -> None:
         """Idempotent. The library closes one connection after another, a tenth of a second each, or none at all."""
+        for listener in self._swarm.listeners.values():
+            await listener.close()  # first: whoever is told good-bye would come again at once
         async with trio.open_nursery() as nursery:
             for conns in list(self._swarm.connections.values()):
                 for conn in conns:

@@ -103,8 +103,17 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
                 self._greeting.discard(peer_id)
 
     def _handle_dead_peer(self, peer_id: Any) -> None:
-        self.said.pop(peer_id, None)
+        """What a peer says on a stream that stands goes on to count: where it connected anew before its old connection
+        was known to be dead, it has said already which topics it joined, and says it once."""
         super()._handle_dead_peer(peer_id)
+        if not self._streams.get(peer_id):
+            self.said.pop(peer_id, None)
+        elif self.manager.is_running:
+            self.manager.run_task(self._count_again, peer_id)
+
+    async def _count_again(self, peer_id: Any) -> None:
+        for topic in self.said.get(peer_id, frozenset()) & frozenset(self.allowed_topics):
+            await self._subscribed(peer_id, topic, True)
 
     async def continuously_read_stream(self, stream: Any) -> None:
         peer = stream.muxed_conn.peer_id
@@ -116,14 +125,17 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         try:
             if len(streams) > self._limits.max_streams:
                 await streams.pop(0).reset()
-            await self._read(stream, peer)
+            is_dead = await self._read(stream, peer)
         finally:
             if stream in streams:
                 streams.remove(stream)
             if not streams and self._streams.get(peer) is streams:
                 del self._streams[peer]
+        if is_dead:
+            self._handle_dead_peer(peer)
 
-    async def _read(self, stream: Any, peer: Any) -> None:
+    async def _read(self, stream: Any, peer: Any) -> bool:
+        """Until the stream ends. Whether it broke, and so may be what else the peer has here."""
         reader = DelimitedReader(self.max_inbound_rpc_size)
         try:
             while self.manager.is_running:
@@ -134,11 +146,12 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         except (Invalid, DecodeError, ValueError) as error:
             log.warning("gossip of %s is malformed: %s", peer, error)
             await stream.reset()
-            self._handle_dead_peer(peer)
+            return True
         except (StreamError, IOException) as error:
             log.debug("gossip stream of %s broke: %s", peer, error)
             await stream.reset()
-            self._handle_dead_peer(peer)
+            return True
+        return False
 
     async def _take(self, party: Party, peer: Any, frame: bytes) -> None:
         """One frame, once the peer has paid for it."""

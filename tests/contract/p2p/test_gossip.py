@@ -212,3 +212,24 @@ async def test_the_librarys_own_scores_are_off(pair: Any) -> None:
         await one.publish(TOPIC, b"heard")
         assert (await other.incoming.receive()).data == b"heard"
         assert router.scorer is None
+
+
+async def test_what_was_said_on_a_stream_that_stands_outlives_an_older_one(pair: Any) -> None:
+    """A peer that came again, before its old connection was known to be dead, says once which topics it joined."""
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:
+        await eve.connect(pair.alice.addresses()[0])
+        hello = rpc_pb2.RPC(subscriptions=[rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)]).SerializeToString()
+        streams = [await eve.open_stream(pair.alice.peer_id, "/meshsub/1.1.0") for _ in range(2)]
+        for stream in streams:
+            await stream.send_all(bytes([len(hello)]) + hello)
+        eves = ID.from_base58(eve.peer_id)
+        while len(one._pubsub._streams.get(eves, ())) < 2 or not one.is_member(eve.peer_id, TOPIC):
+            await trio.lowlevel.checkpoint()
+        await streams[0].reset()
+        while len(one._pubsub._streams[eves]) > 1 or eve.peer_id not in one.peers(TOPIC):
+            await trio.lowlevel.checkpoint()
+        assert one.is_member(eve.peer_id, TOPIC)
+        await streams[1].reset()
+        while one.is_member(eve.peer_id, TOPIC):
+            await trio.lowlevel.checkpoint()
+        assert one.peers(TOPIC) == []

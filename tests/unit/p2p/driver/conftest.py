@@ -109,6 +109,9 @@ class MemoryHost:
     def peers(self) -> Mapping[PeerId, str]:
         return {peer: f"/memory/{peer}" for peer in self.links}
 
+    def is_connected(self, peer: PeerId) -> bool:
+        return peer in self.links
+
     def gave(self, peer: PeerId, amount: int) -> None:
         """Nobody is short of places here."""
 

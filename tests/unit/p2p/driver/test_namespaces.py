@@ -30,6 +30,7 @@ class Host:
         self.joined: set[str] = set()
         self.opened: list[tuple[PeerId, str]] = []
         self.old: set[PeerId] = set()
+        self.hang_up: set[str] = set()
         self.room: tuple[Any, ...] = ()
         self.hello = trio.Event()
         self.changes: Any
@@ -54,6 +55,16 @@ class Host:
         self.connected[peer] = ""
         self.said[peer] = {members_topic(one) for one in networks}
         self.changes.send_nowait(ConnectionChange(peer, up=True))
+
+    def is_connected(self, peer: PeerId) -> bool:
+        return peer in self.connected
+
+    async def connect(self, multiaddr: str, *_others: str, allows: Any) -> PeerId:
+        """The one who hangs up has done so when the dial is over."""
+        await trio.lowlevel.checkpoint()
+        if multiaddr not in self.hang_up:
+            self.up(PeerId(multiaddr))
+        return PeerId(multiaddr)
 
     def down(self, peer: PeerId) -> None:
         del self.connected[peer]
@@ -224,3 +235,22 @@ async def test_a_network_that_is_left_leaves_nothing_behind() -> None:
     assert (set(host.handlers), host.joined, host.room[0]) == ({CHAIN, scoped(CHAIN, "a")}, {a.topic}, {ANN})
     await networks.close("a")
     assert (host.handlers, host.joined) == ({}, set())
+
+
+async def test_a_peer_that_goes_before_it_says_where_it_is_is_told_of(autojump_clock: Any) -> None:
+    """A daemon that stops may take a dial and end before its first word: each network that dialled it dials again."""
+    host: Any = Host()
+    networks = Namespaces(host)
+    a, b = networks.open("a"), networks.open("b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(networks.run)
+        for each in (a, b):
+            assert await each.connect(ANN, allows=lambda _: True) == ANN
+        assert (list(a.peers()), a.is_connected(ANN)) == ([], True), "not known to be in it"
+        host.down(ANN)
+        for each in (a, b):
+            assert await each.next_change() == ConnectionChange(ANN, up=False)
+        host.hang_up = {BEN}
+        with pytest.raises(Unreachable, match="hung up"):
+            await a.connect(BEN, allows=lambda _: True)
+        nursery.cancel_scope.cancel()
