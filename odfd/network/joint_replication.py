@@ -12,10 +12,12 @@ from typing import Final
 
 import msgspec
 import trio
+from msgspec.structs import asdict
 
 from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.driver.node_reach import NodeReach
 from p2p.driver.replication import ReplicationDriver
 from p2p.pace import Pace
 from p2p.ports import (
@@ -43,6 +45,8 @@ class JointReplication:
     def __init__(self) -> None:
         self._drivers: dict[str, ReplicationDriver] = {}
         """By network, in the order of joining."""
+        self._reach: NodeReach | None = None
+        """Of the open host."""
         self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
         """The networks that a dataset is limited to. Called in a worker thread."""
 
@@ -95,12 +99,11 @@ class JointReplication:
     def figures(self) -> ReplicationFigures:
         """Returns the figures of all joined networks; a peer of two counts once among the connected ones."""
         each = [driver.figures() for driver in self._drivers.values()]
-        if len(each) < 2:
-            return each[0] if each else ReplicationFigures()
         connected = len({peer for driver in self._drivers.values() for peer in driver.connected()})
-        return ReplicationFigures(
+        figures = ReplicationFigures(
             connected=connected, **{name: sum(getattr(one, name) for one in each) for name in _SUMMED}
         )
+        return figures if self._reach is None else msgspec.structs.replace(figures, **asdict(self._reach.figures()))
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         """Announces a statement in all networks; those who join later ask for it."""

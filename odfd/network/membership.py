@@ -31,7 +31,8 @@ from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
 from p2p.driver.namespaces import MAX_NETWORKS, DividedHost, Namespaces
 from p2p.driver.net_facts import NetFacts
-from p2p.driver.ports import HostPort
+from p2p.driver.node_reach import NodeReach, ReachSettings
+from p2p.driver.ports import HostPort, ReachHost
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.limits import HostLimits
@@ -141,7 +142,7 @@ class Membership(JointReplication):
         self._host: HostPort | None = None
         self._running = False
         self._networks: tuple[Network, ...] = ()
-        """In the order of joining; the first leads: it has the relays and the LAN."""
+        """In the order of joining; the first leads: it has the LAN."""
         self._blocked: frozenset[PeerId] = frozenset()
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
@@ -196,6 +197,8 @@ class Membership(JointReplication):
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
             self._shut_out = host.block
+            self._reach = self._reach_of(network)
+            nursery.start_soon(self._reach.run)
             self._shut_out(self._blocked)
 
             async def end() -> None:
@@ -210,7 +213,19 @@ class Membership(JointReplication):
                 await self._memberships(network, life, listen)
                 nursery.cancel_scope.cancel()
             finally:
-                self._host = None
+                self._host = self._reach = None
+
+    def _reach_of(self, host: ReachHost) -> NodeReach:
+        """What is of the node whole, whatever networks it is in."""
+        options = self._options
+        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=options.bandwidth.carried)
+        networks = self._drivers.values
+        return NodeReach(
+            host, settings, self._rng(), lambda: int(self._clock.now()), SigningKey(options.seed), networks
+        )
+
+    def _rng(self) -> Random:
+        return Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
 
     async def _memberships(self, network: DividedHost, life: Life, listen: tuple[str, ...]) -> None:
         """Takes part in the joined networks, as they change."""
@@ -306,13 +321,11 @@ class Membership(JointReplication):
             inside=options.inside,
             lan=options.lan if leads else None,
             line=options.bandwidth,
-            relays=options.relays if leads else (),
-            relay=options.relay if leads else None,
+            relays=options.relays,
         )
-        rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)
         shelves = self._library.within(network.name), self._board.within(network.name)
-        return ReplicationDriver(host, *shelves, settings, rng, lambda: int(self._clock.now()), key)
+        return ReplicationDriver(host, *shelves, settings, self._rng(), lambda: int(self._clock.now()), key)
 
     async def _remember(self, driver: ReplicationDriver, nursery: trio.Nursery, network: Network) -> None:
         """Peers met in this network before, and from now on."""
@@ -452,8 +465,9 @@ class Membership(JointReplication):
 
     async def net_facts(self) -> NetFacts:
         """Raises Remote while no network is joined."""
-        facts = await self._joined().net_facts()
-        return facts if facts is not None else NetFacts()
+        self._joined()
+        named = [address for network in self._networks for address in self._bootstrap(network)]
+        return await self._reach.net_facts(named) if self._reach is not None else NetFacts()
 
     @property
     def traffic(self) -> Traffic:

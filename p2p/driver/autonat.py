@@ -1,8 +1,8 @@
 """Finds out whether this node can be dialled from the Internet, and dials back for others who ask (AutoNAT v2).
 
-Made with the driver, over a host that makes direct dials. Peers say at which address they see this node (identify), and
-dial it back there and at its own addresses; what they say decides which addresses are announced and whether relays are
-needed. A peer that was dialled from the listening port is not asked: a NAT that lets it in lets nobody else in.
+Made with the host (``node_reach``). Peers say at which address they see this node (identify), and dial it back there
+and at its own addresses; what they say decides which addresses are announced and whether relays are needed. A peer that
+was dialled from the listening port is not asked: a NAT that lets it in lets nobody else in.
 """
 
 from __future__ import annotations

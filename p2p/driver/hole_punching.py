@@ -1,7 +1,7 @@
 """Makes direct connections with peers that came by a relay: both dial at once, so that their NATs let them in (DCUtR).
 
-Made with the driver, over a host that makes direct dials. The relay stays in use while tries fail, and for a moment
-after one succeeded, so that what is under way there ends in order.
+Made with the host (``node_reach``). The relay stays in use while tries fail, and for a moment after one succeeded, so
+that what is under way there ends in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Brings a node back when its machine moves to another network: drops what is dead, forgets what was found out there.
 
-Made with the driver, over a host that makes direct dials. Whoever keeps connections up (bootstrap peers, relays) then
-makes them again at once, from the new address.
+Made with the host (``node_reach``). Whoever keeps connections up (bootstrap peers, relays) then makes them again at
+once, from the new address.
 """
 
 from __future__ import annotations

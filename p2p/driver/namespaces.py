@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import trio
 
-from p2p.driver.ports import ConnectionChange, DirectPort, HostPort, StreamHandler, StreamPort, Validator
+from p2p.driver.ports import ConnectionChange, HostPort, StreamHandler, StreamPort, Validator
 from p2p.errors import ProtocolUnsupported, Unreachable
 from p2p.ip import Allows
 from p2p.ports import PeerId
@@ -111,9 +111,6 @@ class Namespaces:
         if peer in network.met or self._host.is_member(peer, network.topic):
             return True
         return len(self._open) == 1 and not self._host.is_in_some(peer)
-
-    def is_first(self, network: NetworkHost) -> bool:
-        return next(iter(self._open.values()), None) is network
 
     @property
     def is_divided(self) -> bool:
@@ -215,24 +212,12 @@ class NetworkHost:
     def peer_id(self) -> PeerId:
         return self._host.peer_id
 
-    @property
-    def direct(self) -> DirectPort | None:
-        """Of the first network alone: what is found out of this machine's NAT is the same for all."""
-        return self._host.direct if self._networks.is_first(self) else None
-
-    def share_port_with(self, peers: Iterable[PeerId]) -> None:
-        if self._networks.is_first(self):
-            self._host.share_port_with(peers)
-
     def addresses(self) -> Sequence[str]:
         return self._host.addresses()
 
     @property
     def chosen(self) -> frozenset[PeerId]:
         return self._host.chosen
-
-    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
-        self._host.reached_by(relays)
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         peer = await self._host.connect(multiaddr, *others, allows=allows)

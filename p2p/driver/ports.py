@@ -103,21 +103,11 @@ class HostPort(Protocol):
     @property
     def peer_id(self) -> PeerId: ...
 
-    @property
-    def direct(self) -> DirectPort | None:
-        """``None``: it makes connections in the usual way alone."""
-
-    def share_port_with(self, peers: Iterable[PeerId]) -> None:
-        """Dials these, which are relays, from the listening port."""
-
     def addresses(self) -> Sequence[str]: ...
 
     @property
     def chosen(self) -> frozenset[PeerId]:
         """Peers that a person chose."""
-
-    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
-        """Sets the relays at which this node has a reservation, with their addresses, which are announced."""
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         """``others`` are more addresses of the same peer; the first that answers is taken. ``allows`` judges each
@@ -158,3 +148,16 @@ class HostPort(Protocol):
         """Take part in a gossip topic. ``validator`` judges what comes before it is passed on."""
 
     async def publish(self, topic: str, data: bytes) -> None: ...
+
+
+class ReachHost(HostPort, Protocol):
+    """A host whole, not divided among networks: with what finding out how it is reached takes."""
+
+    @property
+    def direct(self) -> DirectPort: ...
+
+    def share_port_with(self, peers: Iterable[PeerId]) -> None:
+        """Dials these, which are relays, from the listening port."""
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        """Sets the relays at which this node has a reservation, with their addresses, which are announced."""

@@ -1,8 +1,9 @@
 """Carries circuits for others: answers the hop protocol of circuit relay v2, and moves the bytes of each circuit.
 
-Made with the driver where the settings ask for it. It serves members of its network (whoever signed a presence for it)
-and peers that a person chose, and nobody else. What it carries is sealed between the two ends. Each end pays for what
-it sends like for any other work, and where the bytes of all circuits are capped, blocks of addresses take turns.
+Made with the host (``node_reach``) where the settings ask for it. It serves members of the node's networks (whoever
+signed a presence for one) and peers that a person chose, and nobody else. What it carries is sealed between the two
+ends. Each end pays for what it sends like for any other work, and where the bytes of all circuits are capped, blocks of
+addresses take turns.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.wording import agree
-from p2p.address import parse_address
-from p2p.driver.autonat import AutoNat
 from p2p.driver.discovery import Discovery
 from p2p.driver.exchange import Exchanges
 from p2p.driver.fetch_jobs import (
@@ -37,23 +35,15 @@ from p2p.driver.fetch_jobs import (
 )
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
-from p2p.driver.hole_punching import HolePunching
 from p2p.driver.mesh import Mesh
-from p2p.driver.moves import Moves
-from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
-from p2p.driver.relay_server import RelayServer
-from p2p.driver.reservations import Reservations
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
-from p2p.machines.dial_back import DialBackLimits, DialBacks
-from p2p.machines.reachability import Reached
-from p2p.machines.relay import Relay
 from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
@@ -114,22 +104,6 @@ class ReplicationDriver:
         forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
         self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
-        look_again = self._discovery.look_again
-        self._autonat: AutoNat | None = None
-        self._holes: HolePunching | None = None
-        self._moves: Moves | None = None
-        if host.direct is not None:
-            self._autonat = AutoNat(host, host.direct, DialBacks(DialBackLimits(), rng), rng, look_again)
-            seen_at, told = self._autonat.seen_at, self._discovery.addresses_of
-            self._holes = HolePunching(host, host.direct, seen_at, told)
-            again = (self._autonat.forget, self._holes.forget, look_again)
-            self._moves = Moves(host.direct, again)
-        host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
-        self._reservations = Reservations(host, settings.relays, rng, wall, look_again, self._needs_relay)
-        self._relay_server: RelayServer | None = None
-        if settings.relay is not None and key is not None:
-            relay, is_member = Relay(settings.relay), self._discovery.is_member
-            self._relay_server = RelayServer(host, relay, key, is_member, settings.line.carried, wall, self._is_hidden)
         self._lan: Lan | None = None
         if settings.lan is not None:
             from p2p.driver.lan import Lan  # with zeroconf, which a node without multicast never needs
@@ -140,28 +114,9 @@ class ReplicationDriver:
         self._objects = Exchanges(host, self._standing, reach, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
 
-    def _needs_relay(self) -> bool:
-        return self._autonat is None or self._autonat.whole() is not Reached.YES
-
-    def _is_hidden(self) -> bool:
-        return self._autonat is not None and self._autonat.whole() is Reached.NO
-
     @property
     def peer_id(self) -> PeerId:
         return self._host.peer_id
-
-    @property
-    def reach(self) -> AutoNat | None:
-        """What is known of how others reach this node; ``None``: its host makes no direct dials."""
-        return self._autonat
-
-    @property
-    def moves(self) -> Moves | None:
-        return self._moves
-
-    @property
-    def holes(self) -> HolePunching | None:
-        return self._holes
 
     @property
     def book(self) -> PeerBook:
@@ -181,24 +136,11 @@ class ReplicationDriver:
                 nursery.start_soon(self._discovery.run)
                 nursery.start_soon(self._standing.run)
                 nursery.start_soon(self._mesh.run)
-                if self._relay_server is not None:
-                    self._relay_server.join()
-                nursery.start_soon(self._reservations.run)
-                if self._autonat is not None:
-                    self._autonat.join()
-                    nursery.start_soon(self._autonat.run)
-                if self._holes is not None:
-                    self._holes.join()
-                    nursery.start_soon(self._holes.run)
-                if self._moves is not None:
-                    nursery.start_soon(self._moves.run)
                 if self._lan is not None:
                     nursery.start_soon(self._lan.run)
                 task_status.started()
         finally:
             self._nursery = None
-            if self._relay_server is not None:
-                self._relay_server.leave()
             self._server.stop()
 
     async def drain(self) -> None:
@@ -208,30 +150,6 @@ class ReplicationDriver:
 
     def addresses(self) -> Sequence[str]:
         return self._host.addresses()
-
-    async def net_facts(self) -> NetFacts | None:
-        """What is known of how others reach this node; ``None``: its host makes no direct dials."""
-        direct, autonat, holes = self._host.direct, self._autonat, self._holes
-        if direct is None or autonat is None or holes is None:
-            return None
-        connected = self._host.peers()
-        told = self._discovery.places_of(connected)
-        mapped = await mapping(direct, dialable((*self._settings.bootstrap, *self._settings.relays, *told)))
-        seen = {one.address.transport for one in autonat.sightings.values()}
-        return NetFacts(
-            listening=tuple(each.transport for each in direct.listening()),
-            interfaces=tuple(map(str, direct.interfaces())),
-            seen=tuple(sorted(seen)),
-            reached=dial_back_results(autonat),
-            mapped=tuple(each.transport for each in mapped),
-            relays_named=len(self._settings.relays),
-            relays_used=self._reservations.count,
-            peers=len(connected),
-            by_relay=sum(not direct.is_direct(peer) for peer in connected),
-            direct=holes.succeeded,
-            failed=holes.failed,
-            clock_behind=self._discovery.clock_behind(connected),
-        )
 
     def peers(self) -> Sequence[PeerView]:
         now = trio.current_time()
@@ -260,13 +178,6 @@ class ReplicationDriver:
             peers_unread=self._discovery.dropped,
             judging=self._statements.waiting,
             answering=self._server.answering,
-            relays=self._reservations.count,
-            reserved=0 if self._relay_server is None else self._relay_server.counts[0],
-            dial_backs_refused=0 if self._autonat is None else self._autonat.refused,
-            punched=0 if self._holes is None else self._holes.succeeded,
-            unpunched=0 if self._holes is None else self._holes.failed,
-            not_dialled=0 if self._holes is None else self._holes.refused,
-            circuits=0 if self._relay_server is None else self._relay_server.counts[1],
         )
 
     async def connect(self, multiaddr: str) -> PeerId:
@@ -295,6 +206,14 @@ class ReplicationDriver:
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
         """Returns the addresses of peers from their signed presences."""
         return self._discovery.addresses_of(peers)
+
+    def clock_behind(self, peers: Iterable[PeerId]) -> float:
+        """Seconds by which the clock of one of these peers is ahead of ours at least."""
+        return self._discovery.clock_behind(peers)
+
+    async def is_member(self, peer: PeerId) -> bool:
+        """Whether a connected peer signed that it is in this network; a new one is asked."""
+        return await self._discovery.is_member(peer)
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
         """Returns the connected peers that claim to serve each of ``datasets``, unchecked."""

@@ -1,7 +1,7 @@
 """Keeps reservations at relays, so that others reach a node that they cannot dial (circuit relay v2).
 
-Made with the driver where the settings name relays. A relay that refuses, lies or is gone is told to nobody until it
-has given a reservation again; where more are named than are used at a time, another takes its place.
+Made with the host (``node_reach``) where the settings name relays. A relay that refuses, lies or is gone is told to
+nobody until it has given a reservation again; where more are named than are used at a time, another takes its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 from chain.errors import Fault, Invalid
 from p2p.address import parse_address
-from p2p.driver.ports import HostPort
+from p2p.driver.ports import ReachHost
 from p2p.errors import TooSlow, Unreachable, Violation
 from p2p.host.messages import read_message
 from p2p.ip import anywhere
@@ -41,7 +41,7 @@ class Reservations:
 
     def __init__(
         self,
-        host: HostPort,
+        host: ReachHost,
         relays: tuple[str, ...],
         rng: Random,
         wall: Callable[[], int],

@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
 
 LAN_PORT: Final = 5353
@@ -36,10 +35,9 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     lan: int | None = None
     """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
     relays: tuple[str, ...] = ()
-    """Multiaddrs of relays through which others reach this node; each is dialled again with backoff for ever."""
-    relay: RelayLimits | None = None
-    """What this node carries for others; ``None``: nothing."""
+    """Multiaddrs of relays through which others reach this node: like bootstrap peers, they are the owner's word on
+    where peers may be (``p2p.driver.node_reach`` uses them)."""
     line: Bandwidth = msgspec.field(default_factory=Bandwidth)
-    """Caps the bytes of chains and objects received from all peers, those sent, and those of carried circuits."""
+    """Caps the bytes of chains and objects received from all peers, and of those sent."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -12,9 +12,11 @@ import trio
 
 from chain.statements.keys import SigningKey
 from p2p.driver.network import open_network
+from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
+from p2p.machines.relay import RelayLimits
 from worlds.nat_world import Place, Running
 
 T = TypeVar("T")
@@ -44,8 +46,10 @@ class Nothing:
 class NatNode:
     """A node at a place, in a thread of its own. ``close`` ends it."""
 
-    def __init__(self, place: Place, name: str, **settings: Any) -> None:
+    def __init__(self, place: Place, name: str, relay: RelayLimits | None = None, **settings: Any) -> None:
         self.host: Any = None
+        self.reach: Any = None
+        self._relay = relay
         self.driver: Any = None
         self._settings = {"network": "test", "degree": 0, **settings}
         self._seed = name.encode().ljust(32, b".")
@@ -66,8 +70,12 @@ class NatNode:
                 settings = ReplicationSettings(**self._settings)
                 key = SigningKey(self._seed)
                 driver = ReplicationDriver(network, nothing, nothing, settings, Random(1), lambda: WALL, key)
+                chosen = ReachSettings(relays=settings.relays, relay=self._relay)
+                reach = NodeReach(network, chosen, Random(1), lambda: WALL, key, lambda: [driver])
                 await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-                self.host, self.driver, self._token = host, driver, trio.lowlevel.current_trio_token()
+                nursery.start_soon(reach.run)
+                self.host, self.driver, self.reach = host, driver, reach
+                self._token = trio.lowlevel.current_trio_token()
                 self._ready.set()
                 await trio.sleep_forever()
 

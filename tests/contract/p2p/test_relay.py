@@ -14,7 +14,9 @@ import pytest
 import trio
 
 from chain.statements.keys import SigningKey
+from p2p.driver.namespaces import Namespaces
 from p2p.driver.network import Network, open_network
+from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import PeerFault, StreamBroken, Unreachable, WrongIdentity
@@ -24,7 +26,9 @@ from p2p.host.stream import Stream
 from p2p.machines.relay import RelayLimits
 from p2p.ports import PeerId
 from p2p.wire import circuit
+from p2p.wire.autonat import ASK
 from p2p.wire.circuit import HOP, STOP, HopKind, HopMessage, Limit, Status, StopKind, StopMessage
+from p2p.wire.hole_punch import PROTOCOL
 from worlds.eventually import PATIENCE, became
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
@@ -49,8 +53,10 @@ class Nothing:
 
 
 class Node:
-    def __init__(self, host: Host, network: Network, driver: ReplicationDriver, life: trio.CancelScope) -> None:
-        self.host, self.network, self.driver, self.life = host, network, driver, life
+    def __init__(
+        self, host: Host, network: Network, driver: ReplicationDriver, reach: NodeReach, life: trio.CancelScope
+    ) -> None:
+        self.host, self.network, self.driver, self.reach, self.life = host, network, driver, reach, life
         self.over = trio.Event()
 
     @property
@@ -86,6 +92,7 @@ class Nodes:
         self, seed: bytes, listen: Sequence[str], settings: dict[str, Any], task_status: Any = trio.TASK_STATUS_IGNORED
     ) -> None:
         nothing: Any = Nothing()
+        networks, relay = settings.pop("networks", ("test",)), settings.pop("relay", None)
         with trio.CancelScope() as life:
             async with (
                 open_host(seed, listen) as host,
@@ -94,10 +101,20 @@ class Nodes:
             ):
                 chosen = ReplicationSettings(network="test", degree=0, **settings)
                 key = SigningKey(seed)
-                driver = ReplicationDriver(network, nothing, nothing, chosen, Random(1), lambda: WALL, key)
+                joined: dict[str, ReplicationDriver] = {}
+                spaces = Namespaces(network)
+                nursery.start_soon(spaces.run)
+                for name in networks:
+                    chosen = ReplicationSettings(network=name, degree=0, **settings)
+                    own: Any = spaces.open(name)
+                    joined[name] = ReplicationDriver(own, nothing, nothing, chosen, Random(1), lambda: WALL, key)
+                reached = ReachSettings(relays=settings.get("relays", ()), relay=relay)
+                reach = NodeReach(network, reached, Random(1), lambda: WALL, key, joined.values)
                 host.set_handler("/echo", echo)
-                await nursery.start(driver.run)
-                node = Node(host, network, driver, life)
+                for driver in joined.values():
+                    await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+                nursery.start_soon(reach.run)
+                node = Node(host, network, joined[networks[0]], reach, life)
                 task_status.started(node)
                 await trio.sleep_forever()
         node.over.set()
@@ -137,12 +154,12 @@ async def test_who_listens_nowhere_is_reached_and_the_relay_sees_sealed_bytes(mo
         assert await alice.echoes(bob.host.peer_id), "it serves both ways"
         assert len(seen) > 2 * len(SECRET)
         assert SECRET[:31] not in seen
-        figures = relay.driver.figures()
+        figures = relay.reach.figures()
         assert (figures.reserved, figures.circuits) == (1, 1)
         assert "/p2p-circuit" in bob.host.peers()[alice.host.peer_id]
         assert alice.host.network_of(bob.host.peer_id) == "127.0.0.0/16", "where the relay is"
         await bob.host.disconnect(alice.host.peer_id)
-        await became(lambda: relay.driver.figures().circuits == 0)
+        await became(lambda: relay.reach.figures().circuits == 0)
         await bob.driver.connect(alice.circuits[0])
         assert await bob.echoes(alice.host.peer_id)
 
@@ -169,7 +186,7 @@ async def test_strangers_are_not_served() -> None:
         status = circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK))
         assert await ask(stranger, here, status) == Status.UNEXPECTED_MESSAGE
         assert await ask(stranger, here, reserve) == Status.OK, "a person chose it"
-        figures = relay.driver.figures()
+        figures = relay.reach.figures()
         assert (figures.reserved, figures.circuits) == (2, 0)
 
 
@@ -190,7 +207,7 @@ async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.Mo
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         alice, carol = await behind(nodes, b"a", relay), await behind(nodes, b"c", relay)
         bob = await nodes.open(b"b")
-        server: Any = relay.driver._relay_server
+        server: Any = relay.reach.relay_server
         lead = server._lead
         monkeypatch.setattr(server, "_lead", lambda source, _: lead(source, alice.host.peer_id))
         with pytest.raises(WrongIdentity):
@@ -208,7 +225,7 @@ async def test_a_circuit_ends_with_its_bytes_and_another_is_made() -> None:
             await bob.driver.connect(alice.circuits[0])
             with pytest.raises(StreamBroken):
                 await bob.echoes(alice.host.peer_id, SECRET)
-            await became(lambda: relay.driver.figures().circuits == 0)
+            await became(lambda: relay.reach.figures().circuits == 0)
             await became(lambda: not bob.host.is_connected(alice.host.peer_id))
 
 
@@ -239,3 +256,21 @@ async def test_a_relay_leads_to_nobody_by_way_of_itself() -> None:
         bob = await nodes.open(b"b")
         with pytest.raises(Unreachable, match="NO_RESERVATION"):
             await bob.driver.connect(address)
+
+
+async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
+    """The relay is in two networks, whose members meet nowhere else; each reserves, is seen, and may ask."""
+    async with world() as nodes:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits(), networks=("first", "second"))
+        there = (relay.host.addresses()[0],)
+        for name, network in ((b"a", "first"), (b"b", "second")):
+            node = await nodes.open(name, relays=there, networks=(network,))
+            await became(lambda node=node: node.circuits)
+            await became(lambda node=node: node.host.peer_id in relay.reach.autonat.sightings)
+            for protocol in (ASK, PROTOCOL):
+                await (await node.host.open_stream(relay.host.peer_id, protocol)).reset()
+        assert relay.reach.figures().reserved == 2
+        stranger = await nodes.open(b"s", relays=there, networks=("third",))
+        await became(lambda: stranger.host.is_connected(relay.host.peer_id))
+        reserve = circuit.encode_hop(HopMessage(kind=HopKind.RESERVE))
+        assert await ask(stranger.host, relay.host.peer_id, reserve) == Status.PERMISSION_DENIED

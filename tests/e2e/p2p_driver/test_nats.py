@@ -57,7 +57,7 @@ def test_pairs_of_nats_connect_directly_where_one_of_them_allows_it(internet: In
 
     lefts, rights = ({nat: home(nat, side) for nat in NATS} for side in ("left", "right"))
     nodes = [*lefts.values(), *rights.values()]
-    until(lambda: all(node.circuit() and node.call(node.driver.reach.seen_at) for node in nodes))
+    until(lambda: all(node.circuit() and node.call(node.reach.autonat.seen_at) for node in nodes))
     begun = time.monotonic()
     took: dict[tuple[str, str], float] = {}
     for one, left in lefts.items():
@@ -73,7 +73,7 @@ def test_pairs_of_nats_connect_directly_where_one_of_them_allows_it(internet: In
         return {(one, other) for one in NATS for other in NATS} - set(took)
 
     def all_tried() -> bool:
-        tried = sum(node.driver.holes.succeeded + node.driver.holes.failed for node in nodes)
+        tried = sum(node.reach.holes.succeeded + node.reach.holes.failed for node in nodes)
         return tried >= len(lefts) * len(rights)
 
     until(lambda: missing() <= FAILING and all_tried())
@@ -103,7 +103,7 @@ def test_a_node_that_moves_is_back_and_what_it_opened_goes_both_ways(internet: I
     assert is_served()
     internet.readdress(place, "192.168.1.77")
     moved = time.monotonic()
-    until(lambda: laptop.driver.moves.count > 0)
+    until(lambda: laptop.reach.moves.count > 0)
     until(lambda: bool(laptop.circuit()) and is_served())
     print(f"back after {time.monotonic() - moved:.1f} s")
     assert "192.168.1.77" in str(laptop.addresses())
@@ -118,11 +118,11 @@ def test_dial_backs_tell_a_public_node_from_one_behind_a_nat(internet: Internet,
     hidden = start(internet.home("address restricted"), "hidden", bootstrap=told, relays=(address_of(relay),))
 
     def whole(node: NatNode) -> Reached:
-        return node.call(lambda: node.driver.reach.whole())
+        return node.call(lambda: node.reach.autonat.whole())
 
     until(lambda: whole(public) is Reached.YES and whole(hidden) is Reached.NO)
     assert any(each.startswith("/ip4/20.") for each in public.addresses())
-    outer = hidden.driver.reach.reachability.addresses
+    outer = hidden.reach.autonat.reachability.addresses
     assert outer
     assert not any(each.transport in own for each in outer for own in hidden.addresses())
     until(lambda: not public.circuit() and bool(hidden.circuit()))

@@ -1,0 +1,160 @@
+"""Runs what concerns a node as a whole, whatever networks it has joined: how others reach its host, and by way of whom.
+
+Dial-backs (AutoNAT v2), hole punches, reservations at relays, the relay that it is for others, and the watch of its
+interfaces belong to the host and not to a network: a peer of any of them is asked, answered and carried for. Made over
+the undivided host, lives as long as the host does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Protocol
+
+import msgspec
+import trio
+
+from chain.statements.keys import SigningKey
+from p2p.address import parse_address
+from p2p.driver.autonat import AutoNat
+from p2p.driver.hole_punching import HolePunching
+from p2p.driver.moves import Moves
+from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
+from p2p.driver.ports import ReachHost
+from p2p.driver.relay_server import RelayServer
+from p2p.driver.reservations import Reservations
+from p2p.machines.dial_back import DialBackLimits, DialBacks
+from p2p.machines.reachability import Reached
+from p2p.machines.relay import Relay, RelayLimits
+from p2p.pace import Pace
+from p2p.ports import PeerId
+
+
+class JoinedNetwork(Protocol):
+    """What is asked of each network that the node has joined."""
+
+    def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
+        """The addresses of peers from their signed presences."""
+
+    def clock_behind(self, peers: Iterable[PeerId]) -> float: ...
+
+    async def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer signed that it is in the network; it may be asked."""
+
+    def look_again(self) -> None:
+        """Called when other addresses are to be announced."""
+
+
+class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
+    relays: tuple[str, ...] = ()
+    """Multiaddrs of relays through which others reach this node; each is dialled again with backoff for ever."""
+    relay: RelayLimits | None = None
+    """What this node carries for others; ``None``: nothing."""
+    carried: Pace = msgspec.field(default_factory=Pace)
+    """Caps the bytes of carried circuits."""
+
+
+class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of ``p2p.ports.ReplicationFigures`` that are of the node as a whole."""
+
+    relays: int = 0
+    reserved: int = 0
+    circuits: int = 0
+    dial_backs_refused: int = 0
+    punched: int = 0
+    unpunched: int = 0
+    not_dialled: int = 0
+
+
+class NodeReach:
+    """Of one host. ``networks`` gives the joined ones; ``wall`` gives nanoseconds since the epoch."""
+
+    def __init__(
+        self,
+        host: ReachHost,
+        settings: ReachSettings,
+        rng: Random,
+        wall: Callable[[], int],
+        key: SigningKey,
+        networks: Callable[[], Iterable[JoinedNetwork]],
+    ) -> None:
+        self._host, self._settings, self._networks = host, settings, networks
+        direct = host.direct
+        self.autonat = AutoNat(host, direct, DialBacks(DialBackLimits(), rng), rng, self.look_again)
+        self.holes = HolePunching(host, direct, self.autonat.seen_at, self._addresses_of)
+        self.moves = Moves(direct, (self.autonat.forget, self.holes.forget, self.look_again))
+        host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
+        self._reservations = Reservations(host, settings.relays, rng, wall, self.look_again, self._needs_relay)
+        self.relay_server: RelayServer | None = None
+        if settings.relay is not None:
+            relay, carried = Relay(settings.relay), settings.carried
+            self.relay_server = RelayServer(host, relay, key, self._is_member, carried, wall, self._is_hidden)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                if self.relay_server is not None:
+                    self.relay_server.join()
+                self.autonat.join()
+                self.holes.join()
+                for part in (self._reservations, self.autonat, self.holes, self.moves):
+                    nursery.start_soon(part.run)
+        finally:
+            if self.relay_server is not None:
+                self.relay_server.leave()
+
+    def look_again(self) -> None:
+        for network in self._networks():
+            network.look_again()
+
+    def _addresses_of(self, peers: Iterable[PeerId]) -> Sequence[str]:
+        asked = tuple(peers)
+        found = (address for network in self._networks() for address in network.addresses_of(asked))
+        return list(dict.fromkeys(found))
+
+    async def _is_member(self, peer: PeerId) -> bool:
+        """Of any network of this node."""
+        for network in list(self._networks()):
+            if await network.is_member(peer):
+                return True
+        return False
+
+    def _needs_relay(self) -> bool:
+        return any(True for _ in self._networks()) and self.autonat.whole() is not Reached.YES
+
+    def _is_hidden(self) -> bool:
+        return self.autonat.whole() is Reached.NO
+
+    def figures(self) -> ReachFigures:
+        reserved, circuits = (0, 0) if self.relay_server is None else self.relay_server.counts
+        return ReachFigures(
+            relays=self._reservations.count,
+            reserved=reserved,
+            circuits=circuits,
+            dial_backs_refused=self.autonat.refused,
+            punched=self.holes.succeeded,
+            unpunched=self.holes.failed,
+            not_dialled=self.holes.refused,
+        )
+
+    async def net_facts(self, named: Sequence[str]) -> NetFacts:
+        """What is known of how others reach this node. ``named``: addresses that its owner gave, as bootstrap peers."""
+        direct, connected = self._host.direct, self._host.peers()
+        told = [f"{address}/p2p/{peer}" for peer in connected for address in self._addresses_of([peer])]
+        mapped = await mapping(direct, dialable((*named, *self._settings.relays, *told)))
+        seen = {one.address.transport for one in self.autonat.sightings.values()}
+        return NetFacts(
+            listening=tuple(each.transport for each in direct.listening()),
+            interfaces=tuple(map(str, direct.interfaces())),
+            seen=tuple(sorted(seen)),
+            reached=dial_back_results(self.autonat),
+            mapped=tuple(each.transport for each in mapped),
+            relays_named=len(self._settings.relays),
+            relays_used=self._reservations.count,
+            peers=len(connected),
+            by_relay=sum(not direct.is_direct(peer) for peer in connected),
+            direct=self.holes.succeeded,
+            failed=self.holes.failed,
+            clock_behind=max((each.clock_behind(connected) for each in self._networks()), default=0.0),
+        )
