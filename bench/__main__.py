@@ -59,6 +59,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "exact": "bench.aggregates",
         "resources": "bench.resources",
         "declared": "bench.declared",
+        "watchers": "bench.watchers",
         "idle": "bench.transactions",
         "streaming": "bench.transactions",
         "history": "bench.transactions",

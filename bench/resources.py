@@ -35,7 +35,7 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
     """Applies manifests for the first time and again; gets one and a page of many."""
     count, many, rounds = size.pick(20, 1_000), size.pick(60, 10_000), size.pick(1, 5)
     with open_state_directory(folder / "state") as home:
-        service = _service(home)
+        service = service_over(home)
         turns = itertools.count()
         first = _text(range(count), next(turns))
         reading = lambda: read_desired_state(first)  # noqa: E731  it is timed
@@ -49,16 +49,18 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
         ]
         _fill(service, many)
         with open_state_directory(folder / "few") as other:
-            _fill(_service(other), many // 10)
+            _fill(service_over(other), many // 10)
             pages = in_turns(_labelled(home), _labelled(other), rounds)
         return [*rows, _one(home, many, rounds), _page(pages, many)]
 
 
-def _service(home: StateDirectory) -> DeclarationService:
+def service_over(home: StateDirectory, events: EventLog | None = None) -> DeclarationService:
+    """The service of a node that does nothing else."""
     clock, logger = SystemClock(), structlog.get_logger()
+    events = events or EventLog(clock)
     ids = (f"{number:08x}-0000-4000-8000-000000000000" for number in itertools.count())
     board = TaskBoard(clock, lambda: "task", logger)
-    return DeclarationService(home, Context(clock, logger, EventLog(clock), board, "bench"), lambda: next(ids))
+    return DeclarationService(home, Context(clock, logger, events, board, "bench"), lambda: next(ids))
 
 
 def _text(numbers: Sequence[int] | range, turn: int) -> list[wire.ManifestText]:

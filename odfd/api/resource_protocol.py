@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.control import wire
 from odfd.control.responses import answer, body, flag, lines, problem, since_of, stream_of, whole_body
+from odfd.control.shared import SharedValue
 from odfd.errors import Usage, http_status
 from odfd.resources.selectors import matches, parse_selector
 from odfd.resources.types import VERSION, ResourceType
@@ -170,7 +171,7 @@ async def _listed(declarations: DeclarationService, kind: ResourceType, labels: 
     """What stands, and the version from which a watch tells what comes after: both of one moment. Raises Invalid."""
     selector = None if labels is None else parse_selector(labels)
     items: list[wire.ResourceManifest] = []
-    async with aclosing(cast("Any", declarations.watch(None, kind.name))) as news:
+    async with aclosing(declarations.watch(None, kind.name)) as news:
         async for each in news:
             view = each.resource
             if view is None:
@@ -182,8 +183,12 @@ async def _listed(declarations: DeclarationService, kind: ResourceType, labels: 
 
 async def _watched(
     declarations: DeclarationService, kind: ResourceType, since: str | None
-) -> AsyncIterator[wire.ResourceManifestNews]:
-    async with aclosing(cast("Any", declarations.watch(since, kind.name))) as news:
+) -> AsyncIterator[SharedValue[wire.ResourceManifestNews]]:
+    async with aclosing(declarations.news(since, kind.name)) as news:
         async for each in news:
-            told = None if each.resource is None else manifest_of(each.resource)
-            yield wire.ResourceManifestNews(version=each.version, op=each.op, object=told)
+            yield each.once(_manifest_news)
+
+
+def _manifest_news(news: wire.ResourceNews) -> SharedValue[wire.ResourceManifestNews]:
+    told = None if news.resource is None else manifest_of(news.resource)
+    return SharedValue(wire.ResourceManifestNews(version=news.version, op=news.op, object=told))

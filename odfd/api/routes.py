@@ -169,7 +169,7 @@ async def _resources(services: Services, request: Request) -> object:
     """Of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
     if is_watch(request):
-        return await lines(services.declarations.watch(since_of(request), kind), stream_of(request))
+        return await lines(services.declarations.news(since_of(request), kind), stream_of(request))
     return await services.declarations.list(kind, asked.get("labels"))
 
 

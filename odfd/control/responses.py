@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
+from odfd.control.shared import SharedValue
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 
 MAX_BODY: Final = 8 * 1024 * 1024
@@ -38,6 +39,7 @@ def problem(fault: Fault, status: int | None = None, more: Mapping[str, object] 
 class LineStream(Response):
     """A response of values, one JSON line each, sent as they come. A fault in the middle is the last line.
 
+    A ``SharedValue`` is encoded once for all streams of this kind.
     ``head`` was taken from ``values`` beforehand, so that what is wrong from the start has its proper status.
     """
 
@@ -52,7 +54,8 @@ class LineStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
         async def line(value: object) -> None:
-            await send({"type": "http.response.body", "body": self._encoded(value), "more_body": True})
+            encoded = value.once(self._encoded) if isinstance(value, SharedValue) else self._encoded(value)
+            await send({"type": "http.response.body", "body": encoded, "more_body": True})
 
         async with aclosing(cast("Any", self._values)) as values:
             try:
@@ -64,7 +67,8 @@ class LineStream(Response):
                 await line({"problem": to_problem(fault)})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _encoded(self, value: Any) -> bytes:
+    @staticmethod
+    def _encoded(value: Any) -> bytes:
         return _encoder.encode(value) + b"\n"
 
 
@@ -73,7 +77,8 @@ class EventStream(LineStream):
 
     media_type = EVENT_STREAM
 
-    def _encoded(self, value: Any) -> bytes:
+    @staticmethod
+    def _encoded(value: Any) -> bytes:
         lines = [f"id: {version}" if (version := getattr(value, "version", "")) else ""]
         lines += [
             f"event: {op}" if (op := getattr(value, "op", "")) else "",

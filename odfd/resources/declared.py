@@ -314,10 +314,16 @@ class DeclaredStore:
         if self._owning is not None:
             self._owning.ended(child)
 
-    def events(self, since: int, limit: int) -> list[ResourceEvent]:
-        """Lists events after ``since``, in order."""
-        rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
-        return [_event(row) for row in rows]
+    def events(self, since: int, limit: int, most_bytes: int | None = None) -> list[ResourceEvent]:
+        """Lists events after ``since``, in order; those after the first while they are less than ``most_bytes``."""
+        found: list[ResourceEvent] = []
+        size = 0
+        for row in EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit)):
+            size += len(row[5])
+            if found and most_bytes is not None and size > most_bytes:
+                break
+            found.append(_event(row))
+        return found
 
     def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
         """Lists the last events of one resource, or of all but those of the types ``without``, in order."""

@@ -7,8 +7,8 @@ time and sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (H
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import socket
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -228,7 +228,9 @@ class _Exchange:
         pieces = self._machine.send_with_data_passthrough(event) or []
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]
-        with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError, OSError):
+        # Who stalls is gone: the deadline is that of the whole exchange while this write is under way.
+        self._leaving.deadline = trio.current_time() + self._limits.stall_seconds
+        try:
             if descriptors:
                 assert isinstance(self._stream, trio.SocketStream)
                 text = b"".join(pieces)
@@ -236,8 +238,10 @@ class _Exchange:
                 pieces = [text[await self._stream.socket.sendmsg([text], rights) :]]
             for piece in filter(None, pieces):
                 await self._stream.send_all(piece)
-            return
-        await self._leave()
+        except (trio.BrokenResourceError, OSError):
+            await self._leave()
+        finally:
+            self._leaving.deadline = math.inf
 
     async def _drain(self) -> None:
         """Read what is left of the body, so that the answer is not lost in a reset; a long rest ends the connection."""

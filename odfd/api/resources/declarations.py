@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,12 +18,13 @@ from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
 from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.types import TYPES
+from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import KIND as DATASET_KIND
 from odfd.datasets.catalog import Catalog
 from odfd.flows import store as flow_store
-from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceEvent, ResourceHandle
+from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceHandle
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
@@ -38,8 +39,6 @@ from odfd.state.directory import StateDirectory
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
 ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
 """Types whose truth is not their declaration: they have commands, and checks, of their own."""
-PAGE: Final = 500
-"""Events read at a time."""
 
 
 class DeclarationService:
@@ -53,6 +52,9 @@ class DeclarationService:
         self._new_id = new_id
         self._registry = registry
         self._system_labels = SystemLabels(home.chains)
+        self._watches = ResourceWatches(
+            home, context.events, adopt=self.adopt, view=self._view, is_listed=self._is_listed
+        )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only where named: elements of sets."""
         self._applies = 0
@@ -222,27 +224,19 @@ class DeclarationService:
         target = gone.spec["target"] if gone.spec is not None else ""
         return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
 
-    async def watch(self, since: str | None, word: str | None) -> AsyncIterator[wire.ResourceNews]:
-        """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
+    def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
+        """As ``news`` tells it, each change as a plain value."""
+        return self._watches.values(since, self._watched(word))
 
-        Raises Invalid for a version of another log: the reader lists anew.
+    def news(self, since: str | None, word: str | None) -> AsyncGenerator[News, None]:
+        """Tells the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
+
+        Raises NotFound for a type; iterating Invalid for a version of another log: the reader lists anew.
         """
-        kind = None if word is None else self._type(word).name
-        epoch, at, standing = await trio.to_thread.run_sync(self._begin, since)
-        told = [each for each in standing if self._is_listed(each.type, kind)]
-        for view in await trio.to_thread.run_sync(self._views, told):
-            yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view)
-        yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
-        while True:
-            grown, more = self._events.grown, await trio.to_thread.run_sync(self._after, at)
-            events = [each for each in more if self._is_listed(each.resource.type, kind)]
-            views = await trio.to_thread.run_sync(self._views, [each.resource for each in events])
-            for event, view in zip(events, views, strict=True):
-                op: Any = "Modified" if event.op == "Observed" else event.op
-                yield wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=view)
-            at = more[-1].rv if more else at
-            if not more:
-                await grown.wait()
+        return self._watches.news(since, self._watched(word))
+
+    def _watched(self, word: str | None) -> str | None:
+        return None if word is None else self._type(word).name
 
     def _is_listed(self, type_: str, asked: str | None) -> bool:
         """Whether a resource of this type is listed in answer to a request for one type, or for all."""
@@ -262,13 +256,6 @@ class DeclarationService:
             if held is not None:
                 self._part_keeper(connection).keep(store, held, self._clock.now())
 
-    def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
-        with self._home.database.write() as connection:
-            store = self._store(connection)
-            if since is None:
-                return store.epoch(), store.newest(), store.all()
-            return store.epoch(), position(store, since), ()
-
     def id_of(self, word: str, name: str) -> str:
         """Of one by name, id or did, also of the last of that name that is gone. Blocking. Raises NotFound."""
         kind = self._type(word)
@@ -281,11 +268,6 @@ class DeclarationService:
                 if gone is None:
                     raise
                 return gone.id
-
-    def _after(self, at: int) -> Sequence[ResourceEvent]:
-        self.adopt()
-        with self._home.database.read() as connection:
-            return DeclaredStore(connection).events(at, PAGE)
 
     def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
         with self._home.database.write() as connection:
@@ -425,20 +407,6 @@ def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
 
 def _nothing() -> None:
     """Before there is a reconciler."""
-
-
-def position(store: DeclaredStore, since: str) -> int:
-    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
-    epoch, floor = store.epoch(), store.floor()
-    said, _, number = since.rpartition("-")
-    hint = "list anew: odfctl get KIND -w without --since"
-    if said != epoch or not number.isdecimal() or int(number) > store.newest():
-        text = f"{since[:60]!r} is no version of this node's log of resources"
-        raise Invalid(text, rule="resource-version", hint=hint)
-    if int(number) < floor:
-        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
-        raise Invalid(text, rule="resource-version-too-old", hint=hint)
-    return int(number)
 
 
 def _desired(draft: Draft) -> DesiredResource:

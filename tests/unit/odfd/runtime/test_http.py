@@ -145,6 +145,36 @@ async def test_slow_heads_idle_connections_and_stalled_bodies_have_an_end(
         assert trio.current_time() - before == seconds
 
 
+async def test_who_takes_no_answer_is_gone_and_who_takes_it_slowly_is_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each write has its own time; a stream that is silent between two has none."""
+    took = {}
+    for pause, writes in ((None, 3), (5, 3), (50, 1)):
+        ours, theirs = trio.testing.lockstep_stream_pair()
+
+        async def endless(scope: Message, receive: Receive, send: Send, writes: int = writes) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for number in range(writes):
+                await send({"type": "http.response.body", "body": b"x", "more_body": number + 1 < writes})
+            await trio.sleep(100)
+
+        async def read(theirs: trio.abc.Stream = theirs, pause: float | None = pause) -> None:
+            await theirs.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            while pause is not None:
+                await theirs.receive_some(1000)
+                await trio.sleep(min(pause, 5))
+
+        before = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            with trio.move_on_after(90):
+                await Connection(ours, endless, Limits(stall_seconds=7), {}).serve()  # type: ignore[arg-type]
+            nursery.cancel_scope.cancel()
+        took[pause] = trio.current_time() - before
+    assert took == {None: 7, 5: 90, 50: 90}
+
+
 async def test_a_body_that_drips_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
     """A byte before each silence is over held a connection for ever; one at the least rate may."""
     for least, ended in ((5, 8.0), (4, 50.0)):

@@ -1,0 +1,111 @@
+"""Watches declared resources: the state, then each change once, in the order of commits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from odfd.api.resources.shared_reads import SharedReads
+from odfd.control import wire
+from odfd.control.shared import SharedValue
+from odfd.obs.events import EventLog
+from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
+from odfd.state.directory import StateDirectory
+
+PAGE: Final = 500
+"""Events read at a time."""
+PAGE_BYTES: Final = 1024 * 1024
+"""Of events read at a time for watchers; at least one is read."""
+News: TypeAlias = SharedValue[wire.ResourceNews]
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """An event as all watchers tell it."""
+
+    rv: int
+    type: str
+    news: News
+
+
+class ResourceWatches:
+    """The watches of one node. What watchers at the same position get is read and encoded once for all of them."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        events: EventLog,
+        *,
+        adopt: Callable[[], None],
+        view: Callable[[DeclaredResource], wire.ResourceView],
+        is_listed: Callable[[str, str | None], bool],
+    ) -> None:
+        """``adopt``: takes over what came by other ways; it and ``view`` are called in worker threads.
+
+        ``is_listed``: whether a watcher of one type, or of all, is told of a type.
+        """
+        self._home, self._adopt = home, adopt
+        self._view, self._is_listed = view, is_listed
+        self._reads = SharedReads(self._after, lambda: home.database.writes, events)
+
+    async def news(self, since: str | None, type_: str | None) -> AsyncGenerator[News, None]:
+        """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
+
+        Raises Invalid for a version of another log: the reader lists anew.
+        """
+        epoch, at, standing = await trio.to_thread.run_sync(self._begin, since, type_)
+        for view in standing:
+            yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view))
+        yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
+        while True:
+            found = await self._reads.after(at)
+            for each in found:
+                if self._is_listed(each.type, type_):
+                    yield each.news
+            at = found[-1].rv
+
+    async def values(self, since: str | None, type_: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
+        """Yields the same for who does not send it on."""
+        async with aclosing(self.news(since, type_)) as news:
+            async for each in news:
+                yield each.value
+
+    def _begin(self, since: str | None, type_: str | None) -> tuple[str, int, Sequence[wire.ResourceView]]:
+        self._adopt()
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            if since is not None:
+                return store.epoch(), position(store, since), ()
+            epoch, at, standing = store.epoch(), store.newest(), store.all()
+        return epoch, at, [self._view(each) for each in standing if self._is_listed(each.type, type_)]
+
+    def _after(self, at: int) -> Sequence[_Told]:
+        self._adopt()
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            epoch, events = store.epoch(), store.events(at, PAGE, PAGE_BYTES)
+        return [_Told(each.rv, each.resource.type, self._told(epoch, each)) for each in events]
+
+    def _told(self, epoch: str, event: ResourceEvent) -> News:
+        op = "Modified" if event.op == "Observed" else event.op
+        return SharedValue(
+            wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=self._view(event.resource))
+        )  # fmt: skip
+
+
+def position(store: DeclaredStore, since: str) -> int:
+    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
+    epoch, floor = store.epoch(), store.floor()
+    said, _, number = since.rpartition("-")
+    hint = "list anew: odfctl get KIND -w without --since"
+    if said != epoch or not number.isdecimal() or int(number) > store.newest():
+        text = f"{since[:60]!r} is no version of this node's log of resources"
+        raise Invalid(text, rule="resource-version", hint=hint)
+    if int(number) < floor:
+        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
+        raise Invalid(text, rule="resource-version-too-old", hint=hint)
+    return int(number)
