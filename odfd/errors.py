@@ -81,6 +81,13 @@ _STATUS: Final[tuple[tuple[type[Fault], int], ...]] = (
     (Bug, 500),
 )
 """Most particular first: a subclass stands before its base."""
+_BY_RULE: Final = {
+    "generation": 412,
+    "resource-version": 410,
+    "resource-version-too-old": 410,
+    "watch-limit": 429,
+}
+"""Where HTTP has a closer status than that of the family."""
 _BY_NAME: Final = {family.__name__: family for family, _ in _STATUS}
 MAX_CAUSE_TEXT: Final = 2000
 """Characters of one cause; an exception may quote a whole query."""
@@ -99,7 +106,9 @@ def exit_code(fault: Fault) -> int:
 
 
 def http_status(fault: Fault) -> int:
-    """Returns the HTTP status of the fault's family."""
+    """Returns the HTTP status of the fault's rule or family."""
+    if fault.rule in _BY_RULE:
+        return _BY_RULE[fault.rule]
     kind = family(fault)
     return next(status for known, status in _STATUS if known is kind)
 

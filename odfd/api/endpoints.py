@@ -45,6 +45,7 @@ class Parameter:
 
 WATCH: Final = Parameter("watch", "flag", "Answer with a stream of changes, which does not end.")
 SINCE: Final = Parameter("since", "text", "The version that a watch goes on from; without it, from what stands now.")
+CONTINUE: Final = Parameter("continue", "text", "Of the page before: asks for the next one of the same list.")
 LABELS: Final = Parameter("labels", "text", "A selector of labels, such as env=prod.")
 
 
@@ -95,6 +96,8 @@ def is_watch(request: Request) -> bool:
         return False
     if LABELS.name in request.query_params:
         raise Usage("a watch does not select by labels", rule="query", hint="leave labels out; each change has its own")
+    if CONTINUE.name in request.query_params:
+        raise Usage("a watch has no pages", rule="query", hint="since: the resourceVersion of the list")
     return True
 
 

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from chain.errors import Invalid
 from odfd.api import resource_operations as operations
-from odfd.api.endpoints import JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, is_watch, path_part
+from odfd.api.endpoints import CONTINUE, JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, is_watch, path_part
 from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.pages import MOST, PAGE
 from odfd.control import wire
 from odfd.control.responses import answer, body, flag, lines, problem, since_of, stream_of, whole_body
 from odfd.control.shared import SharedValue
 from odfd.errors import Usage, http_status
-from odfd.resources.selectors import matches, parse_selector
 from odfd.resources.types import VERSION, ResourceType
 
 if TYPE_CHECKING:
@@ -33,18 +33,19 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
 PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
+LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 1, MOST, PAGE)
 _ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = _ALL + "/{ref}"
 APPLY: Final = f"/resource/{VERSION}/apply"
 
 
-@asks(WATCH, SINCE, LABELS, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
+@asks(WATCH, SINCE, LABELS, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
 async def _all(services: Services, request: Request) -> object:
-    """Lists the resources of a type, or watches them."""
+    """Lists the resources of a type in pages, or watches them."""
     kind = _type(request)
     if is_watch(request):
         return await lines(_watched(services.declarations, kind, since_of(request)), stream_of(request))
-    return await _listed(services.declarations, kind, request.query_params.get("labels"))
+    return await _listed(services, kind, request)
 
 
 @asks(FORM, answers=wire.ResourceManifest)
@@ -167,18 +168,12 @@ async def _applied(services: Services, request: Request, text: wire.ManifestText
     return answer(item, 201 if made else 200)
 
 
-async def _listed(declarations: DeclarationService, kind: ResourceType, labels: str | None) -> wire.ResourceList:
-    """What stands, and the version from which a watch tells what comes after: both of one moment. Raises Invalid."""
-    selector = None if labels is None else parse_selector(labels)
-    items: list[wire.ResourceManifest] = []
-    async with aclosing(declarations.watch(None, kind.name)) as news:
-        async for each in news:
-            view = each.resource
-            if view is None:
-                return wire.ResourceList(resource_version=each.version, items=tuple(items))
-            if selector is None or matches(selector, {**view.labels, **view.system_labels}):
-                items.append(manifest_of(view))
-    raise AssertionError("a watch from the beginning has a bookmark")
+async def _listed(services: Services, kind: ResourceType, request: Request) -> wire.ResourceList:
+    """A page of what stands, and the version from which a watch tells what comes after its beginning."""
+    asked, limit = request.query_params, LIMIT.number(request) or PAGE
+    page = await services.declarations.page(kind.name, asked.get("labels"), limit, asked.get("continue"))
+    items = tuple(manifest_of(each) for each in page.views)
+    return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
 
 
 async def _watched(

@@ -154,6 +154,15 @@ class DeclaredStore:
             rows = CURRENT.rows(self._db, "TRUE ORDER BY type, key")
         return [found for row in rows if (found := _resource(row)) is not None]
 
+    def page(self, type_: str, after: str, limit: int, label: tuple[str, Json] | None = None) -> list[DeclaredResource]:
+        """Lists the next of a type by name, after a name in lower case; with a ``label`` as ``all`` does."""
+        where, values = "type = ? AND key > ?", [type_, after]
+        if label is not None:
+            where += " AND id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?))"
+            values += [type_, label[0], canonical(label[1]), str(label[1])]
+        rows = CURRENT.rows(self._db, f"{where} ORDER BY key LIMIT ?", (*values, limit))
+        return [found for row in rows if (found := _resource(row)) is not None]
+
     def labels(self, type_: str) -> dict[str, dict[str, Json]]:
         """Returns the labels of a type's resources by did; those without labels cost nothing."""
         found: dict[str, dict[str, Json]] = {}

@@ -17,6 +17,7 @@ from chain.errors import Environment, Invalid, NotFound, Refused
 from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
 from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
+from odfd.api.resources.pages import ResourcePage, ResourcePages
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
@@ -54,6 +55,9 @@ class DeclarationService:
         self._system_labels = SystemLabels(home.chains)
         self._watches = ResourceWatches(
             home, context.events, adopt=self.adopt, view=self._view, is_listed=self._is_listed
+        )  # fmt: skip
+        self._pages = ResourcePages(
+            home, adopt=self.adopt, view=self._view, labels=self._system_labels.all_of, system=frozenset(SYSTEM_KEYS)
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in registry if each.is_derived)
         """Types that are listed only where named: elements of sets."""
@@ -187,6 +191,10 @@ class DeclarationService:
         kind = None if word is None else self._type(word)
         selector = None if labels is None else parse_selector(labels)
         return await trio.to_thread.run_sync(self._list, kind, selector)
+
+    async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
+        """Returns a page of a type. Raises NotFound for it; Usage, Invalid as ``ResourcePages.page``."""
+        return await trio.to_thread.run_sync(self._pages.page, self._type(word).name, labels, limit, rest)
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""

@@ -123,11 +123,13 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
 
 
 class ResourceList(Value, frozen=True, kw_only=True):
-    """The resources of a type."""
+    """A page of the resources of a type."""
 
     resource_version: str
-    """Of this moment: a watch since it tells what comes after."""
+    """When its first page was read: a watch since it tells what comes after."""
     items: tuple[ResourceManifest, ...]
+    rest: str | None = msgspec.field(name="continue", default=None)
+    """Asks for the next page; ``None``: this is the last one."""
 
 
 class ResourceManifestNews(Value, frozen=True, kw_only=True):

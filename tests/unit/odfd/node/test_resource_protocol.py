@@ -85,6 +85,22 @@ async def test_r57_a_watch_goes_on_from_what_was_listed(world: Any) -> None:
         assert {each["$schema"] for _, each in changes} == {TYPES.written("VariableSet").uri}
 
 
+async def test_r57_a_list_comes_in_pages(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(*(SET.format(name=name, env="prod") for name in "abc"))
+        _, (first,) = await ask(alice, "GET", "/config/v1alpha1/vs", "limit=2")
+        assert [each["headers"]["name"] for each in first["items"]] == ["a", "b"]
+        query = f"limit=2&continue={first['continue']}"
+        _, (second,) = await ask(alice, "GET", "/config/v1alpha1/vs", query)
+        assert [each["headers"]["name"] for each in second["items"]] == ["c"]
+        assert (second["continue"], second["resourceVersion"]) == (None, first["resourceVersion"])
+        for wrong in (f"{query}&labels=env%3Dprod", "continue=x", "limit=0", "limit=5001", f"watch=1&{query}"):
+            status, (problem,) = await ask(alice, "GET", "/config/v1alpha1/vs", wrong)
+            assert (status, problem["family"]) == (400, "Usage"), wrong
+        status, (problem,) = await ask(alice, "GET", "/config/v1alpha1/vs", "watch=1&since=f00-1")
+        assert (status, problem["rule"]) == (410, "resource-version")
+
+
 @pytest.mark.parametrize(
     ("path", "rule"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 import structlog
 import trio
 import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chain.instant import Instant
 from odfd.api.resources.declarations import DeclarationService
 from odfd.control import responses
 from odfd.control.assembly import Context
+from odfd.errors import Usage
 from odfd.obs.events import EventLog
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.runtime.tasks import TaskBoard
@@ -121,6 +125,51 @@ async def test_many_large_changes_are_read_by_and_by(node: Node, monkeypatch: py
         assert (await anext(news)).op == "Bookmark"
         found = [(await anext(news)).resource for _ in range(5)]
     assert [each.labels["n"] for each in found if each is not None] == list(range(5))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 40), unique=True, max_size=20), st.integers(1, 7), st.booleans(), st.integers(0, 40))
+def test_r57_pages_of_any_size_are_the_whole_list_in_order(
+    tmp_path: Path, numbers: list[int], limit: int, selects: bool, late: int
+) -> None:
+    """What comes between two pages is on a later one or told by a watch since the version of all of them."""
+
+    async def run(home: StateDirectory) -> None:
+        node = Node(home)
+        for number in numbers:
+            node.put("Repository", f"r{number:02}", number % 3)
+        seen, rest, versions, labels = [], None, set(), "n=1" if selects else None
+        while True:
+            page = await node.declarations.page("repository", labels, limit, rest)
+            seen += [each.name for each in page.views]
+            versions.add(page.version)
+            assert len(page.views) == limit or page.rest is None
+            if len(versions) == 1 and not rest:
+                node.put("Repository", f"r{late:02}", late % 3)
+            if page.rest is None:
+                break
+            rest = page.rest
+            with pytest.raises(Usage, match="does not belong to this list"):
+                await node.declarations.page("repository", "n=2", limit, rest)
+        wanted = [f"r{each:02}" for each in sorted(numbers) if not selects or each % 3 == 1]
+        assert [each for each in seen if each != f"r{late:02}" or late in numbers] == wanted
+        (version,) = versions
+        async with aclosing(node.declarations.watch(version, "repository")) as news:
+            assert (await anext(news)).op == "Bookmark"
+            with trio.fail_after(PATIENCE):
+                change = await anext(news)
+        assert change.resource is not None
+        assert change.resource.name == f"r{late:02}"
+
+    with open_state_directory(tmp_path / secrets.token_hex(8)) as home:
+        trio.run(run, home)
+
+
+@pytest.mark.parametrize("rest", ["", "x", "bm8", "W10", "\u00e9", "WyJhLTEiLCJhIiwieCJd"])
+async def test_r57_what_asks_for_no_page_is_refused(node: Node, rest: str) -> None:
+    with pytest.raises(Usage) as told:
+        await node.declarations.page("repository", None, 1, rest)
+    assert told.value.rule == "continue"
 
 
 async def serve(stream: responses.LineStream, sent: list[bytes]) -> None:

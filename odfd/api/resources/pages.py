@@ -1,0 +1,111 @@
+"""Lists declared resources of a type in pages, in the order of their names.
+
+A page is no snapshot. All pages of a list have the version at which its first began: a watch since it tells what
+changed while they were read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from odfd.api.resources.watches import position
+from odfd.control import wire
+from odfd.errors import Usage
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.state.directory import StateDirectory
+
+PAGE: Final = 500
+MOST: Final = 5_000
+
+
+class ResourcePage(msgspec.Struct, frozen=True):
+    """A page of a list."""
+
+    version: str
+    """Of the log, when the first page was read."""
+    views: tuple[wire.ResourceView, ...]
+    rest: str | None
+    """Asks for the next page; ``None``: this is the last one."""
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    """Where a list goes on."""
+
+    version: str
+    after: str
+    query: str
+    """Of which list it is."""
+
+
+class ResourcePages:
+    """Reads pages. Blocking."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        *,
+        adopt: Callable[[], None],
+        view: Callable[[DeclaredResource], wire.ResourceView],
+        labels: Callable[[DeclaredResource], Mapping[str, Any]],
+        system: frozenset[str],
+    ) -> None:
+        """``labels``: all labels of a resource; ``system``: those that no index has."""
+        self._home, self._adopt, self._view = home, adopt, view
+        self._labels, self._system = labels, system
+
+    def page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
+        """Returns the first page, or the one that ``rest`` of another asks for.
+
+        Raises Usage for a ``rest`` of another list, Invalid for one of another log and for a selector.
+        """
+        selector = None if labels is None else parse_selector(labels)
+        query = hashlib.sha256(msgspec.json.encode([type_, labels])).hexdigest()[:16]
+        token = _Token("", "", query) if rest is None else _parsed(rest, query)
+        self._adopt()
+        found: list[DeclaredResource] = []
+        more = True
+        while more and len(found) <= limit:
+            token, read = self._read(token, type_, selector, limit + 1 - len(found))
+            more = bool(read)
+            found += [each for each in read if selector is None or matches(selector, self._labels(each))]
+        shown = found[:limit]
+        after = None if len(found) <= limit else _text(_Token(token.version, shown[-1].name.casefold(), query))
+        return ResourcePage(token.version, tuple(self._view(each) for each in shown), after)
+
+    def _read(
+        self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int
+    ) -> tuple[_Token, list[DeclaredResource]]:
+        """Returns some, and where to go on after them."""
+        label = None if selector is None else first_equality(selector)
+        indexed = None if label is None or label[0] in self._system else label
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            if token.version:
+                position(store, token.version)
+            version = token.version or f"{store.epoch()}-{store.newest()}"
+            found = store.page(type_, token.after, limit, indexed)
+        after = found[-1].name.casefold() if found else token.after
+        return _Token(version, after, token.query), found
+
+
+def _text(token: _Token) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
+
+
+def _parsed(text: str, query: str) -> _Token:
+    """Raises Usage."""
+    try:
+        found = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+        found = None
+    if found is None or found.query != query or not found.version:
+        hint = "leave it out to begin anew; type and labels stay as they were"
+        raise Usage(f"continue={text[:40]!r} does not belong to this list", rule="continue", hint=hint)
+    return found
