@@ -196,7 +196,7 @@ def _rename(_: object, info: Info, ref: str, name: str) -> Any:
         if kind.name == "Dataset":
             view = await services.datasets.rename(held, wire.RenameRequest(name=name))
             return await operations.read(services, kind, view.id)
-        after = await operations.patched(services, kind, held, {"headers": {"name": name}})
+        after, _ = await operations.patched(services, kind, held, {"headers": {"name": name}})
         return await operations.apply(services, wire.ApplyRequest(manifests=operations.texts_of([after])))
 
     done = _told(info, rename)

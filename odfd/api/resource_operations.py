@@ -167,15 +167,18 @@ async def check_meant(services: Services, kind: ResourceType, ref: str, draft: D
         raise Invalid(text, rule="name", place=place, hint=hint)
 
 
-async def patched(services: Services, kind: ResourceType, ref: str, patch: Json) -> Json:
-    """Returns the manifest of a resource with a merge-patch (RFC 7396). Raises NotFound, Refused, Invalid."""
-    held = await portable(services, kind, ref)
+async def patched(services: Services, kind: ResourceType, ref: str, patch: Json) -> tuple[Json, int]:
+    """Returns the manifest of a resource with a merge-patch (RFC 7396), and the generation that was patched.
+
+    Raises NotFound, Refused, Invalid.
+    """
     view = await services.declarations.get(kind.name, ref)
+    held = await portable(services, kind, view.id)
     before = {"$schema": held.schema, "headers": held.headers | {"id": view.id}, "spec": held.spec}
     after = merged(msgspec.to_builtins(before), patch)
     if not isinstance(after, dict) or (after.get("headers") or {}).get("id") != view.id:
         raise Invalid("a patch leaves the id as it is", rule="no-such-id", place="headers.id")
-    return after
+    return after, view.generation
 
 
 def merged(before: Any, patch: Any) -> Any:
@@ -191,9 +194,18 @@ def merged(before: Any, patch: Any) -> Any:
     return after
 
 
-async def delete(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
-    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused."""
+async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:
+    """Raises Conflict where a resource has another generation than the one that somebody saw."""
+    if generation is not None:
+        await services.declarations.check_generation(kind.name, ref, generation)
+
+
+async def delete(
+    services: Services, kind: ResourceType, ref: str, generation: int | None = None
+) -> wire.ResourceManifest:
+    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict."""
     view = await services.declarations.get(kind.name, ref)
+    await check_generation(services, kind, ref, generation)
     if "ownerReferences" in view.headers:
         await services.declarations.check_unowned(kind.name, view.name)
     match kind.name:
@@ -210,5 +222,5 @@ async def delete(services: Services, kind: ResourceType, ref: str) -> wire.Resou
         case "Validator":
             await services.trust.remove_validator(view.spec["did"])
         case _:
-            await services.declarations.delete(kind.name, view.name)
+            await services.declarations.delete(kind.name, view.name, generation)
     return manifest_of(view)

@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chain.errors import Invalid
+from chain.errors import Conflict, Invalid
 from odfd.api import resource_operations as operations
 from odfd.api.endpoints import CONTINUE, JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, is_watch, path_part
 from odfd.api.resource_operations import manifest_of
@@ -33,9 +33,14 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
 PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
+GENERATION: Final = Parameter(
+    "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
+)
 LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 1, MOST, PAGE)
 _ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = _ALL + "/{ref}"
+ATTEMPTS: Final = 5
+"""Times that a patch without a generation is made, because others changed the resource in between."""
 APPLY: Final = f"/resource/{VERSION}/apply"
 
 
@@ -48,12 +53,13 @@ async def _all(services: Services, request: Request) -> object:
     return await _listed(services, kind, request)
 
 
-@asks(FORM, answers=wire.ResourceManifest)
+@asks(FORM, GENERATION, answers=wire.ResourceManifest)
 async def _one(services: Services, request: Request) -> object:
     """Returns a resource by name, id or did."""
     form = request.query_params.get("form", "")
     if form not in ("", "input"):
         raise Usage(f"there is no form {form[:40]!r}", rule="query", hint="form=input, or none")
+    await operations.check_generation(services, _type(request), path_part(request), GENERATION.number(request))
     found = operations.portable if form else operations.read
     return await found(services, _type(request), path_part(request))
 
@@ -66,29 +72,41 @@ async def _create(services: Services, request: Request) -> object:
     return await _applied(services, request, text)
 
 
-@asks(DRY_RUN, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
+@asks(
+    DRY_RUN, GENERATION,
+    takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202),
+)  # fmt: skip
 async def _put(services: Services, request: Request) -> object:
     """Applies the manifest of a resource: makes it, or changes it as a whole."""
     kind, text = _type(request), await _text(request)
     draft = operations.sole_draft(text, kind)
     await operations.check_meant(services, kind, path_part(request), draft)
-    return await _applied(services, request, text)
+    return await _applied(services, request, text, GENERATION.number(request))
 
 
-@asks(DRY_RUN, takes=dict[str, Any], body_types=(MERGE_PATCH, JSON), answers=wire.ApplyItem, statuses=(200, 202))
+@asks(
+    DRY_RUN, GENERATION,
+    takes=dict[str, Any], body_types=(MERGE_PATCH, JSON), answers=wire.ApplyItem, statuses=(200, 202),
+)  # fmt: skip
 async def _patch(services: Services, request: Request) -> object:
     """Changes parts of a resource: a merge-patch (RFC 7396) of its manifest."""
-    kind, patch = _type(request), await body(request, dict[str, Any])
-    after = await operations.patched(services, kind, path_part(request), patch)
-    (text,) = operations.texts_of([after])
-    operations.sole_draft(text, kind)
-    return await _applied(services, request, text)
+    kind, patch, asked = _type(request), await body(request, dict[str, Any]), GENERATION.number(request)
+    for left in reversed(range(ATTEMPTS)):
+        after, seen = await operations.patched(services, kind, path_part(request), patch)
+        (text,) = operations.texts_of([after])
+        operations.sole_draft(text, kind)
+        try:
+            return await _applied(services, request, text, asked or seen)
+        except Conflict as fault:
+            if asked is not None or fault.rule != "generation" or not left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
-@asks(answers=wire.ResourceManifest)
+@asks(GENERATION, answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
-    return await operations.delete(services, _type(request), path_part(request))
+    return await operations.delete(services, _type(request), path_part(request), GENERATION.number(request))
 
 
 @asks(
@@ -140,10 +158,13 @@ async def _text(request: Request) -> wire.ManifestText:
     return texts[0]
 
 
-async def _carried_out(services: Services, request: Request, texts: tuple[wire.ManifestText, ...]) -> Response:
+async def _carried_out(
+    services: Services, request: Request, texts: tuple[wire.ManifestText, ...], generation: int | None = None
+) -> Response:
     """Applies; a failure is a problem with the fault of the first item, and all items beside it."""
     asked = wire.ApplyRequest(
-        manifests=texts, dry_run=flag(request, "dryRun"), prune=request.query_params.get("prune")
+        manifests=texts, dry_run=flag(request, "dryRun"), prune=request.query_params.get("prune"),
+        generation=generation,
     )  # fmt: skip
     result = await operations.apply(services, asked)
     fault = operations.failure_of(result)
@@ -158,9 +179,11 @@ async def _carried_out(services: Services, request: Request, texts: tuple[wire.M
     return problem(fault, status, {"items": msgspec.to_builtins(result.items)})
 
 
-async def _applied(services: Services, request: Request, text: wire.ManifestText) -> Response:
+async def _applied(
+    services: Services, request: Request, text: wire.ManifestText, generation: int | None = None
+) -> Response:
     """The item of one resource."""
-    response = await _carried_out(services, request, (text,))
+    response = await _carried_out(services, request, (text,), generation)
     if response.status_code != 200:
         return response
     (item,) = msgspec.json.decode(bytes(response.body), type=wire.ApplyResult).items

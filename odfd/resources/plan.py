@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from chain.errors import Invalid
+from chain.errors import Conflict, Invalid
 from chain.instant import Instant
 from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, canonical
 from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
@@ -49,6 +49,17 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
 Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]
 """References in a spec of a type."""
 PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
+
+
+def check_generation(held: DeclaredResource | None, generation: int, name: str) -> None:
+    """Raises Conflict where a resource is not as somebody saw it who changes it, or is not here."""
+    if held is not None and held.generation == generation:
+        return
+    what = "is not here" if held is None else f"has generation {held.generation}"
+    raise Conflict(
+        f"{name} {what}, not {generation}: others changed it meanwhile", rule="generation",
+        hint="read it again, and change what it is now",
+    )  # fmt: skip
 
 
 def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001

@@ -121,23 +121,35 @@ class ApplyOperation:
         self._engine = engine
         self._check = TransformCheck(home, engine)
         self._succession = EvolutionCheck(home, engine, self._check)
+        self._conditional = trio.Lock()
+        """Of applies that state a generation: one at a time."""
         self._board = context.board
         self._events = context.events
         self._clock = context.clock
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
-        """Raises Invalid at once for manifests that cannot be read, with every mistake."""
+        """Raises Invalid at once for manifests that cannot be read, with every mistake; Conflict for a generation."""
         wanted = read_desired_state(request.manifests)
+        if request.generation is not None and (len(wanted.drafts), len(wanted.snapshots)) not in ((1, 0), (1, 1)):
+            raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
         if request.prune is not None:
             parse_selector(request.prune)
         snapshots = wanted.snapshots
         planned = await trio.to_thread.run_sync(
-            partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
+            partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run, generation=request.generation)
         )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
         total = len(planned) + sum(each.is_legacy for each in snapshots)
 
         async def work(report: Report) -> wire.ApplyResult:
+            if request.generation is None:
+                return await whole(report)
+            async with self._conditional:
+                check = partial(self._declarations.check_planned, planned, request.generation)
+                await trio.to_thread.run_sync(check)
+                return await whole(report)
+
+        async def whole(report: Report) -> wire.ApplyResult:
             report.begin("applying", total, "manifests")
             if planned and len(planned) + len(snapshots) > 1 and not request.dry_run:
                 items = await self._perform(wanted, planned, report, dry_run=True)
@@ -151,7 +163,7 @@ class ApplyOperation:
                     failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
                     await trio.to_thread.run_sync(self._declarations.commit, [
                         each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
-                    ])  # fmt: skip
+                    ], request.generation)  # fmt: skip
             items += [_declared(each) for each in others]
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:

@@ -28,7 +28,7 @@ from odfd.flows import store as flow_store
 from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceHandle
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
-from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
+from odfd.resources.plan import DesiredResource, PlannedResource, Rules, check_generation, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
@@ -80,8 +80,13 @@ class DeclarationService:
 
     # What applies need.
 
-    def plan(self, drafts: Sequence[Draft], *, dry_run: bool = False) -> list[PlannedResource]:
-        """Plans what becomes of the drafts in order. Raises Invalid; nothing is written but what others had changed."""
+    def plan(
+        self, drafts: Sequence[Draft], *, dry_run: bool = False, generation: int | None = None
+    ) -> list[PlannedResource]:
+        """Plans what becomes of the drafts in order; nothing is written but what others had changed.
+
+        Raises Invalid, and Conflict where one has another ``generation``.
+        """
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
         def kept(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Any:
@@ -96,6 +101,8 @@ class DeclarationService:
             store = self._store(connection)
             rules = Rules(kept, self._references, self._parts)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
+        for each in planned if generation is not None else ():
+            check_generation(each.before, generation or 0, each.after.name)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         for each in planned:
             if each.before is not None and each.after.type in self.fixed:
@@ -107,10 +114,12 @@ class DeclarationService:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
 
-    def commit(self, planned: Sequence[PlannedResource]) -> None:
-        """Write those that are not as they were, all in one transaction."""
+    def commit(self, planned: Sequence[PlannedResource], generation: int | None = None) -> None:
+        """Write those that are not as they were, all in one transaction. Raises Conflict as ``plan`` does."""
         with self._home.database.write() as connection:
             store, catalog = self._declared(connection), Catalog(Resources(connection))
+            for one in planned if generation is not None else ():
+                check_generation(store.get(one.after.id), generation or 0, one.after.name)
             standing = [_standing(each, store, catalog) for each in planned]
             final = FinalState(standing, store)
             changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
@@ -208,13 +217,24 @@ class DeclarationService:
         self._events.emit("resource.labelled", view.name, view.type)
         return view
 
-    async def delete(self, word: str, name: str) -> wire.ResourceView:
-        """Raises NotFound; Refused for types that are deleted by commands of their own."""
+    def check_planned(self, planned: Sequence[PlannedResource], generation: int) -> None:
+        """Raises Conflict where one is not any more as it was planned on. Blocking."""
+        with self._home.database.read() as connection:
+            for each in planned:
+                check_generation(DeclaredStore(connection).get(each.after.id), generation, each.after.name)
+
+    async def check_generation(self, word: str, name: str, generation: int) -> None:
+        """Raises NotFound; Conflict where it has another generation."""
+        held = await trio.to_thread.run_sync(self._find, self._type(word), name)
+        check_generation(held, generation, held.name)
+
+    async def delete(self, word: str, name: str, generation: int | None = None) -> wire.ResourceView:
+        """Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does."""
         kind = self._type(word)
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
-        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name)))
+        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation)))
         self._events.emit("resource.deleted", view.name, view.type)
         return view
 
@@ -317,10 +337,12 @@ class DeclarationService:
             store.put(after, now)
         return after
 
-    def _delete(self, kind: ResourceType, name: str) -> DeclaredResource:
+    def _delete(self, kind: ResourceType, name: str, generation: int | None = None) -> DeclaredResource:
         with self._home.database.write() as connection:
             store = self._store(connection)
             found = self._found(store, kind, name)
+            if generation is not None:
+                check_generation(found, generation, found.name)
             if found.owners:
                 raise owned_fault(found)
             if kind.name in self.fixed:

@@ -278,6 +278,8 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     dry_run: bool = False
     prune: str | None = None
     """Labels: sets and flows that have them and that no manifest names are deleted."""
+    generation: int | None = None
+    """Of the one resource that is changed, as its reader saw it: where it is another now, nothing is done."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):

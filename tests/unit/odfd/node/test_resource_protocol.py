@@ -163,6 +163,50 @@ async def test_r56_a_merge_patch_changes_parts_and_renames(world: Any) -> None:
         assert (await ask(alice, "PATCH", f"{VS}/nobody", body={}))[0] == 404
 
 
+async def test_r56_what_was_changed_by_others_is_left_alone(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``generation``: as somebody read it. A status is no change."""
+    async with world.running("alice") as alice:
+        path, raw = "/config/v1alpha1/vs/a", "/dataset/v1alpha1/datasets/raw"
+        await alice.apply(SET.format(name="a", env="prod"), DATASET)
+        patch = {"headers": {"labels": {"env": "dev"}}}
+        for each in (path, raw):
+            status, (item,) = await ask(alice, "PATCH", each, "generation=1", body=patch)
+            assert (status, item["action"]) == (200, "updated")
+        whole = {**a_set("a"), "spec": {"variables": {"y": "2"}}}
+        requests = (("GET", b""), ("PUT", whole), ("PATCH", {"headers": {"labels": {"env": "x"}}}), ("DELETE", b""))
+        for method, body in requests:
+            for each in (path, raw) if method != "PUT" else (path,):
+                status, (problem,) = await ask(alice, method, each, "generation=1", body=body)
+                assert (status, problem["rule"], problem["family"]) == (412, "generation", "Conflict"), (method, each)
+        status, (gone,) = await ask(alice, "PUT", "/config/v1alpha1/vs/b", "generation=1", body=a_set("b"))
+        assert (status, gone["rule"]) == (412, "generation")
+        _, (held,) = await ask(alice, "GET", path, "generation=2")
+        assert (held["headers"]["labels"], held["spec"]) == ({"env": "dev"}, {"variables": {"x": "1"}})
+        for each in (path, raw):
+            assert (await ask(alice, "DELETE", each, "generation=2"))[0] == 200
+
+
+async def test_r56_patches_at_the_same_time_are_all_made(world: Any) -> None:
+    """Those without a generation are made anew of what others left; of those with one, one is."""
+    async with world.running("alice") as alice:
+        await alice.apply(SET.format(name="a", env="prod"))
+        path, told = "/config/v1alpha1/vs/a", []
+
+        async def patch(number: int, query: str) -> None:
+            status, _ = await ask(alice, "PATCH", path, query, body={"spec": {"variables": {f"k{number}": "1"}}})
+            told.append(status)
+
+        for query, expected in (("", [200, 200, 200]), ("generation=4", [200, 412, 412])):
+            told.clear()
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(patch, number + len(query), query)
+            assert sorted(told) == expected
+        _, (held,) = await ask(alice, "GET", path, "generation=5")
+        assert {"k0", "k1", "k2"} < set(held["spec"]["variables"])
+        assert len(held["spec"]["variables"]) == 5
+
+
 async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)

@@ -254,9 +254,9 @@ async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
     async with world.running("alice") as alice:
         declarations, write = alice.api.declarations, alice.api.declarations.commit
 
-        def commit(planned: Any) -> None:
+        def commit(planned: Any, generation: int | None) -> None:
             trio.from_thread.run(alice.parts.reconciler.settled)
-            write(planned)
+            write(planned, generation)
 
         monkeypatch.setattr(declarations, "commit", commit)
         async with trio.open_nursery() as nursery, aclosing(declarations.watch(None, "dataset")) as news:
