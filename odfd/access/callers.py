@@ -1,0 +1,63 @@
+"""Finds the account of a caller of the control socket, by the user and groups that the kernel tells of it. Pure.
+
+The node's own user and root have every right. While no account names users or groups, so have the others that the
+socket admits, as before there were accounts. Afterwards a caller is the account that names it, or nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from chain.errors import NotFound, Refused
+from odfd.access.relations import OWNER, Principal
+
+RULE = "access-account"
+
+
+class UnixCaller(msgspec.Struct, frozen=True):
+    """A process at the socket: its user and groups, by number and by name where they have one."""
+
+    uid: int
+    users: Collection[str] = ()
+    groups: Collection[str] = ()
+
+
+class AccountCallers(msgspec.Struct, frozen=True):
+    """An account, and the users and groups that act as it."""
+
+    id: str
+    name: str
+    users: Collection[str] = ()
+    groups: Collection[str] = ()
+
+
+def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCallers], wanted: str = "") -> Principal:
+    """Returns who a caller acts as. ``wanted``: an account that it asks to act as, by name or id.
+
+    Raises Refused where that is not its own, or where it has several and asks for none; NotFound.
+    """
+    is_owner = caller.uid in (0, own_uid) or not any(each.users or each.groups for each in accounts)
+    by_user = [each for each in accounts if not set(each.users).isdisjoint(caller.users)]
+    found = by_user or [each for each in accounts if not set(each.groups).isdisjoint(caller.groups)]
+    if wanted:
+        return _wanted(wanted, accounts if is_owner else found, is_owner=is_owner)
+    if is_owner:
+        return OWNER
+    if len(found) > 1:
+        names = ", ".join(sorted(each.name for each in found))
+        text = f"user {caller.uid} is in the groups of several accounts: {names}"
+        raise Refused(text, rule=RULE, hint="say which: odfctl --as NAME")
+    return Principal(found[0].id, name=found[0].name) if found else Principal()
+
+
+def _wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: bool) -> Principal:
+    for each in accounts:
+        if wanted.casefold() in (each.name.casefold(), each.id):
+            return Principal(each.id, name=each.name)
+    if is_owner:
+        hint = "odfctl get accounts lists them"
+        raise NotFound(f"there is no Account {wanted[:120]!r}", rule=RULE, hint=hint)
+    text = f"you may not act as the account {wanted[:120]!r}"
+    raise Refused(text, rule=RULE, hint="the node's owner says who may: unixCallers of the Account")
