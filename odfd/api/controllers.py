@@ -52,6 +52,7 @@ def controllers_of(
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
     (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
     found: dict[str, Controller] = {
+        "Account": AsDeclared(),
         "Dataset": DatasetController(home, views, volumes),
         "Flow": FlowController(flows),
         "Mirror": MirrorController(mirrors),
@@ -59,6 +60,7 @@ def controllers_of(
         "Peer": AsDeclared(),
         "PersistentVolume": VolumeController(home, volumes),
         "Projection": ProjectionController(projections),
+        "Relations": AsDeclared(),
         "Repository": AsDeclared(),
         "Validator": ValidatorController(trust),
         "VariableSet": SetController(declarations),

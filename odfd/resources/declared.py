@@ -71,6 +71,8 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     name: str
     did: str | None = None
+    account: str | None = None
+    """Id of the Account that owns it; ``None``: the node's owner."""
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     managers: Mapping[str, str] = {}

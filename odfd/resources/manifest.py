@@ -46,6 +46,7 @@ class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, described("Unique among resources of its type, whatever the case. May be changed.")]
     id: Annotated[str, described("Of a resource that is here; with another name it is renamed.")] | None = None
+    account: Annotated[str, described("Name or id of the Account that has it; who applies it.")] | None = None
     labels: Annotated[Extra, described("Values to select by. At most 64, of 1 KiB.")] | None = None
     annotations: Annotated[Extra, described("Values beside it. Some types understand some of them.")] | None = None
 
@@ -141,9 +142,26 @@ def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:
     if isinstance(node.value, dict):
         given = [key for key in GIVEN if key in node.value]
         warnings += [f"headers.{key} is passed over: the node writes it" for key in given]
-        node = Node(node.line, {key: child for key, child in node.value.items() if key not in given})
+        kept = {key: child for key, child in node.value.items() if key not in given}
+        node = Node(node.line, kept | _account(kept.get("account"), binding))
         _note_lines(node, "headers", binding)
     return binding.bind(Table(ResourceHeaders), node, "headers")
+
+
+def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
+    """An account that is written as an object: ``{id, name}``, of which the id counts."""
+    if node is None or not isinstance(node.value, dict):
+        return {}
+    texts = [child.value for key in ("id", "name") if (child := node.value.get(key)) is not None]
+    if (
+        node.value.keys() - {"type", "id", "did", "name"}
+        or not texts
+        or not all(isinstance(each, str) for each in texts)
+    ):
+        text = "an account is {id, name}, or one of them alone"
+        binding.mistakes.append(Mistake("headers.account", node.line, text, "account", "account: NAME"))
+        return {"account": Node(node.line, "none")}
+    return {"account": Node(node.line, texts[0])}
 
 
 def _note_lines(headers: Node, path: str, binding: Binding) -> None:

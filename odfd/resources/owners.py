@@ -77,13 +77,15 @@ def _child(
     if before is None:
         return DeclaredResource(
             id=new_id(), type=part.type, name=part.name, annotations=part.annotations, spec=part.spec, owners=(owned,),
+            account=owner.account,
             references=references, created_at=now, updated_at=now,
         )  # fmt: skip
     owners = tuple(owned if each.id == owner.id else each for each in before.owners)
     annotations = {**before.annotations, **part.annotations}
     after = msgspec.structs.replace(
-        before, name=part.name, annotations=annotations, spec=part.spec, owners=owners, references=references
-    )
+        before, name=part.name, annotations=annotations, spec=part.spec, owners=owners, references=references,
+        account=owner.account,
+    )  # fmt: skip
     has_changed = (before.name, before.annotations, before.spec) != (after.name, after.annotations, after.spec)
     if after == before:
         return before

@@ -20,6 +20,7 @@ from odfd.resources.references import FinalState, Reference, ResourceLookup, fin
 
 APPLY: Final = "odfctl"
 """The manager of those who apply manifests."""
+ACCOUNT: Final = "Account"
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 
 
@@ -29,6 +30,8 @@ class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     name: str
     id: str | None = None
+    account: str | None = None
+    """Name or id of the Account that shall have it; ``None``: as it is."""
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     spec: Json
@@ -84,6 +87,8 @@ class Rules(NamedTuple):
     """The spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid."""
     walk: Walk = no_references
     parts: Parts = no_parts
+    account: str | None = None
+    """Of what is new, and names none."""
 
 
 NO_RULES: Final = Rules()
@@ -118,6 +123,10 @@ def plan(
         return planned, faults
     final = FinalState([each.after for each in planned], standing)
     planned = [_referring(each, final, rules.walk) for each in planned]
+    planned = [
+        _of_account(one, wanted, final, (rules.account, now), faults)
+        for one, wanted in zip(planned, desired, strict=True)
+    ]
     for one, wanted in zip(planned, desired, strict=True):
         faults += _owning_faults(one, final, rules.parts, wanted.place)
     circle = _cycle_fault(planned, standing, [each.place for each in desired])
@@ -141,6 +150,32 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
             warnings.append(f"{each.path}: {each.text} is another {each.type} now: the one that was meant is gone")
     after = msgspec.structs.replace(planned.after, references=references)
     return msgspec.structs.replace(planned, after=after, warnings=tuple(warnings))
+
+
+def _of_account(
+    planned: PlannedResource,
+    desired: DesiredResource,
+    final: FinalState,
+    new: tuple[str | None, Instant],
+    faults: list[Invalid],
+) -> PlannedResource:
+    """With the account that has it: another one is a change. ``new``: the account of what is new, and the time."""
+    before = planned.before
+    account = new[0] if before is None else before.account
+    if desired.account is not None:
+        found = final.find(f"{ACCOUNT}:{desired.account.casefold()}")
+        if found is None:
+            text = f"headers.account: there is no Account {desired.account[:120]!r}"
+            faults.append(Invalid(text, rule="no-such-account", hint="apply it first", place=desired.place))
+            return planned
+        account = found.id
+    after = msgspec.structs.replace(planned.after, account=account)
+    if before is None or before.account == account:
+        return msgspec.structs.replace(planned, after=after)
+    if planned.action == "unchanged":
+        after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=new[1])
+    changes = (*planned.changes, f"~ account: {before.account or 'the node'} -> {account or 'the node'}")
+    return msgspec.structs.replace(planned, action="updated", after=after, changes=changes)
 
 
 def _owning_faults(planned: PlannedResource, final: FinalState, parts: Parts, place: str) -> Iterable[Invalid]:

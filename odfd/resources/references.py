@@ -7,6 +7,7 @@ was written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -23,8 +24,11 @@ from odfd.resources.manifest import UUID
 from odfd.resources.schema import notes_of
 
 _DID: Final = "did:"
+_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{0,63}\Z", re.ASCII)
 SETS: Final = ("SecretSet", "VariableSet")
 """Types that a reference may name a part of: ``SecretSet:hooks#key``."""
+ANY: Final = "resource"
+"""Stands for a type where a reference says which: ``Dataset:sales``."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -75,6 +79,10 @@ def reference_key(text: str, type_: str) -> str:
     ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
+    if type_ == ANY:
+        if not colon or not _TYPE.match(prefix):
+            raise Invalid(f"{text[:120]!r} names no type", rule="reference-type", hint="write Dataset:NAME")
+        type_ = prefix
     if colon and not text.startswith(_DID):
         is_element = type_ in SETS and f"{prefix}Set" == type_ and "#" in rest
         if prefix != type_ and not is_element:

@@ -29,6 +29,7 @@ from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import BASE_KIND, ApplyOperation
+from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
@@ -164,9 +165,9 @@ class DatasetService:
 
         return await _in_thread(look)
 
-    async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
         """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
-        return await self._applying.submit(request)
+        return await self._applying.submit(request, terms)
 
     def _labels(self) -> Mapping[str, dict[str, Any]]:
         with self._home.database.read() as connection:

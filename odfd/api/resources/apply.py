@@ -39,6 +39,7 @@ from engines.contract import Engine
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
+from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
@@ -127,16 +128,26 @@ class ApplyOperation:
         self._events = context.events
         self._clock = context.clock
 
-    async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
-        """Raises Invalid at once for manifests that cannot be read, with every mistake; Conflict for a generation."""
+    async def submit(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
+        """Raises Invalid at once for manifests that cannot be read, with every mistake; what ``terms`` refuse.
+
+        Raises Conflict for another generation.
+        """
         wanted = read_desired_state(request.manifests)
+        await trio.to_thread.run_sync(terms.judge, wanted)
         if request.generation is not None and (len(wanted.drafts), len(wanted.snapshots)) not in ((1, 0), (1, 1)):
             raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
         if request.prune is not None:
             parse_selector(request.prune)
         snapshots = wanted.snapshots
         planned = await trio.to_thread.run_sync(
-            partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run, generation=request.generation)
+            partial(
+                self._declarations.plan,
+                wanted.drafts,
+                dry_run=request.dry_run,
+                generation=request.generation,
+                account=terms.account,
+            )
         )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
         total = len(planned) + sum(each.is_legacy for each in snapshots)

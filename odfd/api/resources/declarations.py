@@ -81,11 +81,16 @@ class DeclarationService:
     # What applies need.
 
     def plan(
-        self, drafts: Sequence[Draft], *, dry_run: bool = False, generation: int | None = None
+        self,
+        drafts: Sequence[Draft],
+        *,
+        dry_run: bool = False,
+        generation: int | None = None,
+        account: str | None = None,
     ) -> list[PlannedResource]:
         """Plans what becomes of the drafts in order; nothing is written but what others had changed.
 
-        Raises Invalid, and Conflict where one has another ``generation``.
+        ``account``: of what is new and names none. Raises Invalid, and Conflict where one has another ``generation``.
         """
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
@@ -99,7 +104,7 @@ class DeclarationService:
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.write() as connection:
             store = self._store(connection)
-            rules = Rules(kept, self._references, self._parts)
+            rules = Rules(kept, self._references, self._parts, account)
             planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
         for each in planned if generation is not None else ():
             check_generation(each.before, generation or 0, each.after.name)
@@ -390,6 +395,12 @@ class DeclarationService:
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
+    def _account(self, id_: str) -> dict[str, str]:
+        """Blocking."""
+        with self._home.database.read() as connection:
+            held = DeclaredStore(connection).get(id_)
+        return {"id": id_} if held is None else {"id": id_, "name": held.name}
+
     def _uris(self, kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
         """Of the types of conditions: those of all resources, and those of this one."""
         return {
@@ -409,6 +420,7 @@ class DeclarationService:
         kind = self._type(each.type)
         headers: dict[str, Any] = {"id": each.id, "name": each.name}
         headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
+        headers |= {"account": self._account(each.account)} if each.account is not None else {}
         headers |= {"labels": dict(each.labels)} if each.labels else {}
         headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
         headers |= {"ownerReferences": [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
@@ -444,6 +456,7 @@ def _desired(draft: Draft) -> DesiredResource:
         type=draft.type.name,
         name=draft.headers.name,
         id=draft.headers.id,
+        account=draft.headers.account,
         labels=draft.headers.labels or {},
         annotations=draft.headers.annotations or {},
         spec=plain_of(draft.spec),

@@ -14,6 +14,7 @@ from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
+from odfd.access.manifest import AccountSpec, RelationsSpec, check_account, check_relations
 from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
@@ -182,6 +183,10 @@ class _Reading:
             check_projection(draft)
         elif draft.type.spec is WebhookTargetSpec:
             check_target(draft)
+        elif draft.type.spec is AccountSpec:
+            check_account(draft)
+        elif draft.type.spec is RelationsSpec:
+            check_relations(draft)
         elif draft.type.spec is PersistentVolumeSpec:
             check_volume(draft)
         elif draft.type.name in ORDER:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from chain.errors import NotFound
+from odfd.access import manifest as access
 from odfd.api.resources import intent_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
@@ -213,6 +214,35 @@ spec:
 """,
     ),
     _ODF(
+        name="Account", context="auth", plural="accounts",
+        about="Who owns resources, and which users of this machine act as it (docs/access.md).",
+        spec=access.AccountSpec, prepare=access.prepare_account,
+        annotations={access.UNIX_CALLERS: access.UnixCallers},
+        example="""\
+$schema: Account
+headers:
+  name: alice
+  annotations:
+    unixCallers: {users: ["4711"]}
+spec:
+  email: alice@example.com
+  displayName: Alice
+""",
+    ),
+    _ODF(
+        name="Relations", context="auth", plural="relations",
+        about="Who may do what with which resources: what is not granted is not there.",
+        spec=access.RelationsSpec, prepare=access.prepare_relations,
+        example="""\
+$schema: Relations
+headers:
+  name: team
+spec:
+  relations:
+  - {subject: "Account:alice", relation: role, value: editor, object: "Dataset:sensors"}
+""",
+    ),
+    _ODF(
         name="Variable", context="config", plural="variables", spec=sets.VariableSpec, is_derived=True,
         about="One value of a VariableSet, without the value; named NAME#KEY.",
         instead="apply the VariableSet that has it: odfctl edit variableset NAME",
@@ -229,14 +259,6 @@ spec:
     _ODF(
         name="Task", context="flow", plural="tasks", about="Work that is to be done once.",
         instead="odfctl pull, verify and compact start tasks; odfctl get tasks lists them",
-    ),
-    _ODF(
-        name="Account", context="auth", plural="accounts", about="Who owns resources.",
-        instead="a node has one owner now; leave it out",
-    ),
-    _ODF(
-        name="Relations", context="auth", plural="relations", about="Who may do what with which resources.",
-        instead="odfctl publish and unpublish say what others may see",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Invalid
 from odfd.api.resources.shared_reads import SharedReads
+from odfd.api.resources.versions import position
 from odfd.control import wire
 from odfd.control.shared import SharedValue
 from odfd.obs.events import EventLog
@@ -95,17 +95,3 @@ class ResourceWatches:
         return SharedValue(
             wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=self._view(event.resource))
         )  # fmt: skip
-
-
-def position(store: DeclaredStore, since: str) -> int:
-    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
-    epoch, floor = store.epoch(), store.floor()
-    said, _, number = since.rpartition("-")
-    hint = "list anew: odfctl get KIND -w without --since"
-    if said != epoch or not number.isdecimal() or int(number) > store.newest():
-        text = f"{since[:60]!r} is no version of this node's log of resources"
-        raise Invalid(text, rule="resource-version", hint=hint)
-    if int(number) < floor:
-        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
-        raise Invalid(text, rule="resource-version-too-old", hint=hint)
-    return int(number)

@@ -106,7 +106,7 @@ async def test_r57_a_list_comes_in_pages(world: Any) -> None:
     [
         ("/config/v1alpha1/Zebra", "unknown-type"),
         ("/flow/v1alpha1/VariableSet", "unknown-type"),
-        ("/auth/v1alpha1/Account", "unknown-type"),
+        ("/node/v1alpha1/Node", "unknown-type"),
         ("/config/v2/VariableSet", "unknown-version"),
         ("/config/v1alpha1/VariableSet/nobody", "resource"),
         ("/config/v1alpha1", "route"),

@@ -233,15 +233,13 @@ def test_whatever_is_written_is_read_or_refused(value: Any, name: str) -> None:
 
 
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "auth-accounts-permissions.account-alice": ("type-without-effect",),
-    "auth-accounts-permissions.account-bob": ("type-without-effect",),
-    "auth-accounts-permissions.dataset-bobs": ("unknown-field",),
-    "auth-accounts-permissions.relations": ("type-without-effect",),
+    "auth-accounts-permissions.account-alice": ("account-password",),
+    "auth-accounts-permissions.account-bob": ("account-password",),
+    "auth-accounts-permissions.relations": ("dataset-account",) * 3,
     "flow-compact.flow": ("manifest-type",),
     "flow-gc.flow": ("dataset-name",),
-    "labels-annotations.resource": ("unknown-field",),
     "sink-webhook-dataset-events.flow": ("unknown-kind",),
-    "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type", "unknown-field"),
+    "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type",),
     "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.flow": ("unknown-field", "unknown-field"),
     "source-polling-url.proj-latest": ("engine-unavailable",),

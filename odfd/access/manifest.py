@@ -1,0 +1,227 @@
+"""Defines Accounts and Relations as manifests, and makes statements of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.codec.bind import Mistake
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model.wire import Scalar
+from odfd.access.callers import AccountCallers
+from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES, Statement
+from odfd.resources.declared import DeclaredResource
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import ANY, reference_key, refers_to
+from odfd.resources.types import ODF, VERSION
+
+ACCOUNT: Final = "Account"
+RELATIONS: Final = "Relations"
+UNIX_CALLERS: Final = "unixCallers"
+_CALLERS_URI: Final = f"{ODF}/auth/{VERSION}/UnixCallers"
+MAX_STATEMENTS: Final = 10_000
+MAX_CALLERS: Final = 256
+_LONG: Final = ("type", "name", "id", "did", "account")
+
+
+class AccountType(Enum):
+    """What an account stands for."""
+
+    USER = "User"
+    ORGANIZATION = "Organization"
+
+
+class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Whom an account stands for."""
+
+    email: Annotated[str, described("Where people reach it.")]
+    account_type: (
+        Annotated[AccountType, Scalar("int32"), described("User, as without it; an Organization has members.")] | None
+    ) = None
+    display_name: Annotated[str, described("As people read it.")] | None = None
+    avatar_url: Annotated[str, described("Of a picture.")] | None = None
+
+
+class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
+    """Who acts as an account at the control socket."""
+
+    users: Annotated[tuple[str, ...], described("Users of this machine, by name or number.")] | None = None
+    groups: Annotated[tuple[str, ...], described("Groups whose members act as it.")] | None = None
+
+
+class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an account is to something."""
+
+    subject: Annotated[str, described("Account:NAME."), refers_to(ACCOUNT)]
+    relation: Annotated[str, described(f"{ROLE}, or {MEMBER} of an Organization.")]
+    value: Annotated[str, described(f"Of {ROLE}: {', '.join(ROLES)}.")] | None = None
+    object: Annotated[str, described("Dataset:NAME, or an Account for all that it has."), refers_to(ANY)]
+
+
+class AttributeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is so of something for everybody, or of an account."""
+
+    object: Annotated[str, described("Dataset:NAME, or an Account for all that it has."), refers_to(ANY)]
+    name: Annotated[str, described(f"{PUBLIC}: any account reads it. {ANONYMOUS}: any caller. {ADMIN}: of an account.")]
+    value: Annotated[bool, described("Whether it is so.")]
+
+
+class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may do what with which resources. Whoever wrote it must own each object; what is deleted is revoked."""
+
+    relations: Annotated[tuple[RelationSpec, ...], described("Roles and members.")] | None = None
+    attributes: Annotated[tuple[AttributeSpec, ...], described("What anybody may do, and administrators.")] | None = (
+        None
+    )
+
+
+def prepare_account(spec: Node, mistakes: list[Mistake]) -> Node:
+    """Refuses passwords, which nobody could be asked for."""
+    if not isinstance(spec.value, dict) or "password" not in spec.value:
+        return spec
+    password = spec.value["password"]
+    hint = f"leave it out: an Account is known by its {UNIX_CALLERS} (docs/access.md)"
+    mistakes.append(Mistake("spec.password", password.line, "no password is asked for here", "account-password", hint))
+    return Node(spec.line, {key: child for key, child in spec.value.items() if key != "password"})
+
+
+def prepare_relations(spec: Node, mistakes: list[Mistake]) -> Node:
+    """Puts references that are written as objects, ``{type, name}``, into their short form."""
+    if not isinstance(spec.value, dict):
+        return spec
+    parts = dict(spec.value)
+    for part in ("relations", "attributes"):
+        items = parts.get(part)
+        if items is None or not isinstance(items.value, list):
+            continue
+        made = [_shortened(item, f"spec.{part}[{number}]", mistakes) for number, item in enumerate(items.value)]
+        parts[part] = Node(items.line, made)
+    return Node(spec.line, parts)
+
+
+def _shortened(item: Node, path: str, mistakes: list[Mistake]) -> Node:
+    if not isinstance(item.value, dict):
+        return item
+    fields = dict(item.value)
+    for field in ("subject", "object"):
+        written = fields.get(field)
+        if written is not None and isinstance(written.value, dict):
+            fields[field] = _text(written, f"{path}.{field}", mistakes)
+    return Node(item.line, fields)
+
+
+def _text(node: Node, path: str, mistakes: list[Mistake]) -> Node:
+    assert isinstance(node.value, dict)
+    said = {key: child.value for key, child in node.value.items()}
+    target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
+    if not isinstance(said.get("type"), str) or target is None or said.keys() - set(_LONG) or "account" in said:
+        hint = "write {type: Dataset, name: NAME}, or Dataset:NAME; names are unique in a node, whatever the account"
+        mistakes.append(Mistake(path, node.line, "this is no reference", "reference", hint))
+        return Node(node.line, "Dataset:none")
+    return Node(node.line, f"{said['type']}:{target}")
+
+
+def check_account(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    draft.attempt("spec.email", _check_email, draft.spec.email)
+    if UNIX_CALLERS in draft.typed:
+        draft.attempt(f"headers.annotations.{UNIX_CALLERS}", lambda _: _check_callers(draft.typed[UNIX_CALLERS]), "")
+
+
+def check_relations(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    spec: RelationsSpec = draft.spec
+    relations, attributes = spec.relations or (), spec.attributes or ()
+    if len(relations) + len(attributes) > MAX_STATEMENTS:
+        draft.note("spec", f"more than {MAX_STATEMENTS:,} statements", "relations-limit", "write several Relations")
+        return
+    for number, each in enumerate(relations):
+        draft.attempt(f"spec.relations[{number}]", lambda _, said=each: _check_relation(said), "")  # type: ignore[misc]
+    for number, one in enumerate(attributes):
+        draft.attempt(f"spec.attributes[{number}]", lambda _, said=one: _check_attribute(said), "")  # type: ignore[misc]
+
+
+def _check_email(text: str) -> None:
+    name, at, host = text.rpartition("@")
+    if not (name and at and host) or len(text) > 254 or any(each.isspace() for each in text):
+        raise Invalid("this is no address of mail", rule="account-email", hint="like alice@example.com")
+
+
+def _check_callers(callers: UnixCallers) -> None:
+    several = (*(callers.users or ()), *(callers.groups or ()))
+    if len(several) > MAX_CALLERS:
+        hint = f"at most {MAX_CALLERS}; name a group"
+        raise Invalid(f"{len(several)} users and groups", rule="unix-callers", hint=hint)
+    if any(not each or len(each) > 255 or any(sign.isspace() or sign == ":" for sign in each) for each in several):
+        raise Invalid("a user or group has a name or a number", rule="unix-callers", hint="users: [alice]")
+
+
+def _check_relation(said: RelationSpec) -> None:
+    if said.relation == ROLE and said.value not in ROLES:
+        hint = f"one of {', '.join(ROLES)}"
+        raise Invalid(f"there is no role {(said.value or '')[:60]!r}", rule="relation-role", hint=hint)
+    if said.relation == MEMBER and (said.value is not None or not said.object.startswith(f"{ACCOUNT}:")):
+        hint = f"object: {ACCOUNT}:NAME, without a value"
+        raise Invalid("one is a member of an account", rule="relation-member", hint=hint)
+    if said.relation not in (ROLE, MEMBER):
+        hint = f"known are {ROLE} and {MEMBER}"
+        raise Invalid(f"the relation {said.relation[:60]!r} has no effect here", rule="relation-unknown", hint=hint)
+
+
+def _check_attribute(said: AttributeSpec) -> None:
+    if said.name not in (PUBLIC, ANONYMOUS, ADMIN):
+        hint = f"known are {PUBLIC}, {ANONYMOUS} and {ADMIN}"
+        raise Invalid(f"the attribute {said.name[:60]!r} has no effect here", rule="attribute-unknown", hint=hint)
+    if said.name == ADMIN and not said.object.startswith(f"{ACCOUNT}:"):
+        raise Invalid("an administrator is an account", rule="attribute-admin", hint=f"object: {ACCOUNT}:NAME")
+
+
+def statements_of(resource: DeclaredResource) -> Iterator[Statement]:
+    """Makes the statements of a Relations resource, of what its references found; others say nothing."""
+    spec = resource.spec or {}
+    for each in spec.get("relations") or ():
+        subject, object_ = _target(resource, each["subject"], ACCOUNT), _target(resource, each["object"], ANY)
+        if subject is not None and object_ is not None:
+            yield Statement(object_, each["relation"], subject, each.get("value") or "", resource.account)
+    for each in spec.get("attributes") or ():
+        object_ = _target(resource, each["object"], ANY)
+        if object_ is not None and each["value"]:
+            yield Statement(object_, each["name"], author=resource.account)
+
+
+def objects_of(resource: DeclaredResource) -> dict[str, str | None]:
+    """Returns the objects of Relations as they were written, with the ids of those that are here."""
+    spec = resource.spec or {}
+    said = [each["object"] for part in ("relations", "attributes") for each in spec.get(part) or ()]
+    return {text: _target(resource, text, ANY) for text in said}
+
+
+def admins_in(resource: DeclaredResource) -> bool:
+    """Whether Relations make an administrator."""
+    return any(each["name"] == ADMIN and each["value"] for each in (resource.spec or {}).get("attributes") or ())
+
+
+def _target(resource: DeclaredResource, text: str, type_: str) -> str | None:
+    held = resource.references.get(reference_key(text, type_))
+    return None if held is None else held.id
+
+
+def callers_of(accounts: Iterable[DeclaredResource]) -> list[AccountCallers]:
+    """Returns who acts as each account, by name."""
+    found = []
+    for each in sorted(accounts, key=lambda one: one.name.casefold()):
+        said = _callers(each.annotations)
+        found.append(AccountCallers(each.id, each.name, said.users or (), said.groups or ()))
+    return found
+
+
+def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
+    """Also of annotations that were set by hand; what cannot be read names nobody."""
+    try:
+        return msgspec.convert(annotations.get(UNIX_CALLERS) or annotations.get(_CALLERS_URI) or {}, UnixCallers)
+    except msgspec.ValidationError:
+        return UnixCallers()

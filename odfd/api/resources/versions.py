@@ -1,0 +1,20 @@
+"""Reads versions of the log of resources, as watches give them and take them back."""
+
+from __future__ import annotations
+
+from chain.errors import Invalid
+from odfd.resources.declared import DeclaredStore
+
+
+def position(store: DeclaredStore, since: str) -> int:
+    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
+    epoch, floor = store.epoch(), store.floor()
+    said, _, number = since.rpartition("-")
+    hint = "list anew: odfctl get KIND -w without --since"
+    if said != epoch or not number.isdecimal() or int(number) > store.newest():
+        text = f"{since[:60]!r} is no version of this node's log of resources"
+        raise Invalid(text, rule="resource-version", hint=hint)
+    if int(number) < floor:
+        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
+        raise Invalid(text, rule="resource-version-too-old", hint=hint)
+    return int(number)
