@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.footer import ColumnChunk, ParquetFooter
 from chain.data.parquet import open_slice, to_instant
 from chain.errors import NotFound
+from chain.libraries import pa, pc
 
 _FOOTERS: Final = 4096
 """Footers remembered, a few kilobytes each."""

@@ -12,12 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from chain.errors import Environment, Invalid
+from chain.libraries import np, pa, pc, pq
 from engines.footers import Bounds, Footer, may_change
 
 NAME: Final = "name"

@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from chain.data.arrow_schema import differences
 from chain.data.logical_hash import logical_hash_file
 from chain.data.operations import CODES, Operations
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
+from chain.libraries import np
 from chain.model.events import DataSlice, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash

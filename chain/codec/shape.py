@@ -14,11 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from chain.codec import timestamp
 from chain.codec.blocks import decode_block
@@ -39,10 +37,14 @@ from chain.codec.layout import (
     wrapper_of,
 )
 from chain.errors import Invalid
+from chain.libraries import np
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.multihash import Multihash
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 """Matrices here are ``(blocks, bytes)``."""
 MAX_SHAPED: Final = 16 << 10
 """Bytes of a block beyond which a shape is not worth its matrix: such blocks carry schemas and texts, one of a kind."""

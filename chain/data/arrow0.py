@@ -12,10 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.errors import Invalid
+from chain.libraries import pa, pc
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 MAX_DEPTH: Final = 32

@@ -5,17 +5,15 @@ Whole arrays at a time, as rows of bytes that are then joined. Which rows have a
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.arrow0 import ArrowLeaf, is_binary, is_list, is_string, storage, u64
 from chain.data.buffers import bits, from_numbers, numbers
 from chain.errors import Invalid
+from chain.libraries import np, pa, pc
 
 PIECE: Final = 16 << 20
 """Bytes to which what a dictionary stands for is spelt out at a time."""
@@ -48,7 +46,7 @@ def parts(leaf: ArrowLeaf, bounds: Sequence[int]) -> Iterator[memoryview]:
     else:
         rows = _rows(leaf.array)
         if leaf.own is not None:
-            rows = pc.if_else(leaf.own, rows, _NULL_MARK)
+            rows = pc.if_else(leaf.own, rows, _null_mark())
         data, ends = memoryview(rows.buffers()[2]), _ends(rows)[np.asarray(bounds)].tolist()
     return (data[start:stop] for start, stop in itertools.pairwise(ends))
 
@@ -175,7 +173,7 @@ def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
         items = items.storage
     rows = _rows(items)
     if items.null_count:
-        rows = pc.if_else(items.is_valid(), rows, _NULL_MARK)
+        rows = pc.if_else(items.is_valid(), rows, _null_mark())
     return _with_counts(rows.buffers()[2], _ends(rows)[bounds - bounds[0]], counts)
 
 
@@ -308,4 +306,6 @@ def _bytes_scalar(value: bytes) -> pa.Scalar:
     return _even(np.frombuffer(value, np.uint8), len(value), 1)[0]
 
 
-_NULL_MARK: Final = _bytes_scalar(b"\0")
+@functools.cache
+def _null_mark() -> pa.Scalar:
+    return _bytes_scalar(b"\0")

@@ -6,14 +6,15 @@ one key. Encodings (large or viewed text, dictionaries of a file) are not types 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 
@@ -32,33 +33,6 @@ _LOCAL: Final = "a timestamp without a time zone"
 _UNKNOWN: Final = odf.Null()
 """Stands for a type that ODF does not know, by its identity."""
 _UNIT_OF: Final = {arrow: unit for unit, arrow in _UNITS.items()}
-_PLAINS: Final[tuple[tuple[DataType, pa.DataType], ...]] = (
-    (odf.Bool(), pa.bool_()),
-    (odf.Date(), pa.date32()),
-    (odf.Float16(), pa.float16()),
-    (odf.Float32(), pa.float32()),
-    (odf.Float64(), pa.float64()),
-    (odf.Int8(), pa.int8()),
-    (odf.Int16(), pa.int16()),
-    (odf.Int32(), pa.int32()),
-    (odf.Int64(), pa.int64()),
-    (odf.UInt8(), pa.uint8()),
-    (odf.UInt16(), pa.uint16()),
-    (odf.UInt32(), pa.uint32()),
-    (odf.UInt64(), pa.uint64()),
-    (odf.Null(), pa.null()),
-    (odf.String(), pa.string()),
-)
-_PLAIN: Final = {type(plain): arrow for plain, arrow in _PLAINS}
-_PLAIN_OF: Final[dict[pa.DataType, DataType]] = {
-    **{arrow: plain for plain, arrow in _PLAINS},
-    pa.date64(): odf.Date(),
-    pa.large_string(): odf.String(),
-    pa.string_view(): odf.String(),
-    pa.binary(): odf.Binary(),
-    pa.large_binary(): odf.Binary(),
-    pa.binary_view(): odf.Binary(),
-}
 
 
 def to_arrow(schema: DataSchema) -> pa.Schema:
@@ -176,7 +150,7 @@ def _named(name: str, type_: DataType, depth: int) -> pa.Field:
 def _to_type(type_: DataType, depth: int) -> pa.DataType:
     if depth > MAX_DEPTH:
         raise _refusal(f"types nested deeper than {MAX_DEPTH}")
-    if (plain := _PLAIN.get(type(type_))) is not None:
+    if (plain := _plain_types().get(type(type_))) is not None:
         return plain
     try:
         return _to_shaped(type_, depth)
@@ -234,7 +208,7 @@ def _from_type(arrow: pa.DataType, depth: int) -> DataType:
     if depth > MAX_DEPTH:
         raise _refusal(f"types nested deeper than {MAX_DEPTH}")
     t = pa.types
-    if (plain := _PLAIN_OF.get(arrow)) is not None:
+    if (plain := _plain_types_of_arrow().get(arrow)) is not None:
         return plain
     if t.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType):
         return odf.Binary(fixed_length=arrow.byte_width)
@@ -277,3 +251,41 @@ def _from_metadata(metadata: dict[bytes, bytes] | None, place: str) -> dict[str,
 
 def _refusal(what: str, hint: str = "") -> Invalid:
     return Invalid(f"{what} is not a type of a dataset's schema", rule="schema-type", hint=hint)
+
+
+@functools.cache
+def _plain_types() -> dict[type[DataType], pa.DataType]:
+    return {type(plain): arrow for plain, arrow in _plain_pairs()}
+
+
+@functools.cache
+def _plain_types_of_arrow() -> dict[pa.DataType, DataType]:
+    return {
+        **{arrow: plain for plain, arrow in _plain_pairs()},
+        pa.date64(): odf.Date(),
+        pa.large_string(): odf.String(),
+        pa.string_view(): odf.String(),
+        pa.binary(): odf.Binary(),
+        pa.large_binary(): odf.Binary(),
+        pa.binary_view(): odf.Binary(),
+    }
+
+
+def _plain_pairs() -> tuple[tuple[DataType, pa.DataType], ...]:
+    return (
+        (odf.Bool(), pa.bool_()),
+        (odf.Date(), pa.date32()),
+        (odf.Float16(), pa.float16()),
+        (odf.Float32(), pa.float32()),
+        (odf.Float64(), pa.float64()),
+        (odf.Int8(), pa.int8()),
+        (odf.Int16(), pa.int16()),
+        (odf.Int32(), pa.int32()),
+        (odf.Int64(), pa.int64()),
+        (odf.UInt8(), pa.uint8()),
+        (odf.UInt16(), pa.uint16()),
+        (odf.UInt32(), pa.uint32()),
+        (odf.UInt64(), pa.uint64()),
+        (odf.Null(), pa.null()),
+        (odf.String(), pa.string()),
+    )

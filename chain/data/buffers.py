@@ -5,26 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+import functools
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-_DTYPES: Final = {
-    pa.int8(): np.int8,
-    pa.int16(): np.int16,
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-    pa.uint8(): np.uint8,
-    pa.uint16(): np.uint16,
-    pa.uint32(): np.uint32,
-    pa.uint64(): np.uint64,
-}
+from chain.libraries import np, pa
 
 
 def numbers(array: pa.Array) -> np.ndarray:
     """A read-only view of an integer array's slots; those of nulls hold anything."""
-    dtype = np.dtype(_DTYPES[array.type])
+    dtype = _dtypes()[array.type]
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
@@ -38,3 +27,9 @@ def bits(array: pa.BooleanArray) -> np.ndarray:
     """One byte, 0 or 1, for each of a packed array's bits; those of nulls are anything."""
     packed = np.frombuffer(array.buffers()[1], np.uint8)
     return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :]
+
+
+@functools.cache
+def _dtypes() -> dict[pa.DataType, np.dtype[Any]]:
+    kinds = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+    return {pa.from_numpy_dtype(kind): np.dtype(kind) for kind in kinds}

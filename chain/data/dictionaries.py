@@ -7,17 +7,16 @@ part of its type: ``decoded`` is the schema that everybody else sees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chain.data.buffers import numbers
 from chain.data.footer import ColumnChunk, ParquetFooter
 from chain.data.footprint import BATCH_BYTES, MAX_ROW
 from chain.errors import Invalid
+from chain.libraries import np, pa, pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAX_DICTIONARY: Final = 64 * 1024 * 1024
 """Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
@@ -26,7 +25,7 @@ _PLACE_BYTES: Final = 3
 FREE_TEXT: Final = 2 << 30
 TEXT_PER_BYTE: Final = 1024
 """Bytes that repeated texts may come to, free and for each byte of the file: beyond that only time is to be lost."""
-Weights = npt.NDArray[np.int64]
+Weights: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.model.schema import DataSchema
 
 _VERIFY: Final = "verify the dataset: odfctl verify"

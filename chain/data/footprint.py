@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
 from chain.data.footer import ColumnChunk, ParquetFooter, RowGroup
 from chain.data.thrift import STRUCT, Compact, ThriftError
 from chain.errors import Invalid
+from chain.libraries import np, pa
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 BATCH_BYTES: Final = 32 << 20
 """What the rows read at once may take in memory."""
@@ -51,7 +51,7 @@ _SHORT: Final = 64
 """Texts up to here are written out, whatever refers to them."""
 _LENGTH: Final = 4
 
-Pages: TypeAlias = npt.NDArray[np.float64]
+Pages: TypeAlias = "npt.NDArray[np.float64]"
 """Untrusted numbers, multiplied: floats do not overflow."""
 _MAX_NUMBER: Final = 1 << 31
 

@@ -11,11 +11,10 @@ import decimal
 from itertools import islice
 from typing import Any, Final
 
-import pyarrow as pa
-
 from chain import instant
 from chain.errors import Invalid
 from chain.instant import Instant
+from chain.libraries import pa
 
 _SAFE_INTEGER: Final = 2**53
 

@@ -10,11 +10,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
+from chain.libraries import pa, pc
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 

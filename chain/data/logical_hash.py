@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Final, TypeAlias
 
-import pyarrow as pa
-
 from chain.data import arrow0, arrow0_values, dictionaries, parquet
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.multihash import ARROW0_SHA3_256, Multihash
 
 
@@ -58,7 +57,7 @@ _AHEAD: Final = 3
 _LENGTH: Final = 8
 """Bytes that are hashed before each text."""
 
-Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,15 +18,13 @@ from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from chain.data import dictionaries, footprint
 from chain.data.footer import ParquetFooter, parse_footer
 from chain.data.json_values import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
+from chain.libraries import pa, pc, pq
 
 ROW_GROUP: Final = 1_048_576
 READ_ROWS: Final = 65_536

@@ -6,13 +6,12 @@ transaction that read it, and ``follows`` the block of the other dataset after w
 
 from __future__ import annotations
 
+import functools
 from typing import Final
-
-import numpy as np
-import pyarrow as pa
 
 from chain.data.arrow_schema import to_arrow
 from chain.instant import Instant, to_millis
+from chain.libraries import np, pa
 from chain.model import schema as odf
 from chain.model.schema import DataField, DataSchema, Option, TimeUnit
 
@@ -33,14 +32,19 @@ SCHEMA: Final = DataSchema(
         DataField(name="follows", type=odf.String()),
     )
 )
-ARROW: Final = to_arrow(SCHEMA).remove_metadata()
 _TOLD: Final = ("file", "line", "column", "raw", "reason", "rule")
+
+
+@functools.cache
+def arrow_schema() -> pa.Schema:
+    """Returns ``SCHEMA`` as Arrow has it, without its metadata."""
+    return to_arrow(SCHEMA).remove_metadata()
 
 
 def quarantined(records: pa.Table, offset: int, time: Instant, follows: str) -> pa.Table:
     """``records`` (file, line, column, raw, reason, rule) as rows from ``offset`` on."""
     count = records.num_rows
-    stamp = pa.repeat(pa.scalar(to_millis(time), ARROW.field("event_time").type), count)
+    stamp = pa.repeat(pa.scalar(to_millis(time), arrow_schema().field("event_time").type), count)
     columns = [
         pa.array(np.arange(offset, offset + count, dtype=np.int64)),
         pa.repeat(pa.scalar(_APPEND, pa.int32()), count),
@@ -49,4 +53,4 @@ def quarantined(records: pa.Table, offset: int, time: Instant, follows: str) -> 
         *(records.column(name) for name in _TOLD),
         pa.repeat(pa.scalar(follows), count),
     ]
-    return pa.Table.from_arrays(columns, schema=ARROW)
+    return pa.Table.from_arrays(columns, schema=arrow_schema())

@@ -6,11 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Final, get_args
 
-import numpy as np
-
 from chain.codec.blocks import decode_block
 from chain.codec.shape import Bytes
 from chain.errors import Invalid
+from chain.libraries import np
 from chain.model.block import Block, NamedObject, SealedBlock, UnknownEvent, objects_of
 from chain.model.events import MetadataEvent
 from chain.multihash import SHA3_256, Multihash
@@ -70,7 +69,7 @@ RULES: Final[tuple[Rule, ...]] = (
     transform.TransformAdvances(),
 )
 _VARIANTS: Final = {event: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
-_SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:-32], np.uint8)
+_SHA3: Final = Multihash.from_digest(SHA3_256, bytes(32))[:-32]
 
 
 def check_block(state: ChainState, block: Block, as_author: bool) -> list[Violation]:
@@ -165,7 +164,9 @@ def seal(block: Block) -> SealedBlock:
 
 def _names(digests: Bytes) -> list[Multihash]:
     """Of sha3-256 digests, ``(n, 32)``."""
-    flat = np.concatenate([np.broadcast_to(_SHA3, (len(digests), len(_SHA3))), digests], axis=1)
+    flat = np.concatenate(
+        [np.broadcast_to(np.frombuffer(_SHA3, np.uint8), (len(digests), len(_SHA3))), digests], axis=1
+    )
     return list(map(Multihash, flat.view(f"V{flat.shape[1]}").ravel().tolist()))
 
 

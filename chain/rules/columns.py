@@ -12,23 +12,24 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chain.codec.layout import Moment, Number, Text
 from chain.codec.shape import Bytes, Shape, ShapeLeaf
 from chain.instant import SECOND, Instant
+from chain.libraries import np
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
 from chain.state import ChainState
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 _LARGEST: Final = 1 << 62
 """Numbers up to here can be counted on with int64; no honest offset comes near."""
 _DIGEST: Final = 32
-_COLUMNS: Final = np.dtype([("year", "<i4"), ("ordinal", "<u2"), ("pad", "V2"), ("second", "<u4"), ("nanos", "<u4")])
+_COLUMNS: Final = [("year", "<i4"), ("ordinal", "<u2"), ("pad", "V2"), ("second", "<u4"), ("nanos", "<u4")]
 _DAY: Final = 86_400
 _FIRST_YEAR, _LAST_YEAR = 1700, 2200
 """Years whose every nanosecond an int64 holds."""
@@ -188,7 +189,7 @@ def unpack_many(raws: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt
 
     Doubtful are times that are none, leap seconds, and years whose nanoseconds do not fit an int64.
     """
-    parts = raws.view(_COLUMNS)[:, 0]
+    parts = raws.view(np.dtype(_COLUMNS))[:, 0]
     year, ordinal = parts["year"].astype(np.int64), parts["ordinal"].astype(np.int64)
     second, nanos = parts["second"].astype(np.int64), parts["nanos"].astype(np.int64)
     sure = (year >= _FIRST_YEAR) & (year <= _LAST_YEAR) & (ordinal >= 1) & (second < _DAY) & (nanos < SECOND)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from chain.libraries import np
 from chain.model.block import Block, UnknownEvent
 from chain.model.events import (
     AddData,

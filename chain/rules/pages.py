@@ -11,16 +11,17 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chain.codec.shape import MAX_SHAPED, Bytes, Shape, shape_of
 from chain.ids import DatasetId
+from chain.libraries import np
 from chain.model.events import AddData, ExecuteTransform
 from chain.rules.columns import Mask, Part, Run
 from chain.state import ChainState
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAX_SHAPES: Final = 64
 LESSONS: Final = 8
@@ -29,7 +30,7 @@ _WORTH: Final = 8
 """Blocks that make a run, or a shape, worth its while: below that, decoding each is cheaper."""
 _DIGEST: Final = 32
 
-Rows: TypeAlias = npt.NDArray[np.intp]
+Rows: TypeAlias = "npt.NDArray[np.intp]"
 
 
 @dataclass(frozen=True, slots=True)

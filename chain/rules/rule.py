@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
-import numpy as np
 
+from chain.libraries import np
 from chain.model.block import Block
 from chain.rules.columns import Mask, Run
 from chain.state import ChainState

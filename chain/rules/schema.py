@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid
+from chain.libraries import np
 from chain.model.block import Block
 from chain.model.changelog import says_changelog
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema

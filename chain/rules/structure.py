@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from chain import instant
 from chain.instant import Instant
+from chain.libraries import np
 from chain.model.block import Block, UnknownEvent
 from chain.model.events import AddData, DataSlice, ExecuteTransform, Seed
 from chain.rules.columns import Mask, Run

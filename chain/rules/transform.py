@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-
 from chain.errors import Invalid
 from chain.ids import DatasetId
+from chain.libraries import np
 from chain.model.block import Block
 from chain.model.events import (
     AddData,

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, overload
 
-import numpy as np
-
 from chain.codec.blocks import MAX_BLOCK, Link, read_link
 from chain.errors import Invalid
+from chain.libraries import np
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import NAME_SIZE
 from chain.store.files import disk

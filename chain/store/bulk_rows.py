@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
+
+from chain.libraries import np
 
 _TAG_BITS: Final = 8
 _LENGTH_BITS: Final = 25

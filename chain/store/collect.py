@@ -12,17 +12,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
 from chain.data.links import link_columns, links_in
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
+from chain.libraries import np
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
@@ -32,6 +31,9 @@ from chain.store.base import NAME_SIZE, PAGE_BYTES, Head, StoredPage
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import HeadRow, SqliteChain, SqliteChains
 from chain.walk import newest_first
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
 STEP: Final = 128

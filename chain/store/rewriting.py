@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 import msgspec
-import pyarrow as pa
 
 from chain.compaction import Batch, Limits, merged, plan_compaction, remade
 from chain.data import parquet
@@ -24,6 +23,7 @@ from chain.data.logical_hash import LogicalHasher
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.libraries import pa
 from chain.model.block import UnknownEvent
 from chain.model.events import AddData, DatasetKind, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.multihash import Multihash

@@ -12,11 +12,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
+from chain.libraries import np
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules

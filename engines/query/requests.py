@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import pyarrow as pa
 
 from chain.data.json_values import plain_values
 from chain.errors import Environment, Fault, Invalid, Refused
+from chain.libraries import pa
 from engines.errors import LimitExceeded
 from engines.query.statement_check import TableRef, place_of
 from engines.query.temporal import Clause

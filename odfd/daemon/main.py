@@ -19,11 +19,11 @@ from config import render as rendering
 from config.load import Loaded, load
 from config.schema import ConfigError
 from odfd import __version__, output
-from odfd.daemon.unused_modules import kept_out
+from odfd.daemon.unused_modules import lean_imports
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
 from odfd.usage import UsageParser
 
-if TYPE_CHECKING:  # it imports structlog, which must come after kept_out
+if TYPE_CHECKING:  # it imports structlog, which must come after lean_imports
     from odfd.control.assembly import Build
 
 ENGINES = {"spark": "engines.spark.__main__"}
@@ -116,7 +116,7 @@ def _loaded(args: argparse.Namespace) -> Loaded:
 
 def _run(args: argparse.Namespace) -> int:
     # What only the daemon needs is imported here: `odfd config` stays quick.
-    with kept_out():
+    with lean_imports():
         from chain.struct_types import learn_struct_types
         from odfd.daemon import wiring
         from odfd.obs import log
@@ -138,7 +138,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _services() -> Build:
-    with kept_out():
+    with lean_imports():
         build: Build = importlib.import_module(SERVICES).build_node
     return build
 

@@ -13,18 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.footer import ColumnChunk
 from chain.data.footprint import Chunk
 from chain.data.json_values import plain_values
 from chain.data.parquet import SliceFile
+from chain.libraries import np, pa, pc
 
 _SHOWN: Final = 256
 """Characters of a least or greatest value; a longer one ends in an ellipsis."""
-_DATES_AND_TIMES: Final = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
 _BOOLEAN, _INT96 = 0, 3
 
 
@@ -160,7 +156,7 @@ def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.A
         return pa.array([each != b"\0" for each in ends], kind)
     if t.is_integer(kind):
         return pa.array([int.from_bytes(each, "little", signed=t.is_signed_integer(kind)) for each in ends], kind)
-    if any(is_one(kind) for is_one in _DATES_AND_TIMES):
+    if any(is_one(kind) for is_one in (t.is_date, t.is_time, t.is_timestamp, t.is_duration)):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
         return pa.array([int.from_bytes(each, "little", signed=True) for each in ends], width).cast(kind)
     if t.is_float32(kind) or t.is_float64(kind):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import pyarrow as pa
-
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.ddl import spell
@@ -14,6 +12,7 @@ from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
 from chain.errors import Environment, Invalid
 from chain.instant import Instant
+from chain.libraries import pa
 from chain.model.block import Block, UnknownEvent
 from chain.model.changelog import says_changelog
 from chain.model.events import (

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from zoneinfo import available_timezones
 
-import pyarrow as pa
-
 from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
+from chain.libraries import pa
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options

@@ -9,13 +9,11 @@ takes part: values come from slices, which are hashed first, and from a person, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import trio
 
 from chain import instant
@@ -27,6 +25,7 @@ from chain.data.parquet import open_slice, to_instant, write_slice
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
+from chain.libraries import np, pa, pc
 from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource
 from chain.model.source import MergeAppend, MergeLedger
@@ -110,7 +109,8 @@ _OF_PAIR: Final = Operations(0, 0, 1, 1)
 _OF_RETRACTION: Final = Operations(0, 1, 0, 0)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
     """The plan: ``rows`` to write on ``expected``, in the schema in force; ``None``: the row has them already."""
 
     state: ChainState

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
 from chain.errors import Fault
 from chain.ids import DatasetId
+from chain.libraries import pa
 from chain.multihash import Multihash
 from chain.store.files import check_file
 from engines.footers import footer

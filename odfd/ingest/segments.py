@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from chain.data.evolution import as_in_force
 from chain.data.parquet import SliceWriter, open_slice
 from chain.errors import Environment, Fault
 from chain.ids import DatasetId
+from chain.libraries import np, pa
 from chain.model.source import MergeStrategy, primary_key, traits
 from chain.multihash import Multihash
 from chain.store.base import ObjectStore

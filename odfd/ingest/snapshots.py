@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import bisect
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.operations import APPEND, CORRECT_TO
 from chain.data.parquet import open_slice
 from chain.instant import Instant, to_millis
+from chain.libraries import pa, pc
 from chain.model.events import AddData, SetPollingSource
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, traits
 from chain.state import ChainState

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-import pyarrow as pa
-
 from chain.errors import Invalid, Refused
+from chain.libraries import pa
 from chain.wording import a
 from engines.spark.ingest.text_columns import Misfit, to_dates, to_instants, type_name
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import trio
 from starlette.responses import Response
 
-from chain import instant
+from chain import instant, libraries
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Fault, NotFound, Refused
+from chain.libraries import pa
 from chain.state import ChainState
 from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.control import wire
@@ -53,6 +53,8 @@ class KamuApplication:
         return None
 
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
+        if not libraries.are_loaded():  # schemas are written on the loop
+            await trio.to_thread.run_sync(libraries.load)
         method, path = scope["method"], scope["path"].strip("/")
         query = scope.get("query_string", b"").decode("latin-1")
         first, _, rest = path.partition("/")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from chain.errors import Fault, Refused
+from chain.libraries import pa
 from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from odfd.control import wire
 from odfd.errors import http_status

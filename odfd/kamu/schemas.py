@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.types as kinds
 
 from chain.codec.manifest import render_yaml, to_builtins
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.model.schema import DataSchema
 
 _UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
-_PLAIN: Final = {
-    pa.null(): "Null",
-    pa.bool_(): "Boolean",
-    pa.float16(): "Float16",
-    pa.float32(): "Float32",
-    pa.float64(): "Float64",
-    pa.date32(): "Date32",
-    pa.date64(): "Date64",
-    pa.string(): "Utf8",
-    pa.large_string(): "LargeUtf8",
-    pa.string_view(): "Utf8View",
-    pa.binary(): "Binary",
-    pa.large_binary(): "LargeBinary",
-    pa.binary_view(): "BinaryView",
-    pa.month_day_nano_interval(): {"Interval": "MonthDayNano"},
-    **{kind: str(kind).replace("uint", "UInt").replace("int", "Int") for kind in (
-        pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
-}  # fmt: skip
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
@@ -69,7 +50,7 @@ def _field(field: pa.Field) -> dict[str, Any]:
 
 
 def _type(kind: pa.DataType, name: str) -> Any:
-    if (plain := _PLAIN.get(kind)) is not None:
+    if (plain := _plain_types().get(kind)) is not None:
         return plain
     shaped = _shaped(kind)
     if shaped is None:
@@ -80,25 +61,47 @@ def _type(kind: pa.DataType, name: str) -> Any:
 
 
 def _shaped(kind: pa.DataType) -> Any:
-    if kinds.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return {"Timestamp": [_UNITS[kind.unit], "UTC" if kind.tz in ("Etc/UTC", "UTC") else kind.tz]}
-    if kinds.is_time(kind):
-        return {"Time32" if kinds.is_time32(kind) else "Time64": _UNITS[kind.unit]}
-    if kinds.is_duration(kind):
+    if pa.types.is_time(kind):
+        return {"Time32" if pa.types.is_time32(kind) else "Time64": _UNITS[kind.unit]}
+    if pa.types.is_duration(kind):
         return {"Duration": _UNITS[kind.unit]}
-    if kinds.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return {f"Decimal{kind.bit_width}": [kind.precision, kind.scale]}
-    if kinds.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return {"FixedSizeBinary": kind.byte_width}
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return {"List" if kinds.is_list(kind) else "LargeList": _field(kind.value_field)}
-    if kinds.is_fixed_size_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {"List" if pa.types.is_list(kind) else "LargeList": _field(kind.value_field)}
+    if pa.types.is_fixed_size_list(kind):
         return {"FixedSizeList": [_field(kind.value_field), kind.list_size]}
-    if kinds.is_struct(kind):
+    if pa.types.is_struct(kind):
         return {"Struct": [_field(field) for field in kind]}
-    if kinds.is_map(kind):
+    if pa.types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])
         return {"Map": [_field(pa.field("entries", entries, nullable=False)), kind.keys_sorted]}
-    if kinds.is_dictionary(kind):
+    if pa.types.is_dictionary(kind):
         return {"Dictionary": [_type(kind.index_type, "the index"), _type(kind.value_type, "the value")]}
     return None
+
+
+@functools.cache
+def _plain_types() -> dict[pa.DataType, Any]:
+    return {
+        pa.null(): "Null",
+        pa.bool_(): "Boolean",
+        pa.float16(): "Float16",
+        pa.float32(): "Float32",
+        pa.float64(): "Float64",
+        pa.date32(): "Date32",
+        pa.date64(): "Date64",
+        pa.string(): "Utf8",
+        pa.large_string(): "LargeUtf8",
+        pa.string_view(): "Utf8View",
+        pa.binary(): "Binary",
+        pa.large_binary(): "LargeBinary",
+        pa.binary_view(): "BinaryView",
+        pa.month_day_nano_interval(): {"Interval": "MonthDayNano"},
+        **{kind: str(kind).replace("uint", "UInt").replace("int", "Int") for kind in (
+            pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+    }  # fmt: skip

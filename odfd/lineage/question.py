@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from chain.data.json_values import plain_rows
 from chain.data.parquet import open_slice
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
+from chain.libraries import pa, pc
 from chain.model.block import Block
 from chain.model.events import AddData, DataEvent, ExecuteTransform, ExecuteTransformInput, SourceState
 from chain.model.source import FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl

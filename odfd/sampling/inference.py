@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from chain.codec.manifest import from_builtins
 from chain.data.arrow_schema import from_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.model.read_options import KINDS, NAMES, READ
 from chain.model.source import (
     ReadCsv,

@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from chain.errors import Invalid
+from chain.libraries import pa
 from chain.model.source import ReadStep
 from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.parse import plan_file, read_schema

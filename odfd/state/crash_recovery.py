@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
+from chain.libraries import np
 from chain.wording import agree, plural
 
 OBJECTS: Final = "objects"
@@ -23,7 +23,7 @@ _MAGIC: Final = 0x377F0682
 """The last bit says in which order words are summed; the file's own numbers are big-endian in both."""
 _FLIPPED: Final = 2
 """Bits in which a page's salts may differ from the log's and still be its own: those of other logs differ in half."""
-_WORDS: Final = np.dtype(">u4")
+_WORDS: Final = ">u4"
 
 
 class CrashRecovery(msgspec.Struct, kw_only=True):

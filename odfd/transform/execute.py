@@ -11,13 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import trio
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.operations import NO_RECORDS, Operations
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid, NotFound
+from chain.libraries import pa
 from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
 from chain.data import parquet
 from chain.data.logical_hash import logical_hashes
 from chain.errors import Invalid
+from chain.libraries import np, pa
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
 from chain.store.base import ObjectReader

@@ -10,29 +10,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from chain import instant
 from chain.data import parquet
 from chain.data.arrow_schema import differences
 from chain.data.buffers import bits, numbers
 from chain.instant import Instant
+from chain.libraries import np, pa
 from chain.state import Vocab
 from odfd.verify.report import VerifyFinding
 from odfd.verify.terms import ChainTerms
 
-OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
-OP_TYPES: Final = (pa.int32(), pa.uint8())
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+OFFSET_TYPES: Final = ("int64", "uint64")
+OP_TYPES: Final = ("int32", "uint8")
 """As the reference writes them, and as the specification says."""
 _LAST_OP: Final = 3
 """0 append, 1 retract, 2 correct from, 3 correct to."""
 _MOST: Final = (1 << 63) - 1
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]
         return []
     offset, operation, time = (_type(schema, n) for n in (vocab.offset, vocab.operation_type, vocab.system_time))
     found: list[SystemColumn] = []
-    if offset in OFFSET_TYPES:
+    if str(offset) in OFFSET_TYPES:
         found.append(_Offsets(vocab.offset))
-    if operation in OP_TYPES:
+    if str(operation) in OP_TYPES:
         found.append(_Operations(vocab.operation_type))
     if time is not None and pa.types.is_timestamp(time):
         found.append(_SystemTimes(vocab.system_time))
@@ -166,11 +166,11 @@ class Outlines:
     """Caches the last slice's outline: a chain's slices are alike, and it costs a tenth of a small slice's check."""
 
     def __init__(self) -> None:
-        self._last = Outline(pa.schema([]), ChainTerms())
+        self._last: Outline | None = None
 
     def of(self, schema: pa.Schema, terms: ChainTerms) -> Outline:
         last = self._last
-        if not last.fits(schema, terms):
+        if last is None or not last.fits(schema, terms):
             self._last = last = Outline(schema, terms)
         return last
 
@@ -192,11 +192,11 @@ def _check_system_columns(schema: pa.Schema, vocab: Vocab) -> Iterator[VerifyFin
             yield VerifyFinding(rule="slice-system-columns", message=message, expected=name)
             continue
         actual, types = schema.field(name).type, wanted.get(name)
-        fits = actual in types if types else pa.types.is_timestamp(actual)
+        fits = str(actual) in types if types else pa.types.is_timestamp(actual)
         if name == vocab.event_time:
             fits = fits or pa.types.is_date(actual)
         if not fits:
-            expected = str(types[0]) if types else "timestamp"
+            expected = types[0] if types else "timestamp"
             message = f"column {name!r} is {actual}, and should be {expected}"
             yield VerifyFinding(rule="slice-system-columns", message=message, expected=expected, actual=str(actual))
 

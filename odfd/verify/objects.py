@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from chain.data import parquet
 from chain.data.links import links_of
 from chain.data.logical_hash import LogicalHasher
 from chain.errors import Invalid, NotFound
 from chain.instant import Instant
+from chain.libraries import np, pa
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import Multihash

@@ -13,10 +13,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import numpy as np
-
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid, NotFound
+from chain.libraries import np
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
@@ -42,7 +41,7 @@ from odfd.verify.report import (
 from odfd.verify.resume import Memory, Remembered
 from odfd.verify.terms import ChainTerms
 
-_SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:2], np.uint8)
+_SHA3: Final = Multihash.from_digest(SHA3_256, bytes(32))[:2]
 _KEEP_EVERY: Final = 256 << 20
 """Bytes of objects after which what was verified is noted, for the case that this one is cut short."""
 
@@ -78,7 +77,7 @@ class Fold:
     def take_page(self, page: StoredPage) -> None:
         names = np.frombuffer(page.names, np.uint8).reshape(-1, NAME_SIZE)
         plain = self._request.columns and self._state is not None and page.start == self._next
-        if not plain or (names[:, :2] != _SHA3).any():
+        if not plain or (names[:, :2] != np.frombuffer(_SHA3, np.uint8)).any():
             self._one_by_one(page, 0, len(page.raws))
             return
         sorted_ = self._pages.sort(names[:, 2:], page.raws)

@@ -35,7 +35,7 @@ LAYERS = {
         "model",
         "ids",
         "multihash",
-        "multibase instant backoff visible wording struct_types",
+        "multibase instant backoff visible wording struct_types libraries",
         "errors",
         ".",
     ],

@@ -24,7 +24,7 @@ from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.ddl import parse_ddl
 from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import open_slice, write_slice
-from chain.data.quarantine import ARROW, quarantined
+from chain.data.quarantine import arrow_schema, quarantined
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.changelog import says_changelog, with_changelog
@@ -64,7 +64,7 @@ from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
 
 R = TypeVar("R")
-_BAD: Final = pa.schema([ARROW.field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
+_BAD: Final = pa.schema([arrow_schema().field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
 _CORRECT_TO: Final = 3
 INSTANT: Final = pa.timestamp("ms", "UTC")
 _IDENTITY_QUERY: Final = re.compile(

@@ -10,10 +10,8 @@ import re
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.errors import Invalid
+from chain.libraries import pa, pc
 from engines.spark.ingest.text_columns import Misfit, converted, instant_type, to_dates, to_instants
 
 RFC3339: Final = "rfc3339"

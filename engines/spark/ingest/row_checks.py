@@ -29,11 +29,11 @@ from engines.spark.ingest import range_tasks
 from engines.spark.ingest.parse import Parts
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.text_columns import (
-    INSTANT,
     NO_EVENT_TIME,
     NOT_NULL,
     NULL_KEY,
     instant_type,
+    millis_type,
     misfit_fault,
     no_key,
 )
@@ -96,7 +96,7 @@ def _listed(names: list[str]) -> str:
 
 def missing_fault(fault: Invalid, column: str) -> Invalid:
     """Rewords the parsers' fault of an empty value where it is an event time that only this node requires."""
-    empty = misfit_fault("", column, INSTANT, "")
+    empty = misfit_fault("", column, millis_type(), "")
     if (fault.rule, fault.message) != (empty.rule, empty.message):
         return fault
     return Invalid(NO_EVENT_TIME.message, rule=NO_EVENT_TIME.rule, hint=_FILL, place=fault.place)
@@ -154,7 +154,7 @@ def behind(times: pa.ChunkedArray, watermark: Instant) -> int:
 
 
 def _instants(times: pa.ChunkedArray) -> pa.DataType:
-    return instant_type(times.type) if pa.types.is_timestamp(times.type) else INSTANT
+    return instant_type(times.type) if pa.types.is_timestamp(times.type) else millis_type()
 
 
 def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:

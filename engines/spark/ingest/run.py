@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import SliceWriter, to_instant, write_slice
-from chain.data.quarantine import ARROW, quarantined
+from chain.data.quarantine import arrow_schema, quarantined
 from chain.errors import Invalid
 from chain.instant import DAY, MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
@@ -215,7 +215,7 @@ def _watermark(
 def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> None:
     """Records that were set aside, in the order of the files, a range at a time."""
     offset = target.next_offset
-    with SliceWriter(Path(target.path), ARROW) as writer:
+    with SliceWriter(Path(target.path), arrow_schema()) as writer:
         for task, count in zip(parts.tasks, parts.bad, strict=True):
             if count:
                 writer.write(quarantined(pq.read_table(range_tasks.bad_part(task)), offset, time, target.follows))

@@ -18,7 +18,7 @@ from chain.model.source import MergeStrategy, traits
 from chain.wording import a
 from engines.contract import Vocabulary
 from engines.spark.ingest.merge import Merged
-from engines.spark.ingest.text_columns import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
+from engines.spark.ingest.text_columns import Misfit, instant_type, millis_type, misfit_fault, to_instants, type_name
 
 OFFSET_TYPE: Final = pa.int64()
 OP_TYPE: Final = pa.int32()
@@ -40,12 +40,12 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
         return batch
     column = batch.column(name)
     if pa.types.is_integer(column.type):
-        times = column.cast(pa.int64()).cast(pa.timestamp("s", "UTC")).cast(INSTANT)
+        times = column.cast(pa.int64()).cast(pa.timestamp("s", "UTC")).cast(millis_type())
     elif pa.types.is_string(column.type):
         try:
             times = to_instants(column)
         except Misfit as misfit:
-            raise misfit_fault("", name, INSTANT, misfit.value) from misfit
+            raise misfit_fault("", name, millis_type(), misfit.value) from misfit
     else:
         return batch
     return batch.set_column(kept.index(name), name, times)
@@ -64,7 +64,7 @@ def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force:
             )
     known = {} if force is None else {field.name: field.type for field in force}
     name = vocab.event_time_column
-    kind = known.setdefault(name, INSTANT)
+    kind = known.setdefault(name, millis_type())
     if name not in batch.column_names:
         batch = batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
     columns = [
@@ -162,12 +162,12 @@ def finished(
     times = rows.column(name)
     if times.null_count:
         times = _filled(times, merged.fresh, _instant_as(system_time if source_time is None else source_time, kind))
-    stamp = pa.scalar(to_millis(system_time), pa.int64()).cast(INSTANT)
+    stamp = pa.scalar(to_millis(system_time), pa.int64()).cast(millis_type())
     data = [field for field in rows.schema if field.name != name]
     columns = [merged.op, pa.repeat(stamp, count), times, *(rows.column(field.name) for field in data)]
     fields = [
         pa.field(vocab.operation_type_column, OP_TYPE, False),
-        pa.field(vocab.system_time_column, INSTANT, False),
+        pa.field(vocab.system_time_column, millis_type(), False),
         pa.field(name, kind, times.null_count > 0),
         *data,
     ]
@@ -193,7 +193,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
     millis = to_millis(instant)
     if pa.types.is_date32(kind):
         return pa.scalar(millis // _DAY_MS, pa.int32()).cast(kind)
-    return pa.scalar(millis, pa.int64()).cast(INSTANT).cast(kind)
+    return pa.scalar(millis, pa.int64()).cast(millis_type()).cast(kind)
 
 
 def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:

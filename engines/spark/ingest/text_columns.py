@@ -10,17 +10,14 @@ import functools
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.data.logical_hash import described
 from chain.errors import Invalid
+from chain.libraries import np, pa, pc
 from chain.wording import a
 
 NOT_NULL: Final = "not-null"
 NULL_KEY: Final = "primary-key-null"
-INSTANT: Final = pa.timestamp("ms", "UTC")
+
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
 """What a text says beyond the digits of a unit."""
@@ -74,14 +71,20 @@ def type_name(type_: pa.DataType) -> str:
     return names.get(str(type_), str(type_))
 
 
+@functools.cache
+def millis_type() -> pa.DataType:
+    """Returns the type of an instant without a declaration: whole milliseconds in UTC."""
+    return pa.timestamp("ms", "UTC")
+
+
 def instant_type(kind: pa.DataType) -> pa.DataType:
     """Returns the slice's type of a time declared as ``kind``: in UTC, whole seconds as milliseconds, for Parquet."""
     return pa.timestamp("ms" if kind.unit == "s" else kind.unit, "UTC")
 
 
-def to_instants(text: pa.ChunkedArray, kind: pa.DataType = INSTANT) -> pa.ChunkedArray:
-    """Parses RFC 3339 texts as ``instant_type(kind)``. Raises Misfit."""
-    wanted = instant_type(kind)
+def to_instants(text: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.ChunkedArray:
+    """Parses RFC 3339 texts as ``instant_type(kind)``, or ``millis_type()``. Raises Misfit."""
+    wanted = millis_type() if kind is None else instant_type(kind)
     naive = pa.timestamp(wanted.unit)
     zoned = _attempt(lambda: pc.cast(text, wanted))
     if zoned is not None:

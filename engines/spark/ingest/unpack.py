@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeAlias
 
-import pyarrow as pa
-
 from chain.errors import Environment, Invalid
+from chain.libraries import pa
 from chain.wording import plural
 
 CHUNK: Final = 1 << 20
@@ -35,7 +34,7 @@ OF_LIMITS: Final = frozenset({"max-source-bytes", "unpack-ratio"})
 _MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard"))
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _BEGIN: Final = 8
-_BROKEN: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, zipfile.BadZipFile)
+_BROKEN: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 _NOT_OURS: Final = (NotImplementedError, RuntimeError)
 """Of a zip: a method of packing that is not known, or a password."""
 
@@ -130,7 +129,7 @@ class UnpackFaults:
             raise Invalid(
                 f"{self._name}: {error}", rule="unpack", hint="pack it with deflate, and without a password"
             ) from error
-        if isinstance(error, _BROKEN):
+        if isinstance(error, (*_BROKEN, pa.ArrowException)):
             why = (str(error).splitlines() or ["it ends early"])[0]
             raise Invalid(
                 f"{self._name} is not whole {self._kind}: {why}", rule="unpack", hint="is the whole file there?"

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from chain.libraries import np, pa
 from engines.contract import Vocabulary
 from engines.spark.rows.ordering import order_keys
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chain.errors import Invalid
+from chain.libraries import np, pa, pc
 
 MAX_LIST: Final = 4096
 """Elements of a list that takes part in an order; each position is a key."""

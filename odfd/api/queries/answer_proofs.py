@@ -9,11 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from chain.data.logical_hash import logical_hash
 from chain.errors import Refused
 from chain.instant import Instant
+from chain.libraries import pa
 from chain.statements import answer
 from chain.statements.answer import DIALECT, AnswerColumn, AnswerPin, AnswerStatement
 from chain.statements.keys import SigningKey

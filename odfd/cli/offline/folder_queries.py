@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 import trio
 
 from chain.errors import NotFound
+from chain.libraries import pa
 from engines.query.frames import END, ROWS, FrameReader
 from engines.query.reader import QueryLimits, QueryProcesses
 from engines.sandbox.base import Level

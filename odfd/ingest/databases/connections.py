@@ -14,9 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-import pyarrow as pa
-
 from chain.errors import Fault, Invalid, Remote
+from chain.libraries import pa
 from odfd.ingest.databases.job import RULE
 
 

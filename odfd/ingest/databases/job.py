@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from chain.errors import Invalid, Refused
+from chain.libraries import pa
 
 MEMORY: Final = 2 << 30
 """Bytes of private memory of the process."""

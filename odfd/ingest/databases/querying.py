@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from chain.errors import Fault, Invalid, Refused
+from chain.libraries import pa, pc, pq
 from chain.wording import plural
 from odfd.ingest.databases.connections import Database, connect
 from odfd.ingest.databases.job import (

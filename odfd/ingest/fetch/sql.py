@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 import trio
 
 from chain import errors
 from chain.data.arrow_schema import to_arrow
 from chain.errors import Environment, Invalid, Remote
+from chain.libraries import pa
 from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery
 from chain.model.schema import DataSchema

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from chain.data.json_values import plain_values
 from chain.data.parquet import SliceFile, open_slice
+from chain.libraries import np, pa, pc
 from chain.wording import plural
 
 MAX_CELLS: Final = 20

@@ -1,0 +1,90 @@
+"""Arrow and NumPy are imported when their first attribute is read, and are the libraries themselves from then on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+
+import pyarrow
+import pyarrow.compute
+import pytest
+
+from chain import libraries
+from chain.libraries import kept_out, np, pa, pc, pq
+
+HEAVY = "{'numpy', 'pyarrow', 'pyarrow.compute'} & set(sys.modules)"
+MANY = 8
+
+
+def run(program: str) -> list[str]:
+    command = [sys.executable, "-c", f"import sys\n{program}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_what_is_read_is_the_librarys() -> None:
+    assert pa.Table is pyarrow.Table
+    assert pc.cast is pyarrow.compute.cast
+    assert vars(pa)["Table"] is pyarrow.Table
+    assert pq.ParquetFile.__module__ == "pyarrow.parquet.core"
+    assert np.arange(2).tolist() == [0, 1]
+
+
+def test_an_unknown_name_is_refused_as_the_library_does() -> None:
+    with pytest.raises(AttributeError, match=r"pyarrow.*no_such_name"):
+        pa.no_such_name  # noqa: B018 - reading it is the point
+    assert not hasattr(np, "__wrapped__")
+
+
+def test_none_is_imported_before_it_is_used() -> None:
+    modules = "chain.data.parquet, chain.data.arrow_schema, chain.store.sqlite, chain.rules.check, odfd.verify.columns"
+    program = f"from chain.libraries import import_flatbuffers; import_flatbuffers()\nimport {modules}\nprint(*{HEAVY})"
+    assert run(program) == []
+
+
+def test_several_threads_may_use_them_first() -> None:
+    program = f"""
+from concurrent.futures import ThreadPoolExecutor
+from chain.libraries import are_loaded, load, np, pa, pc
+assert not are_loaded()
+def use(number):
+    return pc.sum(pa.array([number, 1])).as_py() + int(np.int64(1)) if number % 3 else load() or number + 2
+with ThreadPoolExecutor({MANY}) as pool:
+    print(*pool.map(use, range({MANY})), are_loaded(), "pyarrow._s3fs" in sys.modules)
+"""
+    assert run(program) == [*(str(number + 2) for number in range(MANY)), "True", "False"]
+
+
+def test_flatbuffers_works_with_the_stand_in() -> None:
+    program = f"""
+from chain.libraries import import_flatbuffers
+import_flatbuffers()
+from flatbuffers import Builder, encode
+assert not {HEAVY}
+builder = Builder(8)
+builder.Finish(builder.CreateString("x"))
+print(len(builder.Output()))
+import numpy
+print(encode.GetVectorAsNumpy.__name__, numpy.arange(2).sum())
+"""
+    assert run(program) == ["12", "GetVectorAsNumpy", "1"]
+
+
+def test_hidden_modules_can_be_imported_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with kept_out(["this"]), pytest.raises(ImportError):
+        import_module("this")
+    assert "this" not in sys.modules
+
+
+def test_what_is_loaded_stays() -> None:
+    with kept_out(["sys"]):
+        import sys as again
+    assert again is sys
+
+
+def test_load_is_idempotent() -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: libraries.load(), range(MANY)))
+    assert libraries.are_loaded()
