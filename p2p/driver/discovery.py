@@ -287,6 +287,11 @@ class Discovery:
         found = map(parse_address, presence.addresses)
         return [f"{one}/p2p/{presence.peer}" for one in found if one.ip is None or allows(one.ip)]
 
+    def dialable(self, peer: PeerId) -> list[str]:
+        """Returns the addresses of a peer's presence that may be dialled; none without a presence."""
+        presence = self.directory.of(peer, self._now())
+        return [] if presence is None else self.addresses(presence)
+
     def allows(self) -> Allows:
         return self.reach.allows(self._host.addresses())
 

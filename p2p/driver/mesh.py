@@ -140,7 +140,13 @@ class Mesh:
     async def _exchange_presences(self, peer: PeerId) -> None:
         if peer in self._standing.book.connected_peers():
             await contained(self._discovery.meet, peer)
+            self._remember(peer)
             await self._statements.run_round(peer)
+
+    def _remember(self, peer: PeerId) -> None:
+        """Also who dialled us, by what it signed of where it is: once all bootstrap peers are gone, it is dialled."""
+        told = self._discovery.dialable(peer)[:MAX_DIALS]
+        self._standing.book.learn(peer, [*self._standing.book.get(peer).addresses, *told])
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
         """Connects to peers that claim to serve a dataset, and counts the new connections."""

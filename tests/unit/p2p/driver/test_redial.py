@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from p2p.ports import PeerId
@@ -44,3 +45,28 @@ async def test_who_hangs_up_again_and_again_is_dialled_ever_less_often(autojump_
     waits = [after - before for (before, _), (after, _) in zip(a.host.dials, a.host.dials[1:], strict=False)]
     assert len(waits) < 10, waits
     assert max(waits) > 8.0, waits
+
+
+@pytest.mark.parametrize("is_dialled", [True, False], ids=["met-by-being-dialled", "met-by-dialling"])
+async def test_a_network_is_joined_by_who_was_met_before_when_every_bootstrap_is_gone(
+    autojump_clock: Any, town: Any, is_dialled: bool
+) -> None:
+    """Also by a node that never dialled anybody: what its peers signed of where they are is remembered."""
+    hubs = [await town.known(seed, degree=0) for seed in (1, 2)]
+    where = tuple(hub.host.address for hub in hubs)
+    node = await town.known(3, degree=0, bootstrap=where)
+    friends = [await town.known(seed, degree=0, bootstrap=where) for seed in (4, 5, 6)]
+    for friend in friends:
+        one, other = (friend, node) if is_dialled else (node, friend)
+        await one.driver.connect(other.host.address)
+    await trio.sleep(5.0)
+    kept = node.driver.book.snapshot(trio.current_time())
+    for hub in hubs:
+        hub.host.reachable = False
+    node.host.reachable = False
+    for other in (*hubs, *friends):
+        town.fabric.part(node.host, other.host)
+    again = await town.known(3, degree=4, bootstrap=where)
+    again.driver.book.restore(kept, trio.current_time())
+    await trio.sleep(60.0)
+    assert again.host.links == {friend.peer for friend in friends}
