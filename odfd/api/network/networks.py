@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -16,6 +17,7 @@ from odfd.control import wire
 from odfd.datasets.visibility import Visibility
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
+from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
 from odfd.network.membership import Membership, Network
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
@@ -24,6 +26,7 @@ from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.network_policies import NetworkPolicies
 from p2p.ports import PeerView
+from p2p.web.site import Web
 
 MAX_SECONDS: Final = 366 * 86_400
 """An invitation that lasts longer names peers that are gone."""
@@ -48,6 +51,8 @@ class NetworkService:
         self._effective_policy = effective_policy
         self._clock = clock
         self._policy_changed = policy_changed
+        self._web = partial(Web, PATIENCE)
+        """Reads invitations that are published as files."""
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
         """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key."""
@@ -124,8 +129,16 @@ class NetworkService:
         return _view(said, write_invitation(said, key))
 
     async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
-        """The contents of an invitation, to show before it is accepted. Raises Invalid, Refused."""
-        return _view(read_invitation(request.text, self._clock.now()), "".join(request.text.split()))
+        """The contents of an invitation, to show before it is accepted. Raises Invalid, Refused.
+
+        Of one that is named by its address on the web, which is fetched, also Remote and NotFound.
+        """
+        text = request.text
+        if is_url(text):
+            url = invitation_url(text)
+            async with self._web() as web:
+                text = await fetch_invitation(url, web)
+        return _view(read_invitation(text, self._clock.now()), "".join(text.split()))
 
     async def leave(self, name: str) -> wire.NetworkView:
         left = await self._membership.leave(name)

@@ -31,13 +31,14 @@ network = commands.group(
 
 @commands.add(
     "join",
-    argument("name", metavar="INVITATION"),
+    argument("name", metavar="INVITATION|URL"),
     YES,
-    description="Become part of a network by an invitation: says who invites and what the network asks, then asks.",
+    description="Become part of a network by an invitation, or by the address of a web site that has one: says who"
+    " invites and what the network asks, then asks.",
     example="odf:AbC…",
 )
 def _follow(session: Session, args: argparse.Namespace) -> None:
-    if not args.name.lstrip().startswith(INVITATION):
+    if not _is_invitation(args.name):
         raise Usage(f"not an invitation: {args.name!r}", hint="odfctl network join NAME --bootstrap MULTIADDR")
     args.bootstrap = []
     _join(session, args)
@@ -45,7 +46,7 @@ def _follow(session: Session, args: argparse.Namespace) -> None:
 
 @network.add(
     "join",
-    argument("name", metavar="NAME|INVITATION"),
+    argument("name", metavar="NAME|INVITATION|URL"),
     argument("--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"),
     YES,
     help="become part of a network",
@@ -54,7 +55,7 @@ def _follow(session: Session, args: argparse.Namespace) -> None:
 )
 def _join(session: Session, args: argparse.Namespace) -> None:
     request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
-    if args.name.lstrip().startswith(INVITATION):
+    if _is_invitation(args.name):
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
         request = _accepted(session, args.name, args.yes)
@@ -62,6 +63,11 @@ def _join(session: Session, args: argparse.Namespace) -> None:
     kinds.NETWORK.show(session, joined)
     if joined.value.policy_key:
         session.remark("its policy as it is heard: odfctl trust policy show")
+
+
+def _is_invitation(text: str) -> bool:
+    """Itself, or where it is on the web."""
+    return text.lstrip().startswith(INVITATION) or "://" in text
 
 
 def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:

@@ -86,6 +86,7 @@ class InvitationText(Request, frozen=True, kw_only=True):
     """An invitation to inspect before joining."""
 
     text: str
+    """The line, or the address of a file that holds it: ``https://example.org`` for its well-known path."""
 
 
 class InvitationView(Value, frozen=True, kw_only=True):

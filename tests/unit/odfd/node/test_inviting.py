@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +15,9 @@ import pytest
 from chain.errors import Invalid, NotFound, Refused
 from config import model
 from odfd.control import wire
+from odfd.network.invitation_file import WELL_KNOWN
+from worlds.certificates import certified
+from worlds.web_site import Site
 
 WEEK = wire.InvitationRequest(seconds=7 * 86_400)
 
@@ -46,3 +55,43 @@ async def test_what_is_refused(world: Any) -> None:
         for seconds in (0, 400 * 86_400):
             with pytest.raises(Invalid, match="an invitation for"):
                 await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=seconds))
+
+
+@contextmanager
+def with_tls(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    certificate, key = certified(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    server = HTTPServer(("127.0.0.1", 0), site._handler())
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"https://localhost:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def test_a_network_is_joined_by_the_name_of_a_web_site(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "www" / WELL_KNOWN.lstrip("/")
+    file.parent.mkdir(parents=True)
+    site = Site(tmp_path / "www")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        made = await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=3600))
+        file.write_text(made.text + "\n")
+        with with_tls(site, tmp_path, monkeypatch) as url:
+            seen = await bob.api.networks.invitation(wire.InvitationText(text=url))
+            assert seen == made, "what is shown is what is signed"
+            await bob.api.networks.leave("wires")
+            joined = await bob.api.networks.join(wire.NetworkRequest(name=seen.network, invitation=seen.text))
+            assert joined.name == "wires"
+            file.write_text(made.text[:-9] + "A" * 9)
+            with pytest.raises(Invalid, match="not an invitation"):
+                await bob.api.networks.invitation(wire.InvitationText(text=url))
+        with pytest.raises(Invalid, match="anybody on the way"):
+            await bob.api.networks.invitation(wire.InvitationText(text="http://localhost"))
