@@ -98,7 +98,10 @@ class AutoNat:
         """Asks one peer at a time, until cancelled."""
         while True:
             await self.step()
-            await trio.sleep(LOOK)
+            if self._host.peers():
+                await trio.sleep(LOOK)
+            else:
+                await self._direct.connections_changed()
 
     async def step(self) -> None:
         """One look: at which addresses peers see this node, and one question to a server that is due."""

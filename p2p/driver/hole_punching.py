@@ -27,7 +27,7 @@ from p2p.wire.hole_punch import MAX_MESSAGE, PROTOCOL, PunchKind, PunchMessage, 
 from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
 
 LOOK: Final = 0.5
-"""Seconds between looks who came by a relay."""
+"""Seconds between looks at who came by a relay, while anybody did."""
 PATIENCE: Final = 10.0
 """Seconds for one message of the peer."""
 GRACE: Final = 5.0
@@ -74,13 +74,16 @@ class HolePunching:
         """Begins an upgrade with whoever came by a relay, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                now = trio.current_time()
-                for peer in self._direct.came_by_relay() if self._own() else ():
+                now, came = trio.current_time(), self._direct.came_by_relay()
+                for peer in came if self._own() else ():
                     is_due = now - self._failed.get(peer, -AGAIN) >= AGAIN
                     if is_due and peer not in self._under_way and len(self._under_way) < MAX_AT_ONCE:
                         self._under_way.add(peer)
                         nursery.start_soon(self._upgrade, peer)
-                await trio.sleep(LOOK)
+                if came:
+                    await trio.sleep(LOOK)
+                else:
+                    await self._direct.connections_changed()
 
     def forget(self) -> None:
         """The network of this machine changed: what failed before may succeed now."""

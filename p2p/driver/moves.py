@@ -26,11 +26,16 @@ class Moves:
         self.count = 0
 
     async def run(self) -> None:
-        """Looks at the addresses of the interfaces, until cancelled."""
-        watch = AddressWatch(self._direct.interfaces())
+        """Looks at the addresses of the interfaces whenever they may have changed, until cancelled."""
+        known = self._direct.interfaces()
+        watch = AddressWatch(known)
         while True:
-            await trio.sleep(LOOK)
-            move = watch.look(self._direct.interfaces())
+            if watch.is_settled:
+                await self._direct.interfaces_changed(known)
+            else:
+                await trio.sleep(LOOK)
+            known = self._direct.interfaces()
+            move = watch.look(known)
             if move is None:
                 continue
             self.count += 1

@@ -62,6 +62,12 @@ class DirectPort(Protocol):
     def interfaces(self) -> Collection[Ip]:
         """The addresses of this machine's interfaces now."""
 
+    async def interfaces_changed(self, known: Collection[Ip]) -> None:
+        """Waits until the interfaces have other addresses than these."""
+
+    async def connections_changed(self) -> None:
+        """Waits until a connection comes or goes."""
+
     async def drop_from(self, gone: Collection[Ip]) -> int:
         """Closes connections whose local address is gone; returns their number."""
 

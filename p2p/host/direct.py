@@ -13,7 +13,7 @@ import errno
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -31,7 +31,7 @@ from chain.errors import Invalid
 from p2p.address import CIRCUIT, Address, parse_address
 from p2p.errors import PeerFault, StreamBroken, Unreachable, only
 from p2p.host.hardening import GuardedHost
-from p2p.host.interfaces import local_ips, reachable_at
+from p2p.host.interfaces import local_ips, other_than, reachable_at
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
 from p2p.ip import Ip
@@ -54,8 +54,10 @@ _TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, 
 class DirectDials:
     """Of one host. ``share_with``: peers that are dialled from the listening port, which are its relays."""
 
-    def __init__(self, base: GuardedHost, announce: Sequence[str] = ()) -> None:
+    def __init__(self, base: GuardedHost, changed: Callable[[], Awaitable[None]], announce: Sequence[str] = ()) -> None:
+        """``changed`` waits until a connection comes or goes."""
         self._base = base
+        self._changed = changed
         self._swarm = base.get_network()
         self.share_with: frozenset[PeerId] = frozenset()
         self._announce = announce
@@ -209,6 +211,12 @@ class DirectDials:
 
     def interfaces(self) -> list[Ip]:
         return local_ips()
+
+    async def connections_changed(self) -> None:
+        await self._changed()
+
+    async def interfaces_changed(self, known: Collection[Ip]) -> None:
+        await other_than(known)
 
     async def drop_from(self, gone: Collection[Ip]) -> int:
         """Ends connections whose local address is gone, without a good-bye: no packet would leave."""

@@ -68,8 +68,8 @@ class Host:
         self._dials = trio.CapacityLimiter(limits.max_dials)
         self._dialling: dict[PeerId, trio.Event] = {}
         self._circuits = Circuits(self._swarm, self.open_stream)
-        self.direct = DirectDials(base, announce)
         self._notices = Notices(limits.notices)
+        self.direct = DirectDials(base, self._notices.changed, announce)
         self._swarm.register_notifee(self._notices)
         self.peer_id = peer_id
 

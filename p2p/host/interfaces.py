@@ -6,12 +6,49 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
 
 import ifaddr
+import trio
 
 from p2p.address import Address, parse_address
 from p2p.ip import Ip, parse_ip
+
+_GROUPS: Final = 0x10 | 0x100
+"""RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of rtnetlink(7)."""
+_POLL: Final = 0.5
+"""Seconds between looks where the kernel does not tell."""
+_MESSAGE: Final = 65_536
+
+
+async def other_than(known: Collection[Ip]) -> None:
+    """Waits until the interfaces have other addresses than these. Linux tells of changes; elsewhere they are polled."""
+    before = frozenset(known)
+    with _news() as news:
+        while frozenset(local_ips()) == before:
+            if news is None:
+                await trio.sleep(_POLL)
+                continue
+            await trio.lowlevel.wait_readable(news.fileno())
+            with suppress(OSError):  # also of a queue that overflowed: the addresses are looked at in any case
+                while news.recv(_MESSAGE):
+                    pass
+
+
+@contextmanager
+def _news() -> Iterator[socket.socket | None]:
+    """A socket that is readable after an address came or went; ``None`` where the kernel has none."""
+    with ExitStack() as stack:
+        news: socket.socket | None = None
+        with suppress(AttributeError, OSError):
+            kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
+            opened = stack.enter_context(socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE))
+            opened.bind((0, _GROUPS))
+            news = opened
+        yield news
 
 
 def local_ips() -> list[Ip]:

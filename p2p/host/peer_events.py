@@ -33,9 +33,19 @@ class Notices(INotifee):  # type: ignore[misc]
     def __init__(self, capacity: int) -> None:
         self._send, self.channel = trio.open_memory_channel[PeerConnected | PeerDisconnected](capacity)
         self._connections: dict[PeerId, int] = {}
+        self._change = trio.Event()
         self.dropped = 0
 
+    async def changed(self) -> None:
+        """Waits until a connection comes or goes from now on."""
+        await self._change.wait()
+
+    def _wake(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
     async def connected(self, _network: Any, conn: Any) -> None:
+        self._wake()
         peer = PeerId(str(conn.muxed_conn.peer_id))
         self._connections[peer] = self._connections.get(peer, 0) + 1
         if self._connections[peer] == 1:
@@ -43,6 +53,7 @@ class Notices(INotifee):  # type: ignore[misc]
             self._notify(PeerConnected(peer, address, not conn.muxed_conn.is_initiator))
 
     async def disconnected(self, _network: Any, conn: Any) -> None:
+        self._wake()
         peer = PeerId(str(conn.muxed_conn.peer_id))
         left = self._connections.get(peer, 0) - 1
         if left > 0:

@@ -1,8 +1,8 @@
 """Notices that this machine moved to another network, by the addresses of its interfaces. Sans-IO.
 
 An address that is gone takes the connections from it along, and no packet tells them: they would wait for their
-timeouts. Addresses are looked at now and then; what is missing at two looks in a row is gone, since a lease that is
-renewed may take an address away for a moment.
+timeouts. Addresses are looked at when they changed; what is missing at two looks in a row is gone, since a lease that
+is renewed may take an address away for a moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from p2p.ip import Ip
 
 LOOK: Final = 0.5
-"""Seconds between looks: a node that moved is back within five."""
+"""Seconds between two looks at what is missing: a node that moved is back within five."""
 
 
 class Moved(NamedTuple):
@@ -27,6 +27,11 @@ class AddressWatch:
     def __init__(self, now: Collection[Ip]) -> None:
         self._known = _usable(now)
         self._missing: frozenset[Ip] = frozenset()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was missing at the last look: then the next can wait until something changes."""
+        return not self._missing
 
     def look(self, now: Collection[Ip]) -> Moved | None:
         """What changed since it was last told."""

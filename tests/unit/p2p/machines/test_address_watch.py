@@ -45,6 +45,10 @@ async def test_dead_connections_are_dropped_within_five_seconds(autojump_clock: 
         def interfaces(self) -> frozenset[Ip]:
             return self.at
 
+        async def interfaces_changed(self, known: frozenset[Ip]) -> None:
+            while self.at == known:  # noqa: ASYNC110 - a stand-in of the kernel, in virtual time
+                await trio.sleep(LOOK / 10)
+
         async def drop_from(self, gone: frozenset[Ip]) -> int:
             await trio.lowlevel.checkpoint()
             if HOME in gone:
@@ -64,3 +68,21 @@ async def test_dead_connections_are_dropped_within_five_seconds(autojump_clock: 
             assert machine.dropped - moved <= 2 * LOOK + 1e-6
             assert told
             nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_stays_is_looked_at_once(autojump_clock: Any) -> None:
+    class Machine:
+        looks = 0
+
+        def interfaces(self) -> frozenset[Ip]:
+            self.looks += 1
+            return frozenset([HOME])
+
+        async def interfaces_changed(self, known: frozenset[Ip]) -> None:
+            assert known == {HOME}
+            await trio.sleep_forever()
+
+    machine: Any = Machine()
+    with trio.move_on_after(3600):
+        await Moves(machine, ()).run()
+    assert machine.looks == 1
