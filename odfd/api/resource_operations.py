@@ -64,10 +64,13 @@ async def read(services: Services, kind: ResourceType, ref: str) -> wire.Resourc
     return manifest_of(await services.declarations.get(kind.name, ref))
 
 
-async def portable(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
-    """Returns a resource as it can be applied, here or elsewhere. Raises NotFound, Refused."""
+async def portable(services: Services, kind: ResourceType, ref: str, *, force: bool = False) -> wire.ResourceManifest:
+    """Returns a resource as it can be applied, here or elsewhere. Raises NotFound, Refused.
+
+    ``force``: also what another resource made.
+    """
     view = await services.declarations.get(kind.name, ref)
-    if "ownerReferences" in view.headers:
+    if "ownerReferences" in view.headers and not force:
         raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
     if kind.name == "Dataset":  # what its chain declares, whoever wrote it
         text = (await services.datasets.manifest(view.name)).text
@@ -167,13 +170,15 @@ async def check_meant(services: Services, kind: ResourceType, ref: str, draft: D
         raise Invalid(text, rule="name", place=place, hint=hint)
 
 
-async def patched(services: Services, kind: ResourceType, ref: str, patch: Json) -> tuple[Json, int]:
+async def patched(
+    services: Services, kind: ResourceType, ref: str, patch: Json, *, force: bool = False
+) -> tuple[Json, int]:
     """Returns the manifest of a resource with a merge-patch (RFC 7396), and the generation that was patched.
 
     Raises NotFound, Refused, Invalid.
     """
     view = await services.declarations.get(kind.name, ref)
-    held = await portable(services, kind, view.id)
+    held = await portable(services, kind, view.id, force=force)
     before = {"$schema": held.schema, "headers": held.headers | {"id": view.id}, "spec": held.spec}
     after = merged(msgspec.to_builtins(before), patch)
     if not isinstance(after, dict) or (after.get("headers") or {}).get("id") != view.id:
@@ -201,12 +206,15 @@ async def check_generation(services: Services, kind: ResourceType, ref: str, gen
 
 
 async def delete(
-    services: Services, kind: ResourceType, ref: str, generation: int | None = None
+    services: Services, kind: ResourceType, ref: str, generation: int | None = None, *, force: bool = False
 ) -> wire.ResourceManifest:
-    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict."""
+    """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict.
+
+    ``force``: also what another resource made; a Flow is stopped in its place.
+    """
     view = await services.declarations.get(kind.name, ref)
     await check_generation(services, kind, ref, generation)
-    if "ownerReferences" in view.headers:
+    if "ownerReferences" in view.headers and not force:
         await services.declarations.check_unowned(kind.name, view.name)
     match kind.name:
         case "Dataset":
@@ -222,5 +230,5 @@ async def delete(
         case "Validator":
             await services.trust.remove_validator(view.spec["did"])
         case _:
-            await services.declarations.delete(kind.name, view.name, generation)
+            await services.declarations.delete(kind.name, view.name, generation, force=force)
     return manifest_of(view)

@@ -32,6 +32,8 @@ YAML: Final = "application/yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
+MANAGER: Final = Parameter("manager", "text", "Who applies: labels and annotations that others set stay as they are.")
+FORCE: Final = Parameter("force", "flag", "Also of what another resource made, which may make it anew.")
 PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
@@ -64,7 +66,7 @@ async def _one(services: Services, request: Request) -> object:
     return await found(services, _type(request), path_part(request))
 
 
-@asks(DRY_RUN, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
+@asks(DRY_RUN, MANAGER, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
 async def _create(services: Services, request: Request) -> object:
     """Creates a resource of a manifest; one that exists is refused."""
     kind, text = _type(request), await _text(request)
@@ -73,7 +75,7 @@ async def _create(services: Services, request: Request) -> object:
 
 
 @asks(
-    DRY_RUN, GENERATION,
+    DRY_RUN, GENERATION, MANAGER, FORCE,
     takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202),
 )  # fmt: skip
 async def _put(services: Services, request: Request) -> object:
@@ -85,14 +87,15 @@ async def _put(services: Services, request: Request) -> object:
 
 
 @asks(
-    DRY_RUN, GENERATION,
+    DRY_RUN, GENERATION, MANAGER, FORCE,
     takes=dict[str, Any], body_types=(MERGE_PATCH, JSON), answers=wire.ApplyItem, statuses=(200, 202),
 )  # fmt: skip
 async def _patch(services: Services, request: Request) -> object:
     """Changes parts of a resource: a merge-patch (RFC 7396) of its manifest."""
     kind, patch, asked = _type(request), await body(request, dict[str, Any]), GENERATION.number(request)
+    force = flag(request, FORCE.name)
     for left in reversed(range(ATTEMPTS)):
-        after, seen = await operations.patched(services, kind, path_part(request), patch)
+        after, seen = await operations.patched(services, kind, path_part(request), patch, force=force)
         (text,) = operations.texts_of([after])
         operations.sole_draft(text, kind)
         try:
@@ -103,14 +106,15 @@ async def _patch(services: Services, request: Request) -> object:
     raise AssertionError("the last attempt returns or raises")
 
 
-@asks(GENERATION, answers=wire.ResourceManifest)
+@asks(GENERATION, FORCE, answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
-    return await operations.delete(services, _type(request), path_part(request), GENERATION.number(request))
+    generation, force = GENERATION.number(request), flag(request, FORCE.name)
+    return await operations.delete(services, _type(request), path_part(request), generation, force=force)
 
 
 @asks(
-    DRY_RUN, PRUNE,
+    DRY_RUN, PRUNE, MANAGER, FORCE,
     takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyResult, statuses=(200, 202),
 )  # fmt: skip
 async def _apply(services: Services, request: Request) -> object:
@@ -164,7 +168,7 @@ async def _carried_out(
     """Applies; a failure is a problem with the fault of the first item, and all items beside it."""
     asked = wire.ApplyRequest(
         manifests=texts, dry_run=flag(request, "dryRun"), prune=request.query_params.get("prune"),
-        generation=generation,
+        generation=generation, manager=request.query_params.get("manager"), force=flag(request, "force"),
     )  # fmt: skip
     result = await operations.apply(services, asked)
     fault = operations.failure_of(result)

@@ -76,7 +76,7 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, Json] = {}
     annotations: Mapping[str, Json] = {}
     managers: Mapping[str, str] = {}
-    """``labels.KEY`` or ``annotations.KEY`` to who set it, where that was not an apply of manifests."""
+    """``labels.KEY``, ``annotations.KEY`` or ``spec`` to who set it, where that was not an apply of manifests."""
     spec: Json = None
     references: Mapping[str, ResourceHandle | None] = {}
     """What its spec refers to, by ``references.reference_key``; ``None``: it was never here."""

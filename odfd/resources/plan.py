@@ -94,12 +94,26 @@ class Rules(NamedTuple):
 NO_RULES: Final = Rules()
 
 
+class Terms(NamedTuple):
+    """The terms of whoever applies."""
+
+    manager: str = APPLY
+    """Whose labels and annotations an apply replaces; those of others stay."""
+    force: bool = False
+    """Change also what another resource made."""
+    generation: int | None = None
+    """Of the one resource that is changed, as it was read."""
+
+
+PLAIN: Final = Terms()
+
+
 def plan(
     desired: Sequence[DesiredResource],
     standing: ResourceLookup,
     new_id: Callable[[], str],
     now: Instant,
-    manager: str = APPLY,
+    terms: Terms = PLAIN,
     rules: Rules = NO_RULES,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
     """Plans in the order of ``desired``. A plan with faults must not be executed."""
@@ -118,7 +132,7 @@ def plan(
             fault.place = fault.place or each.place
             faults.append(fault)
             continue
-        planned.append(_planned(as_kept, before, resource_id, now, manager))
+        planned.append(_planned(as_kept, before, resource_id, now, terms.manager))
     if faults:
         return planned, faults
     final = FinalState([each.after for each in planned], standing)
@@ -128,7 +142,7 @@ def plan(
         for one, wanted in zip(planned, desired, strict=True)
     ]
     for one, wanted in zip(planned, desired, strict=True):
-        faults += _owning_faults(one, final, rules.parts, wanted.place)
+        faults += _owning_faults(one, final, rules.parts, wanted.place, forced=terms.force)
     circle = _cycle_fault(planned, standing, [each.place for each in desired])
     return planned, faults if circle is None else [*faults, circle]
 
@@ -149,7 +163,7 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
         ):
             warnings.append(f"{each.path}: {each.text} is another {each.type} now: the one that was meant is gone")
     after = msgspec.structs.replace(planned.after, references=references)
-    return msgspec.structs.replace(planned, after=after, warnings=tuple(warnings))
+    return msgspec.structs.replace(planned, after=after, warnings=(*planned.warnings, *warnings))
 
 
 def _of_account(
@@ -178,9 +192,11 @@ def _of_account(
     return msgspec.structs.replace(planned, action="updated", after=after, changes=changes)
 
 
-def _owning_faults(planned: PlannedResource, final: FinalState, parts: Parts, place: str) -> Iterable[Invalid]:
+def _owning_faults(
+    planned: PlannedResource, final: FinalState, parts: Parts, place: str, *, forced: bool
+) -> Iterable[Invalid]:
     """Where people change what is owned, or what they own would have the name of another."""
-    if planned.action == "updated" and planned.before is not None and planned.before.owners:
+    if not forced and planned.action == "updated" and planned.before is not None and planned.before.owners:
         yield owned_fault(planned.before, place)
     try:
         made = list(parts(planned.after))
@@ -295,7 +311,17 @@ def _planned(
         kept = before if before.spec is not None or desired.spec is None else after
         return PlannedResource(action="unchanged", before=before, after=kept)
     after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
-    return PlannedResource(action="updated", before=before, after=after, changes=changes)
+    warnings = tuple(_overwritten(before, after, manager))
+    return PlannedResource(action="updated", before=before, after=after, changes=changes, warnings=warnings)
+
+
+def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str) -> Iterable[str]:
+    """Whose work is changed: the spec of another manager, or what another resource made."""
+    wrote = before.managers.get("spec", APPLY)
+    if before.spec is not None and wrote != manager and difference(before.spec, after.spec, ""):
+        yield f"spec: {wrote} wrote it, and {manager} writes over it"
+    for owner in before.owners:
+        yield f"{owner.type} {owner.name} made it, and may make it anew as it was"
 
 
 def _kept(
@@ -313,10 +339,14 @@ def _kept(
             if manager != APPLY:
                 managers[f"{part}.{key}"] = manager
         parts.append({**others, **stated})
+    if before is None or difference(before.spec, desired.spec, ""):
+        managers.pop("spec", None)
+        if manager != APPLY:
+            managers["spec"] = manager
     standing = {
         f"{part}.{key}" for part, values in zip(("labels", "annotations"), parts, strict=True) for key in values
     }
-    return parts[0], parts[1], {key: who for key, who in managers.items() if key in standing}
+    return parts[0], parts[1], {key: who for key, who in managers.items() if key == "spec" or key in standing}
 
 
 def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ the engine first: what it cannot promise to compute alike everywhere is refused 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -53,7 +54,7 @@ from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
-from odfd.resources.plan import PlannedResource, cycle_fault
+from odfd.resources.plan import APPLY, PlannedResource, Terms, cycle_fault
 from odfd.resources.references import dids_of, find_cycle
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
@@ -68,6 +69,7 @@ BASE_KIND = "source-base"
 
 ATTEMPTS: Final = 5
 """Times that an apply is planned, because a pull moved the head in between."""
+_MANAGER: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,62}", re.ASCII)
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
@@ -145,7 +147,7 @@ class ApplyOperation:
                 self._declarations.plan,
                 wanted.drafts,
                 dry_run=request.dry_run,
-                generation=request.generation,
+                terms=terms_of(request),
                 account=terms.account,
             )
         )
@@ -417,6 +419,15 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(desired.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
+
+
+def terms_of(request: wire.ApplyRequest) -> Terms:
+    """Raises Invalid for what is no name of a manager, or one that the node keeps for its own parts."""
+    manager = APPLY if request.manager is None else request.manager
+    if not _MANAGER.fullmatch(manager) or manager.startswith("controller/"):
+        hint = "letters, digits and . _ - / up to 63 characters, not beginning with controller/"
+        raise Invalid(f"{manager[:80]!r} is no name of a manager", rule="manager", hint=hint)
+    return Terms(manager, request.force, request.generation)
 
 
 def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:

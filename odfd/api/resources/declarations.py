@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from chain import instant
 from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
@@ -19,22 +18,22 @@ from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
 from odfd.api.resources.types import TYPES
+from odfd.api.resources.views import view_of
 from odfd.api.resources.watches import News, ResourceWatches
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import KIND as DATASET_KIND
 from odfd.datasets.catalog import Catalog
 from odfd.flows import store as flow_store
-from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceHandle
+from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
-from odfd.resources.plan import DesiredResource, PlannedResource, Rules, check_generation, plan
+from odfd.resources.plan import PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
-from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
-from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
+from odfd.resources.types import ResourceType, TypeRegistry
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
@@ -81,16 +80,12 @@ class DeclarationService:
     # What applies need.
 
     def plan(
-        self,
-        drafts: Sequence[Draft],
-        *,
-        dry_run: bool = False,
-        generation: int | None = None,
-        account: str | None = None,
+        self, drafts: Sequence[Draft], *, dry_run: bool = False, terms: Terms = PLAIN, account: str | None = None
     ) -> list[PlannedResource]:
         """Plans what becomes of the drafts in order; nothing is written but what others had changed.
 
-        ``account``: of what is new and names none. Raises Invalid, and Conflict where one has another ``generation``.
+        ``account``: of what is new and names none. Raises Invalid, and Conflict where one has another generation than
+        ``terms`` say.
         """
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
@@ -105,9 +100,9 @@ class DeclarationService:
         with self._home.database.write() as connection:
             store = self._store(connection)
             rules = Rules(kept, self._references, self._parts, account)
-            planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
-        for each in planned if generation is not None else ():
-            check_generation(each.before, generation or 0, each.after.name)
+            planned, faults = plan(desired, store, self._new_id, self._clock.now(), terms, rules)
+        for each in planned if terms.generation is not None else ():
+            check_generation(each.before, terms.generation or 0, each.after.name)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         for each in planned:
             if each.before is not None and each.after.type in self.fixed:
@@ -233,13 +228,18 @@ class DeclarationService:
         held = await trio.to_thread.run_sync(self._find, self._type(word), name)
         check_generation(held, generation, held.name)
 
-    async def delete(self, word: str, name: str, generation: int | None = None) -> wire.ResourceView:
-        """Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does."""
+    async def delete(
+        self, word: str, name: str, generation: int | None = None, *, force: bool = False
+    ) -> wire.ResourceView:
+        """Raises NotFound; Refused for types that are deleted by commands of their own; Conflict as ``plan`` does.
+
+        ``force``: also what another resource made.
+        """
         kind = self._type(word)
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
-        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation)))
+        view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation, force=force)))
         self._events.emit("resource.deleted", view.name, view.type)
         return view
 
@@ -342,13 +342,15 @@ class DeclarationService:
             store.put(after, now)
         return after
 
-    def _delete(self, kind: ResourceType, name: str, generation: int | None = None) -> DeclaredResource:
+    def _delete(
+        self, kind: ResourceType, name: str, generation: int | None = None, *, force: bool = False
+    ) -> DeclaredResource:
         with self._home.database.write() as connection:
             store = self._store(connection)
             found = self._found(store, kind, name)
             if generation is not None:
                 check_generation(found, generation, found.name)
-            if found.owners:
+            if found.owners and not force:
                 raise owned_fault(found)
             if kind.name in self.fixed:
                 self.fixed[kind.name](found, None)
@@ -395,17 +397,13 @@ class DeclarationService:
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
-    def _account(self, id_: str) -> dict[str, str]:
-        """Blocking."""
+    def _account(self, each: DeclaredResource) -> dict[str, str] | None:
+        """The account that has a resource; ``None``: the node. Blocking."""
+        if each.account is None:
+            return None
         with self._home.database.read() as connection:
-            held = DeclaredStore(connection).get(id_)
-        return {"id": id_} if held is None else {"id": id_, "name": held.name}
-
-    def _uris(self, kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
-        """Of the types of conditions: those of all resources, and those of this one."""
-        return {
-            key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions
-        }
+            held = DeclaredStore(connection).get(each.account)
+        return {"id": each.account} if held is None else {"id": each.account, "name": held.name}
 
     def _label_faults(self, each: DeclaredResource, place: Callable[[str], str] = lambda _: "") -> Iterator[Invalid]:
         """For labels as people want them that contradict those of the controller."""
@@ -417,34 +415,7 @@ class DeclarationService:
 
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
         """Blocking: a system label may be read from a chain."""
-        kind = self._type(each.type)
-        headers: dict[str, Any] = {"id": each.id, "name": each.name}
-        headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
-        headers |= {"account": self._account(each.account)} if each.account is not None else {}
-        headers |= {"labels": dict(each.labels)} if each.labels else {}
-        headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
-        headers |= {"ownerReferences": [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
-        headers |= {
-            "generation": each.generation,
-            "createdAt": instant.render(each.created_at),
-            "updatedAt": instant.render(each.updated_at),
-        }
-        status = shown(each.status, self._uris(kind, each.status))
-        status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
-        return wire.ResourceView(
-            type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
-            status=status,
-            labels=dict(each.labels), system_labels=self._system_labels.of(each),
-            generation=each.generation, updated_at=instant.render(each.updated_at),
-        )  # fmt: skip
-
-
-def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
-    """What a reference means; of one that never found anything, what it looks for."""
-    if held is None:
-        return {"reference": key}
-    did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}
-    return {"reference": key, "type": key.partition(":")[0], "id": held.id, "name": held.name, **did}
+        return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
 
 
 def _nothing() -> None:

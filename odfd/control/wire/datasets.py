@@ -280,6 +280,10 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     """Labels: sets and flows that have them and that no manifest names are deleted."""
     generation: int | None = None
     """Of the one resource that is changed, as its reader saw it: where it is another now, nothing is done."""
+    manager: str | None = None
+    """Who applies: labels and annotations of other managers stay as they are. ``None``: as ``odfctl apply``."""
+    force: bool = False
+    """Change also what another resource made."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):

@@ -207,6 +207,55 @@ async def test_r56_patches_at_the_same_time_are_all_made(world: Any) -> None:
         assert len(held["spec"]["variables"]) == 5
 
 
+async def test_r17_each_manager_has_labels_of_its_own(world: Any) -> None:
+    """Those of others stay through an apply; whose spec is written over is told."""
+    async with world.running("alice") as alice:
+        await alice.apply(SET.format(name="a", env="prod"))
+        path = "/config/v1alpha1/vs/a"
+        theirs = a_set("a", labels={"team": "heat"}) | {"spec": {"variables": {"x": "2"}}}
+        _, (item,) = await ask(alice, "PUT", path, "manager=terraform", body=theirs)
+        assert (item["action"], item["warnings"]) == (
+            "updated",
+            ["spec: odfctl wrote it, and terraform writes over it"],
+        )
+        _, (held,) = await ask(alice, "GET", path)
+        assert held["headers"]["labels"] == {"env": "prod", "team": "heat"}
+        (again,) = (await alice.apply(SET.format(name="a", env="prod"))).items
+        assert again.warnings == ("spec: terraform wrote it, and odfctl writes over it",)
+        _, (held,) = await ask(alice, "GET", path)
+        assert held["headers"]["labels"] == {"env": "prod", "team": "heat"}
+        assert held["spec"] == {"variables": {"x": "1"}}
+        _, (item,) = await ask(alice, "PUT", path, "manager=terraform", body=a_set("a") | {"spec": held["spec"]})
+        assert item["action"] == "updated"
+        _, (held,) = await ask(alice, "GET", path)
+        assert held["headers"]["labels"] == {"env": "prod"}
+        for wrong in ("controller/Flow", "a b", "x" * 64, ""):
+            status, (problem,) = await ask(alice, "PUT", path, f"manager={wrong.replace(' ', '%20')}", body=theirs)
+            assert (status, problem["rule"]) == (422, "manager")
+
+
+async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: Any) -> None:
+    scheduled = "$schema: Dataset\nheaders: {name: raw, annotations: {schedule: {cron: '0 5 * * *'}}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(scheduled + "spec: {kind: Root, metadata: []}\n")
+        path = "/flow/v1alpha1/flows/raw"
+        with trio.fail_after(PATIENCE):
+            while not await is_ready(alice, path):
+                await trio.lowlevel.checkpoint()
+        patch = {"headers": {"labels": {"mine": "1"}}}
+        status, (problem,) = await ask(alice, "PATCH", path, body=patch)
+        assert (status, problem["rule"]) == (403, "owned")
+        status, (item,) = await ask(alice, "PATCH", path, "force=1", body=patch)
+        assert (status, item["action"]) == (200, "updated"), item
+        assert item["warnings"] == ["Dataset raw made it, and may make it anew as it was"]
+        assert (await ask(alice, "DELETE", path))[1][0]["rule"] == "owned"
+
+
+async def is_ready(node: Any, path: str) -> bool:
+    status, (held,) = await ask(node, "GET", path)
+    return status == 200 and held["status"]["phase"] == "Ready"
+
+
 async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)

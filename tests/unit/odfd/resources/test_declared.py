@@ -18,7 +18,7 @@ from chain.instant import Instant
 from odfd.resources import store as resource_store
 from odfd.resources.declared import DeclaredResource, DeclaredStore, OwnerReference, fold
 from odfd.resources.owners import OwnedPart, PartKeeper
-from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
+from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.selectors import first_equality, matches, parse_selector
 
@@ -57,7 +57,7 @@ class Shelf:
         self.db.execute("ROLLBACK")
 
     def plan(self, *desired: DesiredResource, manager: str = "odfctl") -> tuple[list[PlannedResource], list[Invalid]]:
-        return plan(desired, self.store, lambda: next(self.ids), Instant(next(self.time)), manager)
+        return plan(desired, self.store, lambda: next(self.ids), Instant(next(self.time)), Terms(manager))
 
     def apply(self, *desired: DesiredResource, manager: str = "odfctl") -> list[str]:
         planned, faults = self.plan(*desired, manager=manager)

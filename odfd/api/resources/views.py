@@ -1,0 +1,53 @@
+"""Shows declared resources to those who ask the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chain import instant
+from odfd.control import wire
+from odfd.resources.declared import DeclaredResource, ResourceHandle
+from odfd.resources.status import COMMON, ResourceStatus, shown
+from odfd.resources.types import OURS, VERSION, ResourceType
+
+
+def view_of(
+    each: DeclaredResource, kind: ResourceType, system: Mapping[str, str], account: Mapping[str, str] | None
+) -> wire.ResourceView:
+    """Returns a resource as it is shown.
+
+    ``system``: labels that the controller of its type contributes. ``account``: id and name of the one that has it.
+    """
+    headers: dict[str, Any] = {"id": each.id, "name": each.name}
+    headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
+    headers |= {"account": dict(account)} if account is not None else {}
+    headers |= {"labels": dict(each.labels)} if each.labels else {}
+    headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
+    headers |= {"ownerReferences": [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
+    headers |= {
+        "generation": each.generation,
+        "createdAt": instant.render(each.created_at),
+        "updatedAt": instant.render(each.updated_at),
+    }
+    status = shown(each.status, _uris(kind, each.status))
+    status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
+    return wire.ResourceView(
+        type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
+        status=status,
+        labels=dict(each.labels), system_labels=dict(system),
+        generation=each.generation, updated_at=instant.render(each.updated_at),
+    )  # fmt: skip
+
+
+def _uris(kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
+    """Of the types of conditions: those of all resources, and those of this one."""
+    return {key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions}
+
+
+def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
+    """What a reference means; of one that never found anything, what it looks for."""
+    if held is None:
+        return {"reference": key}
+    did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}
+    return {"reference": key, "type": key.partition(":")[0], "id": held.id, "name": held.name, **did}
