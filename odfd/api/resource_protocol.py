@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from starlette.requests import Request
@@ -34,6 +34,7 @@ DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change 
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
 MANAGER: Final = Parameter("manager", "text", "Who applies: labels and annotations that others set stay as they are.")
 FORCE: Final = Parameter("force", "flag", "Also of what another resource made, which may make it anew.")
+ON_ERROR: Final = Parameter("onError", "text", "`skip`: apply those that can be; else `atomic`: all, or none.")
 PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
@@ -114,11 +115,11 @@ async def _delete(services: Services, request: Request) -> object:
 
 
 @asks(
-    DRY_RUN, PRUNE, MANAGER, FORCE,
+    DRY_RUN, PRUNE, MANAGER, FORCE, ON_ERROR,
     takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyResult, statuses=(200, 202),
 )  # fmt: skip
 async def _apply(services: Services, request: Request) -> object:
-    """Applies manifests of any types: all of them, or none."""
+    """Applies manifests of any types: all of them, or none; or with ``onError=skip`` those that can be."""
     return await _carried_out(services, request, await _texts(request))
 
 
@@ -166,9 +167,13 @@ async def _carried_out(
     services: Services, request: Request, texts: tuple[wire.ManifestText, ...], generation: int | None = None
 ) -> Response:
     """Applies; a failure is a problem with the fault of the first item, and all items beside it."""
+    on_error = request.query_params.get(ON_ERROR.name, "atomic")
+    if on_error not in ("atomic", "skip"):
+        raise Usage(f"onError is atomic or skip, not {on_error[:40]!r}", rule="query")
     asked = wire.ApplyRequest(
         manifests=texts, dry_run=flag(request, "dryRun"), prune=request.query_params.get("prune"),
         generation=generation, manager=request.query_params.get("manager"), force=flag(request, "force"),
+        on_error=cast("Any", on_error),
     )  # fmt: skip
     result = await operations.apply(services, asked)
     fault = operations.failure_of(result)
@@ -176,7 +181,7 @@ async def _carried_out(
         response = answer(result, 202)
         response.headers["location"] = f"/v1/tasks/{result.id}"
         return response
-    if fault is None:
+    if fault is None or asked.on_error == "skip":
         return answer(result)
     # What a manifest names and is not here is a mistake of the body, not of the path.
     status = 422 if http_status(fault) in (400, 404) else None

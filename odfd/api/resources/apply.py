@@ -8,7 +8,6 @@ the engine first: what it cannot promise to compute alike everywhere is refused 
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -43,6 +42,7 @@ from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
+from odfd.api.resources.skipping import Possible, possible, terms_of
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -54,7 +54,7 @@ from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
-from odfd.resources.plan import APPLY, PlannedResource, Terms, cycle_fault
+from odfd.resources.plan import PlannedResource, cycle_fault
 from odfd.resources.references import dids_of, find_cycle
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
@@ -69,7 +69,6 @@ BASE_KIND = "source-base"
 
 ATTEMPTS: Final = 5
 """Times that an apply is planned, because a pull moved the head in between."""
-_MANAGER: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,62}", re.ASCII)
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
@@ -135,21 +134,12 @@ class ApplyOperation:
 
         Raises Conflict for another generation.
         """
-        wanted = read_desired_state(request.manifests)
-        await trio.to_thread.run_sync(terms.judge, wanted)
-        if request.generation is not None and (len(wanted.drafts), len(wanted.snapshots)) not in ((1, 0), (1, 1)):
-            raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
-        if request.prune is not None:
-            parse_selector(request.prune)
-        snapshots = wanted.snapshots
-        planned = await trio.to_thread.run_sync(
-            partial(
-                self._declarations.plan,
-                wanted.drafts,
-                dry_run=request.dry_run,
-                terms=terms_of(request),
-                account=terms.account,
-            )
+        found = await trio.to_thread.run_sync(self._possible, request, terms)
+        wanted, snapshots, planned, skips = (
+            found.wanted,
+            found.wanted.snapshots,
+            found.planned,
+            request.on_error == "skip",
         )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
         total = len(planned) + sum(each.is_legacy for each in snapshots)
@@ -164,7 +154,7 @@ class ApplyOperation:
 
         async def whole(report: Report) -> wire.ApplyResult:
             report.begin("applying", total, "manifests")
-            if planned and len(planned) + len(snapshots) > 1 and not request.dry_run:
+            if planned and len(planned) + len(snapshots) > 1 and not request.dry_run and not skips:
                 items = await self._perform(wanted, planned, report, dry_run=True)
                 if any(each.action == "failed" for each in items):
                     return _refused(items, others)
@@ -187,11 +177,29 @@ class ApplyOperation:
                 items += await self._prune(request.prune, named, dry_run=request.dry_run)
             warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
             told = [_with_warnings(_with_warnings(each, warnings), wanted.warnings) for each in items]
-            return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
+            return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
 
         names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
         target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
+
+    def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
+        """Which manifests are to be applied: all of them, or else none is. Blocking.
+
+        Raises Invalid, Conflict, and what ``terms`` refuse.
+        """
+        if request.prune is not None:
+            parse_selector(request.prune)
+        plan = partial(self._declarations.plan, dry_run=request.dry_run, terms=terms_of(request), account=terms.account)
+        if request.on_error == "skip":
+            found = possible(request.manifests, plan)
+            terms.judge(found.wanted)
+            return found
+        wanted = read_desired_state(request.manifests)
+        terms.judge(wanted)
+        if request.generation is not None and (len(wanted.drafts), len(wanted.snapshots)) not in ((1, 0), (1, 1)):
+            raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
+        return Possible(wanted, plan(wanted.drafts), ())
 
     async def _perform(
         self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, *, dry_run: bool
@@ -419,15 +427,6 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(desired.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
-
-
-def terms_of(request: wire.ApplyRequest) -> Terms:
-    """Raises Invalid for what is no name of a manager, or one that the node keeps for its own parts."""
-    manager = APPLY if request.manager is None else request.manager
-    if not _MANAGER.fullmatch(manager) or manager.startswith("controller/"):
-        hint = "letters, digits and . _ - / up to 63 characters, not beginning with controller/"
-        raise Invalid(f"{manager[:80]!r} is no name of a manager", rule="manager", hint=hint)
-    return Terms(manager, request.force, request.generation)
 
 
 def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:

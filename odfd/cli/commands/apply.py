@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
 from chain.wording import agree
@@ -42,20 +42,27 @@ commands = Commands()
         "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
     ),
     argument("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+    argument("--keep-going", action="store_true", help="leave out what cannot be applied, and apply the others"),
     argument("--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"),
     description="Create what the manifests describe, update what differs, leave alone what is so already.",
     example="-f datasets/ --dry-run",
 )
 def _apply(session: Session, args: argparse.Namespace) -> int:
     manifests = tuple(text for place in args.file for text in read(place))
-    return apply_texts(session, manifests, dry_run=args.dry_run, prune=args.prune)
+    return apply_texts(session, manifests, dry_run=args.dry_run, prune=args.prune, keep_going=args.keep_going)
 
 
 def apply_texts(
-    session: Session, manifests: tuple[wire.ManifestText, ...], *, dry_run: bool = False, prune: str | None = None
+    session: Session,
+    manifests: tuple[wire.ManifestText, ...],
+    *,
+    dry_run: bool = False,
+    prune: str | None = None,
+    keep_going: bool = False,
 ) -> int:
     """Applies manifests, and shows what became of each."""
-    request = wire.ApplyRequest(manifests=manifests, dry_run=dry_run, prune=prune)
+    on_error: Any = "skip" if keep_going else "atomic"
+    request = wire.ApplyRequest(manifests=manifests, dry_run=dry_run, prune=prune, on_error=on_error)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]

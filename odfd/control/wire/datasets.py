@@ -284,6 +284,8 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     """Who applies: labels and annotations of other managers stay as they are. ``None``: as ``odfctl apply``."""
     force: bool = False
     """Change also what another resource made."""
+    on_error: Literal["atomic", "skip"] = "atomic"
+    """``skip``: what cannot be applied is left out, and the others are applied; else none is."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):

@@ -207,6 +207,47 @@ async def test_r56_patches_at_the_same_time_are_all_made(world: Any) -> None:
         assert len(held["spec"]["variables"]) == 5
 
 
+BATCH: list[dict[str, Any]] = [
+    {"$schema": "VariableSet", "headers": {"name": "a"}, "spec": {"variables": {"x": "1"}}},
+    {"$schema": "VariableSet", "headers": {"name": "b"}, "spec": {"variabels": {}}},
+    {"$schema": "Zebra", "headers": {"name": "c"}, "spec": {}},
+    {"$schema": "Dataset", "headers": {"name": "raw"}, "spec": {"kind": "Root", "metadata": []}},
+    {"$schema": "Dataset", "headers": {"name": "d", "labels": {"datasetKind": "Derivative"}},
+     "spec": {"kind": "Root", "metadata": []}},
+    {"$schema": "VariableSet", "headers": {"name": "e", "id": "00000000-0000-4000-8000-000000000000"},
+     "spec": {"variables": {}}},
+    {"$schema": "VariableSet", "headers": {"name": "twin"}, "spec": {"variables": {}}},
+    {"$schema": "VariableSet", "headers": {"name": "TWIN"}, "spec": {"variables": {}}},
+]  # fmt: skip
+APPLY = "/resource/v1alpha1/apply"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: Any, form: str) -> None:
+    """Each that cannot is told with what is wrong with it, whenever that is found."""
+    body: object = BATCH if form == "json" else yaml.safe_dump_all(BATCH)
+    async with world.running("alice") as alice:
+        status, (problem,) = await ask(alice, "POST", APPLY, body=body)
+        assert (status, await alice.api.declarations.list(None, None)) == (422, [])
+        status, (dry,) = await ask(alice, "POST", APPLY, "onError=skip&dryRun=1", body=body)
+        assert (status, await alice.api.declarations.list(None, None)) == (200, [])
+        status, (told,) = await ask(alice, "POST", APPLY, "onError=skip", body=body)
+        assert status == 200
+        assert [each["action"] for each in told["items"]] == [each["action"] for each in dry["items"]]
+        done = {each["name"]: each["action"] for each in told["items"] if each["fault"] is None}
+        assert done == {"a": "created", "raw": "created"}
+        wrong = {(each["kind"], each["name"]): each["fault"]["rule"] for each in told["items"] if each["fault"]}
+        assert set(wrong.values()) >= {"system-label", "no-such-id", "manifest-twice", "unknown-type"}
+        assert {name for kind, name in wrong if kind != "manifest"} == {"d", "e", "twin", "TWIN"}
+        assert len(wrong) == len(BATCH) - len(done)
+        assert sorted(each.name for each in await alice.api.declarations.list(None, None)) == ["a", "raw"]
+        status, (none,) = await ask(alice, "POST", APPLY, "onError=skip", body=[BATCH[1]])
+        assert (status, [each["action"] for each in none["items"]]) == (200, ["failed"])
+        for query, wrong_body in (("onError=maybe", BATCH), ("onError=skip", "# nothing\n")):
+            status, (problem,) = await ask(alice, "POST", APPLY, query, body=wrong_body)
+            assert (status, problem["family"]) in ((400, "Usage"), (422, "Invalid"))
+
+
 async def test_r17_each_manager_has_labels_of_its_own(world: Any) -> None:
     """Those of others stay through an apply; whose spec is written over is told."""
     async with world.running("alice") as alice:
