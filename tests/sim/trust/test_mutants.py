@@ -65,9 +65,10 @@ def replaced(module: ModuleType, name: str, old: str, new: str) -> Any:
     return rewritten(module, name, change)
 
 
-def found(trustnet: Any, monkeypatch: pytest.MonkeyPatch, **plan: Any) -> str:
-    """The promise broken by the first seed that notices; empty when none does. With all rules that seed keeps it."""
-    for seed in range(SEEDS):
+def found(trustnet: Any, monkeypatch: pytest.MonkeyPatch, first: int = 0, **plan: Any) -> str:
+    """The promise broken by the first seed that notices; empty when none does. With all rules that seed keeps it.
+    ``first`` is a seed that is known to notice: trying it before the others saves up to 23 simulations."""
+    for seed in (first, *range(SEEDS)):
         try:
             trustnet.network.World(seed, trustnet.network.Plan(**plan)).run()
         except trustnet.promises.Broken as broken:
@@ -77,12 +78,12 @@ def found(trustnet: Any, monkeypatch: pytest.MonkeyPatch, **plan: Any) -> str:
     return ""
 
 
-ROWS = {
+ROWS: dict[int, tuple[str, dict[str, Any]]] = {
     1: ("R S1 L", {"kinds": ("lie", "honest")}),
     2: ("R L", {"recipe": "50"}),
     3: ("T", {"faulty": 1}),
     4: ("S1 L", {"kinds": ("lie", "honest")}),
-    5: ("L", {}),
+    5: ("L", {"first": 4}),
     6: ("L", {}),
     7: ("D", {}),
 }
@@ -113,7 +114,7 @@ def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest
     credulous = replaced(verdicts, "verdict_on", "span.state == 'opaque'", "False")
     for module in (verdicts, suspension_rules):
         monkeypatch.setattr(module, "verdict_on", credulous)
-    assert found(trustnet, monkeypatch, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
+    assert found(trustnet, monkeypatch, first=2, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
 
 
 def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,7 @@ def test_reach_past_what_stops_is_noticed(trustnet: Any, monkeypatch: pytest.Mon
 def test_verdicts_on_another_branch_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     all_of_them = lambda book: {key: said for key, (said, _) in book.said.items() if said.size <= book.size}  # noqa: E731
     monkeypatch.setattr(trustnet.node.Book, "heard", all_of_them)
-    assert found(trustnet, monkeypatch, kinds=("fork", "honest")) in ("S1", "S2")
+    assert found(trustnet, monkeypatch, first=22, kinds=("fork", "honest")) in ("S1", "S2")
 
 
 @pytest.mark.slow
@@ -184,7 +185,7 @@ def test_signing_without_the_journal_is_noticed(trustnet: Any, monkeypatch: pyte
 @pytest.mark.parametrize("rule", ["alone", "grace", "platform", "again"])
 def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     """Strikes by one group, no time to look again, any machine, no second look."""
-    plan: dict[str, Any] = {"recipe": "2", "kinds": trustnet.network.UNREPEATABLE}
+    plan: dict[str, Any] = {"first": 22, "recipe": "2", "kinds": trustnet.network.UNREPEATABLE}
     if rule == "alone":
         plan = {"plot": "deny"}
         old = "len(many) == 1 and many[0] != verdicts[group]"
@@ -194,10 +195,11 @@ def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.Mo
     elif rule == "grace":
         monkeypatch.setattr(suspension_rules, "GRACE", -1)
     elif rule == "platform":
-        plan = {"recipe": "platform"}
+        plan = {"first": 2, "recipe": "platform"}
         changed = replaced(suspension_rules, "_stands_alone", "machines[other] & machines[group]", "True")
         monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
     else:
+        plan["first"] = 12
         monkeypatch.setattr(suspension_rules, "look_again", lambda *_: frozenset())
     assert found(trustnet, monkeypatch, **plan) == "S3"
 
@@ -211,7 +213,7 @@ def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.Monkey
 def test_two_keys_of_a_witness_group_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trustnet.network, "witnesses_of", lambda keys: keys)
     monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
-    assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
+    assert found(trustnet, monkeypatch, first=14, kinds=("fork",)) == "S4"
 
 
 def _of_groups(witnesses: Any) -> int:
@@ -231,4 +233,4 @@ def test_my_own_opaque_runs_that_count_are_noticed(trustnet: Any, monkeypatch: p
         return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
 
     monkeypatch.setattr(trustnet.node.Node, "own", credulous)
-    assert found(trustnet, monkeypatch, kinds=("forged-state", "honest")) in ("S1", "L", "T")
+    assert found(trustnet, monkeypatch, first=23, kinds=("forged-state", "honest")) in ("S1", "L", "T")
