@@ -21,7 +21,18 @@ from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
 from engines.query.statement_check import TableRef, check_statement, place_of, without_schemas
 from engines.query.temporal import first_of, take_out
-from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
+from engines.query.views import (
+    MOST_MARKED,
+    SliceView,
+    can_mark,
+    files_sql,
+    folded_sql,
+    marked_sql,
+    marks_sql,
+    quoted,
+    rows_sql,
+    text,
+)
 
 BATCH_ROWS: Final = 65_536
 _MOST_ROWS: Final = 2**62
@@ -173,7 +184,19 @@ class QuerySession:
             source = f"SELECT * FROM {quoted(view.name + ' shape')}"
         else:
             source = rows_sql(view, wanted, self._types(files_sql(view.files, mixed=view.mixed)))
-        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {folded_sql(view, source, wanted)}")
+        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {self._folded(view, source, wanted)}")
+
+    def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
+        """SQL of a view. Marks the rows of before that are no longer what they were, where that is possible."""
+        if not view.files or view.earlier is None or not can_mark(view, wanted):
+            return folded_sql(view, source, wanted)
+        earlier = files_sql((view.earlier,), mixed=False)
+        ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {earlier}").fetchall()
+        if not 0 < rows <= MOST_MARKED:
+            return folded_sql(view, source, wanted)
+        marks = f"{view.name} touched"
+        self._connection.execute(f"SET VARIABLE {quoted(marks)} = ({marks_sql(view, source, rows)})")
+        return marked_sql(view, source, wanted, marks)
 
     def _shape(self, name: str, schema: pa.Schema) -> None:
         self._connection.register("odfd shape", pa.Table.from_batches((), schema))

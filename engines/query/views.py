@@ -6,7 +6,7 @@ retracts, 2 and 3 are the old and the new row of a correction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +15,10 @@ Fold = Literal["log", "key", "rows"]
 """``log``: all rows as published. ``key``: of each key the last row, if it stands. ``rows``: those never taken back."""
 ASSERTS: Final = "(0, 3)"
 """Operations that say a row; the others take one back."""
+_PLACE: Final = "file_row_number"
+"""DuckDB's column for the place of a row in its file."""
+MOST_MARKED: Final = 100_000_000
+"""Rows of before that are marked, in a bit each."""
 _HOW: Final = ("ANTI", "SEMI")
 
 
@@ -65,6 +69,33 @@ def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]
         moment = f"make_timestamp({view.until})"
         source = f"SELECT * FROM ({source}) WHERE CAST({quoted(view.event_time)} AS TIMESTAMP) <= {moment}"
     return source
+
+
+def can_mark(view: SliceView, wanted: Iterable[str]) -> bool:
+    """Whether rows of before can be marked as touched: then those that are kept need no sorting."""
+    is_fold = view.fold == "key" and bool(view.key) and view.earlier is not None
+    return is_fold and _PLACE not in map(str.lower, wanted)
+
+
+def marks_sql(view: SliceView, source: str, rows: int) -> str:
+    """Builds SQL for a bit for each of the ``rows`` of before, set where ``source`` says something of its key."""
+    names = ", ".join(map(quoted, view.key))
+    held = f"SELECT {names}, {_PLACE} FROM {_numbered(view)}"
+    _, touched = _apart(view, held, source, view.key)
+    none = f"bitstring('0', {rows})"
+    return f"SELECT coalesce(bitstring_agg({_PLACE}::BIGINT, 0, {rows - 1}), {none}) FROM ({touched})"
+
+
+def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], marks: str) -> str:
+    """Builds the SQL of ``folded_sql`` over marks in a variable: offsets of ``source`` are behind all of before."""
+    columns = ", ".join(map(quoted, wanted))
+    kept = f"SELECT {columns} FROM {_numbered(view)} WHERE get_bit(getvariable({text(marks)}), {_PLACE}::INT) = 0"
+    stands = _stands(view, source, view.key, wanted)
+    return f"{kept} UNION ALL (SELECT * FROM ({stands}) ORDER BY {quoted(view.system[0])})"
+
+
+def _numbered(view: SliceView) -> str:
+    return f"read_parquet([{text(view.earlier or '')}], hive_partitioning=false, file_row_number=true)"
 
 
 def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:

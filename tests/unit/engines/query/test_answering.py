@@ -243,6 +243,33 @@ def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
     assert isinstance(fault.value, Environment | Invalid)
 
 
+@pytest.mark.parametrize("name", ["people", "file_row_number"])
+def test_a_large_fold_goes_on_in_the_order_of_offsets(slices: Slices, name: str) -> None:
+    """By several threads over several row groups, and where a column is called as DuckDB calls a row's place."""
+    schema = pa.schema(
+        {"offset": pa.int64(), "op": pa.int32(), "system_time": TIME, "city": pa.int64(), name: pa.int64()}
+    )
+    view: dict[str, Any] = {"schema": schema.serialize().to_pybytes(), "fold": "key", "key": ("city",)}
+    limits = Limits(memory=256 << 20, temporary=64 << 20, threads=4)
+    kept = 300_000
+
+    def write(offsets: range, cities: list[int]) -> None:
+        columns = [offsets, [0] * len(cities), [0] * len(cities), cities, offsets]
+        slices.write(pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema))
+
+    write(range(kept), list(range(kept)))
+    fold = slices.temporary / "fold"
+    made = SliceView(name="odfd 0", files=tuple(slices.files), **view)
+    QuerySession(limits, slices.inputs, slices.temporary).save(made, fold)
+    slices.files.clear()
+    changed = list(range(kept - 7, 0, -1000))
+    write(range(kept, kept + len(changed)), changed)
+    found = slices.ask('select "offset", city from w', limits=limits, earlier=str(fold), **view)
+    gone = set(changed)
+    stayed = [(place, place) for place in range(kept) if place not in gone]
+    assert found == stayed + [(kept + place, city) for place, city in enumerate(changed)]
+
+
 FLOATS = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
 FOLD_ROW = st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["a", "b", None]), FLOATS)
 
