@@ -10,6 +10,7 @@ from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.push import PushService
+from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -62,6 +63,7 @@ class Services:
     lineage: LineageService
     queries: QueryService
     holds: HoldService
+    raw: RawService
     journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService

@@ -21,6 +21,7 @@ from chain.store.base import Head
 from chain.store.shards import SEALED
 from chain.wording import plural
 from engines.contract import RowCounts
+from odfd.datasets.captures import Capture
 from odfd.datasets.pushes import Push
 
 
@@ -44,6 +45,8 @@ class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
     ``None``: it may have."""
     push: Push | None = None
     """What brought them."""
+    capture: Capture | None = None
+    """The bytes that they were made of."""
     beside: SideCommit | None = None
 
 

@@ -32,6 +32,7 @@ from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
+from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
@@ -120,6 +121,8 @@ class IngestDependencies:
     taken: ConsumedFileIndex = field(default_factory=ConsumedFileIndex)
     quarantines: Quarantines | None = None
     """``None``: files of which records cannot be read are refused."""
+    is_captured: Callable[[DatasetId], bool] = lambda _: False
+    """Whether the bytes of a dataset's source are kept."""
 
 
 @dataclass(slots=True)
@@ -315,10 +318,9 @@ async def transact(
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # our disk has spoilt what was merged: the slices themselves have the rows
             raise
-        await _check_unchanged(batch)
         try:
             with span("commit"):
-                head = await _committed(deps, dataset, plan, settled, aside, push)
+                head = await _committed(deps, dataset, plan, settled, aside, push, batch)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -338,9 +340,14 @@ async def _committed(
     settled: Settled,
     aside: SideCommit | None,
     push: Push | None,
+    batch: Batch,
 ) -> Head | None:
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
     along = CommitExtras(upper=plan.upper, push=None if push is None else _answered(push, settled), beside=aside)
+    if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.is_captured, dataset):
+        kept = await trio.to_thread.run_sync(captured, deps.objects, batch, push.source if push else "")
+        along = msgspec.structs.replace(along, capture=kept)
+    await _check_unchanged(batch)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
             dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
@@ -486,5 +493,7 @@ async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fe
         fills_event_time=found.event_time is not None and getattr(polled.fetch, "event_time", None) is not None,
         skipped=found.skipped,
         local=found.local,
+        raw=(found.path, *found.more),
+        decoded=found.decoded,
         remarks=tuple(remark for each in ready for remark in each.remarks),
     )

@@ -62,6 +62,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What was taken for granted in getting at them, for people."""
     local: Local | None = None
     """The file at its source, where others may still write to it."""
+    raw: tuple[Path, ...] = ()
+    """Of the same, as they came from the source; empty: ``paths``."""
+    decoded: bool = False
+    """Whether gzip was undone on their way."""
 
 
 class EarlierSlices(NamedTuple):

@@ -19,6 +19,7 @@ from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
+from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -102,6 +103,7 @@ def services_of(parts: NodeParts) -> Services:
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,
         holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
+        raw=RawService(home, parts.ingest_deps, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),

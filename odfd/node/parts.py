@@ -467,6 +467,7 @@ class NodeParts:
             settings=ingest_settings(self.settings, home, os.environ),
             index=SliceIndex(home.folder(SEGMENTS)),
             quarantines=QuarantineDatasets(home, self.committer, clock.now),
+            is_captured=home.is_captured,
         )
         transform = TransformDependencies(
             chains=home.chains,

@@ -41,7 +41,7 @@ UNITS: Final = ("bytes", "seconds", "ratio")
 OTHER: Final = "other"
 TASKS: Final = (
     "advance", "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest", "lineage",
-    "mirror", "prove", "publish", "pull", "reset", "verify", "watermark", OTHER,
+    "mirror", "prove", "publish", "pull", "replay", "reset", "verify", "watermark", OTHER,
 )  # fmt: skip
 LEVELS: Final = ("debug", "info", "warning", "error")
 SERVERS: Final = ("control", "site", "metrics", "page")

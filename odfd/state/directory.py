@@ -24,6 +24,7 @@ from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import (
+    captures,
     catalog,
     network_scopes,
     pushes,
@@ -71,7 +72,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
-    webhooks, idempotency, network_scopes, read_holds,
+    webhooks, idempotency, network_scopes, read_holds, captures,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -125,6 +126,7 @@ _UNWATCHED: Final = (
     "volume_claims",
     "volume_objects",
     "volume_remains",
+    *captures.TABLES,
     *declared.TABLES,
     *saved_views.TABLES,
     *webhooks.TABLES,
@@ -153,6 +155,8 @@ class StateDirectory:
         self.held = read_holds.HoldGuard(lambda: self.clock.now())
         """Raises Refused while the history of a dataset is held for a reader."""
         self.chains = SqliteChains(database, self.objects, guard=self.held)
+        self.is_captured = captures.CaptureTable(database)
+        """Whether the bytes of a dataset's source are kept."""
         self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         self.turns = KeyedLocks()

@@ -23,6 +23,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets import captures
 from odfd.datasets.read_holds import ReadHolds
 from odfd.queries.folds import FoldStore
 from odfd.runtime.supervision import Life
@@ -119,7 +120,8 @@ class GarbageCollector:
                 listed.append(wire.CollectedObject(name=str(name), size=size))
             trio.from_thread.check_cancelled()
 
-        return collect(self._home.chains, self._home.objects, dry_run=dry_run, freed=freed)
+        raw = captures.objects(self._home.database)
+        return collect(self._home.chains, self._home.objects, raw, dry_run=dry_run, freed=freed)
 
     def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
         """Those of histories that are no more; the others make room for each other."""

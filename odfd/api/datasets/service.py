@@ -35,7 +35,7 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets import pushes, reading, row_counts, visibility
+from odfd.datasets import captures, pushes, reading, row_counts, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.datasets.manifest import DatasetSpec
@@ -298,6 +298,8 @@ class DatasetService:
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
             pushes.forget(connection, entry.id)
+            captures.end(connection, entry.id)
+            captures.forget(connection, entry.id)
             unneeded.extend(drop_references(connection, entry.id))
 
         self._home.chains.drop(entry.id, together)

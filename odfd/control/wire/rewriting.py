@@ -113,3 +113,64 @@ class CollectResult(Value, frozen=True, kw_only=True):
     folds: int = 0
     """Dropped of what was kept for queries, of histories that are no more."""
     fold_bytes: int = 0
+
+
+class CapturedFileView(Value, frozen=True, kw_only=True):
+    """A file as it came from a source."""
+
+    name: str
+    object: str
+    """Hash of its bytes, which are an object of this node."""
+    size: int
+
+
+class CaptureView(Value, frozen=True, kw_only=True):
+    """Bytes of a source, and the transaction that they became."""
+
+    time: str
+    """System time of its blocks."""
+    block: str
+    """Hash of its last block."""
+    sequence_number: int
+    source: str = ""
+    """Name of the push source; empty: they were polled."""
+    label: str | None = None
+    """What the source said of its version: an etag, a time, the name of a file."""
+    files: tuple[CapturedFileView, ...]
+
+
+class RawView(Value, frozen=True, kw_only=True):
+    """What is kept of the bytes of a dataset's source."""
+
+    dataset: str
+    """Its name."""
+    keeping: bool
+    """Whether what comes from now on is kept."""
+    count: int
+    bytes: int
+    captures: tuple[CaptureView, ...] = ()
+    """The newest thousand, newest first."""
+
+
+class RawDifference(Value, frozen=True, kw_only=True):
+    """A transaction that its bytes do not give again."""
+
+    block: str
+    sequence_number: int
+    message: str
+
+
+class RawReplayResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``replay``: transactions by what computing them again gave."""
+
+    ref: str
+    ok: bool
+    """Whether none differs."""
+    same: int
+    equivalent: int
+    """The same rows, in slices of other bytes, as another version of a library writes them."""
+    differs: int
+    rewritten: int
+    """Of which the history has no block any more."""
+    differences: tuple[RawDifference, ...] = ()
+    """The first thousand."""

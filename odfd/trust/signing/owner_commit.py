@@ -22,7 +22,7 @@ from chain import instant
 from chain.codec.blocks import encode_block
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId, KeyDid
-from chain.instant import Instant
+from chain.instant import Instant, to_millis
 from chain.model.block import Block, MetadataBlock, objects_of
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
@@ -39,7 +39,7 @@ from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
-from odfd.datasets import pushes, row_counts
+from odfd.datasets import captures, pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust.keys import journal_topics
@@ -133,6 +133,9 @@ class OwnerCommitter:
                 row_counts.keep(connection, dataset, last, rows)
             if along.push is not None:
                 pushes.keep(connection, dataset, along.push, last)
+            if along.capture is not None:
+                first = last + 1 - len(events)
+                captures.keep(connection, dataset, along.capture, first, last, to_millis(system_time))
 
         own = _Addition(dataset, expected_head, events, objects, along.upper)
         async with self._turn:

@@ -195,7 +195,7 @@ def opened() -> Iterator[Store]:
         store.database.close()
 
 
-@given(st.lists(_STEP, max_size=25))
+@given(st.lists(_STEP, max_size=15))
 def test_what_is_held_stays_and_what_is_not_may_go(steps: list[tuple[str, int]]) -> None:
     with opened() as store:
         store.append()

@@ -1,0 +1,136 @@
+"""Keeps the bytes of sources, lists them, and computes blocks again from them, for the API.
+
+Spec: docs/spec/collections.md#raw.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from chain import instant
+from chain.errors import Refused
+from chain.instant import from_millis
+from chain.model.events import DatasetKind
+from chain.state import load_state
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets import captures
+from odfd.datasets.captures import BoundCapture
+from odfd.datasets.catalog import DatasetEntry
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.raw_replay import replay
+from odfd.runtime.tasks import Report
+from odfd.state.directory import StateDirectory
+
+LISTED: Final = 1000
+"""Captures that are listed, and mismatches that are told: the newest, and the first."""
+
+
+class RawService:
+    """The API service for captured bytes."""
+
+    def __init__(self, home: StateDirectory, ingest: IngestDependencies, context: Context) -> None:
+        self._home = home
+        self._ingest = ingest
+        self._board = context.board
+        self._clock = context.clock
+
+    async def show(self, ref: str) -> wire.RawView:
+        """Raises NotFound."""
+        return await trio.to_thread.run_sync(lambda: self._view(self._home.resolve(ref)))
+
+    async def keep(self, ref: str) -> wire.RawView:
+        """Captures what comes from now on. Raises NotFound, and Refused for what this node does not ingest."""
+
+        def write() -> wire.RawView:
+            entry = self._own_root(ref)
+            with self._home.database.write() as connection:
+                captures.begin(connection, entry.id, self._clock.now())
+            return self._view(entry)
+
+        return await trio.to_thread.run_sync(write)
+
+    async def stop(self, ref: str) -> wire.RawView:
+        """Captures no more; what there is stays. Raises NotFound."""
+
+        def write() -> wire.RawView:
+            entry = self._home.resolve(ref)
+            with self._home.database.write() as connection:
+                captures.end(connection, entry.id)
+            return self._view(entry)
+
+        return await trio.to_thread.run_sync(write)
+
+    async def drop(self, ref: str) -> wire.RawView:
+        """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
+
+        def write() -> wire.RawView:
+            entry = self._home.resolve(ref)
+            with self._home.database.write() as connection:
+                captures.forget(connection, entry.id)
+            return self._view(entry)
+
+        return await trio.to_thread.run_sync(write)
+
+    async def replay(self, ref: str) -> wire.TaskRef:
+        """Computes each captured transaction again, and compares it. Result: RawReplayResult. Raises NotFound."""
+        entry = await trio.to_thread.run_sync(self._own_root, ref)
+
+        async def work(report: Report) -> wire.RawReplayResult:
+            bound = await trio.to_thread.run_sync(self._captures, entry)
+            report.begin(f"computing {entry.name} again", len(bound), "transactions")
+            counts = dict.fromkeys(("same", "equivalent", "differs", "rewritten"), 0)
+            told: list[wire.RawDifference] = []
+            for each in bound:
+                found = await replay(self._ingest, entry.id, each)
+                counts[found.outcome] += 1
+                if found.outcome == "differs" and len(told) < LISTED:
+                    told.append(
+                        wire.RawDifference(block=str(each.block), sequence_number=each.last, message=found.message)
+                    )
+                report.advance()
+            return wire.RawReplayResult(ref=entry.name, ok=not counts["differs"], differences=tuple(told), **counts)
+
+        return task_ref(self._board.submit("replay", entry.name, work))
+
+    def _own_root(self, ref: str) -> DatasetEntry:
+        entry = self._home.resolve(ref)
+        state = load_state(self._home.chains.chain(entry.id))
+        if state.kind is DatasetKind.ROOT and self._home.keys.has_dataset_key(entry.id):
+            return entry
+        raise Refused(
+            f"{entry.name} is not ingested by this node",
+            rule="raw-owner",
+            hint="bytes of a source are kept where they come in; a derivative is computed again: odfctl verify",
+        )
+
+    def _captures(self, entry: DatasetEntry) -> list[BoundCapture]:
+        with self._home.database.read() as connection:
+            return captures.of(connection, entry.id)
+
+    def _view(self, entry: DatasetEntry) -> wire.RawView:
+        with self._home.database.read() as connection:
+            found, keeping = captures.of(connection, entry.id), captures.is_captured(connection, entry.id)
+        return wire.RawView(
+            dataset=entry.name,
+            keeping=keeping,
+            count=len(found),
+            bytes=sum(each.capture.size for each in found),
+            captures=tuple(map(_capture, found[: -LISTED - 1 : -1])),
+        )
+
+
+def _capture(bound: BoundCapture) -> wire.CaptureView:
+    files = bound.capture.files
+    label = bound.capture.label
+    return wire.CaptureView(
+        time=instant.render(from_millis(bound.time)),
+        block=str(bound.block),
+        sequence_number=bound.last,
+        source=bound.capture.source,
+        label=None if label is None else label.value,
+        files=tuple(wire.CapturedFileView(name=file.name, object=str(file.object), size=file.size) for file in files),
+    )

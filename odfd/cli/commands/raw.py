@@ -1,0 +1,108 @@
+"""``raw``: keeps the bytes of a dataset's source, and computes its blocks again from them."""
+
+from __future__ import annotations
+
+import argparse
+
+from odfd.cli import formatting
+from odfd.cli.command import REF, YES, Commands, confirm
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import TableColumn, render
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+commands = Commands()
+raw = commands.group(
+    "raw",
+    description="The bytes of a dataset's source, as they came: each is bound to the time and the blocks that it became"
+    " in one transaction with them. From these bytes the blocks are computed again, exactly.",
+    example="keep nyc.flights",
+)
+
+
+@raw.add(
+    "keep",
+    REF,
+    help="keep the bytes of its source from now on",
+    description="Keep the bytes of its source from now on, over restarts too.",
+    example="nyc.flights",
+)
+def _keep(session: Session, args: argparse.Namespace) -> None:
+    answer = session.client.put(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    session.answer(answer, lambda row: f"the bytes of the source of {row.dataset} are kept from now on")
+
+
+@raw.add(
+    "stop",
+    REF,
+    help="keep no more of them",
+    description="Keep no more of them; those that are kept stay.",
+    example="nyc.flights",
+)
+def _stop(session: Session, args: argparse.Namespace) -> None:
+    answer = session.client.delete(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    session.answer(answer, lambda row: f"no more bytes of the source of {row.dataset} are kept; {_total(row)} stay")
+
+
+@raw.add("list", REF, help="what is kept, newest first", example="nyc.flights")
+def _list(session: Session, args: argparse.Namespace) -> None:
+    answer = session.client.get(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    session.answer(answer, lambda row: render(_COLUMNS, row.captures))
+    row = answer.value
+    session.remark(f"{_total(row)}; " + ("more are kept as they come" if row.keeping else "no more are kept"))
+
+
+@raw.add(
+    "replay",
+    REF,
+    help="compute its blocks again from them, and compare",
+    description="Compute its blocks again from the kept bytes, at their times, and compare them with the chain's."
+    " Nothing is fetched or written.",
+    example="nyc.flights",
+)
+def _replay(session: Session, args: argparse.Namespace) -> int:
+    ref = session.client.post(f"/datasets/{part(args.ref)}/raw/replay", wire.TaskRef).value
+    done = follow(session, ref, wire.RawReplayResult)
+    session.answer(done, _result)
+    return 0 if done.value.ok else int(ExitCode.NO)
+
+
+@raw.add(
+    "drop",
+    REF,
+    YES,
+    help="forget what is kept",
+    description="Forget what is kept of it; the next odfctl gc frees the bytes. The rows of the dataset stay.",
+    example="nyc.flights --yes",
+)
+def _drop(session: Session, args: argparse.Namespace) -> None:
+    if not args.yes:
+        confirm(f"Forget the kept bytes of {args.ref}?", f"the bytes of {args.ref} are kept")
+    answer = session.client.delete(f"/datasets/{part(args.ref)}/raw/captures", wire.RawView)
+    session.answer(answer, lambda row: f"nothing is kept of the source of {row.dataset}; odfctl gc frees the bytes")
+
+
+def _total(row: wire.RawView) -> str:
+    return f"{formatting.plural(row.count, 'capture')}, {formatting.size(row.bytes)}"
+
+
+def _result(row: wire.RawReplayResult) -> str:
+    checked = row.same + row.equivalent
+    lines = [f"{row.ref}: {formatting.plural(checked, 'transaction')} computed again, equal"]
+    if row.equivalent:
+        lines.append(f"  {row.equivalent} of them with other bytes of the same rows")
+    if row.rewritten:
+        lines.append(f"  {row.rewritten} captured, and not of its history any more")
+    lines += [f"  #{each.sequence_number}: {each.message}" for each in row.differences]
+    return "\n".join(lines)
+
+
+_COLUMNS = (
+    TableColumn[wire.CaptureView]("TIME", lambda row: row.time),
+    TableColumn[wire.CaptureView]("BLOCK", lambda row: f"#{row.sequence_number}", right=True),
+    TableColumn[wire.CaptureView]("BYTES", lambda row: formatting.count(sum(f.size for f in row.files)), right=True),
+    TableColumn[wire.CaptureView]("FILES", lambda row: ", ".join(file.name for file in row.files)),
+    TableColumn[wire.CaptureView]("LABEL", lambda row: row.label or formatting.NOTHING),
+)

@@ -1,0 +1,167 @@
+"""Stores captures: which bytes of a source became which blocks, and at which time, so that they can be read again.
+
+A capture is written in the transaction of the blocks that it became (``CommitExtras``); its files are objects that are
+durable before. So there is no block of a captured dataset without its bytes, and no capture without its block. The
+collector keeps captured objects. A history that is given up leaves its captures: the bytes are the source's, and no
+block's. Nothing of this is in the chain, so other nodes do not know it. Synchronous, on the connection that is given.
+Spec: docs/spec/collections.md#raw.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import SourceState
+from chain.multihash import Multihash
+from chain.store.database import Database
+from chain.store.seals import ROW_DAMAGED, Row, Sealed
+
+ROOM: Final = "captures"
+_TABLE: Final = Sealed(
+    "captures",
+    ("dataset", "block", "first", "last", "time", "body"),
+    "odfctl raw drop NAME forgets the captures of a dataset; its rows stay",
+)
+_KEPT: Final = Sealed("captured_datasets", ("dataset", "since"), "odfctl raw keep NAME")
+STEPS: Final = (
+    """
+    CREATE TABLE captures (
+        dataset BLOB NOT NULL,
+        block BLOB NOT NULL,
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        time INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (dataset, block)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE captured_datasets (
+        dataset BLOB PRIMARY KEY,
+        since INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    _TABLE.step,
+    _KEPT.step,
+)
+TABLES: Final = ("captures", "captured_datasets")
+
+
+class CapturedFile(msgspec.Struct, frozen=True):
+    name: str
+    """What people call it."""
+    object: Multihash
+    size: int
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of one transaction, as they came from their source, and what was known of them."""
+
+    files: tuple[CapturedFile, ...]
+    source: str = ""
+    """Name of the push source; empty: they were polled."""
+    label: SourceState | None = None
+    """What the source said of its version."""
+    event_time: Instant | None = None
+    fills_event_time: bool = False
+    decoded: bool = False
+    """Whether gzip was undone on their way."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class BoundCapture(msgspec.Struct, frozen=True, kw_only=True):
+    """A capture, and the transaction that it became."""
+
+    capture: Capture
+    block: Multihash
+    """Its last block."""
+    first: int
+    """Number of its first block."""
+    last: int
+    time: int
+    """Its system time in whole milliseconds."""
+
+
+def keep(
+    connection: sqlite3.Connection, dataset: DatasetId, capture: Capture, first: int, last: int, time: int
+) -> None:
+    """Stores the capture of the transaction whose last block is the head."""
+    (block,) = connection.execute("SELECT head_hash FROM datasets WHERE id = ?", (dataset,)).fetchone()
+    _TABLE.put(connection, dataset, block, first, last, time, msgspec.json.encode(capture, enc_hook=str))
+
+
+def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
+    """Captures what comes from now on; ``False``: it is already so."""
+    if _KEPT.look(connection, "dataset = ?", (dataset,))[0] is not None:
+        return False
+    _KEPT.put(connection, dataset, now)
+    return True
+
+
+def end(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Captures no more; what there is stays. ``False``: it was not so."""
+    return bool(connection.execute("DELETE FROM captured_datasets WHERE dataset = ?", (dataset,)).rowcount)
+
+
+def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Also where the row is damaged: rather bytes too many than too few."""
+    return _KEPT.look(connection, "dataset = ?", (dataset,))[0] is not None
+
+
+def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]:
+    """Lists the captures of a dataset, oldest first. Raises Environment for a damaged one."""
+    return [_bound(row) for row in _TABLE.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
+
+
+def totals(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
+    """Counts the captures of a dataset, and their bytes. Reads each."""
+    found = of(connection, dataset)
+    return len(found), sum(each.capture.size for each in found)
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
+    """Drops the captures of a dataset, damaged ones too; their objects go with the next collection."""
+    return connection.execute("DELETE FROM captures WHERE dataset = ?", (dataset,)).rowcount
+
+
+def objects(database: Database) -> Iterator[Multihash]:
+    """Yields the captured objects, for the collector.
+
+    Raises Environment for a damaged row: what it names cannot be told, so nothing may be freed.
+    """
+    with database.read() as connection:
+        names = [file.object for row in _TABLE.rows(connection) for file in _bound(row).capture.files]
+    return iter(names)
+
+
+def _bound(row: Row) -> BoundCapture:
+    dataset, block, first, last, time, body = row
+    try:
+        capture = msgspec.json.decode(body, type=Capture, dec_hook=_parsed)
+    except msgspec.MsgspecError as error:
+        place = DatasetId(dataset).short
+        raise Environment(f"a capture of {place} cannot be read: {error}", rule=ROW_DAMAGED) from error
+    return BoundCapture(capture=capture, block=Multihash(block), first=first, last=last, time=time)
+
+
+def _parsed(kind: type, value: object) -> object:
+    return Multihash.parse(str(value)) if kind is Multihash else value
+
+
+class CaptureTable:
+    """Whether a dataset is captured, asked over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __call__(self, dataset: DatasetId) -> bool:
+        with self._database.read() as connection:
+            return is_captured(connection, dataset)

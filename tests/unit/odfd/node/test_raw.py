@@ -1,0 +1,147 @@
+"""The bytes of sources on whole nodes: what is kept, when, and that blocks computed again from it are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from chain.errors import NotFound, Refused
+from chain.multihash import Multihash
+from odfd.control import wire
+from odfd.datasets import captures
+
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+
+
+async def replayed(node: Any, ref: str = "cities") -> wire.RawReplayResult:
+    return await node.done(node.api.raw.replay(ref))
+
+
+def counts(result: wire.RawReplayResult) -> tuple[int, int, int, int]:
+    return result.same, result.equivalent, result.differs, result.rewritten
+
+
+GATE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: readings
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: gate
+      read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
+      merge: {kind: Append}
+"""
+
+
+async def push(node: Any, name: str, *rows: str) -> None:
+    async def chunks() -> Any:
+        yield "\n".join(["event_time,city,population", *rows, ""]).encode()
+
+    upload = await node.api.flow.stage(name, chunks())
+    await node.done(node.api.flow.ingest("readings", wire.IngestRequest(uploads=(upload.id,))))
+
+
+async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append}") -> None:
+    await node.apply(worlds.ROOT.replace("{kind: Append}", merge))
+    await node.api.raw.keep("cities")
+    for day, rows in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Graz,3")):
+        world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{rows}", "2023-01-01T00:00:00Z,Wels,7")
+        await node.pull("cities")
+
+
+@pytest.mark.parametrize("merge", ["{kind: Append}", LEDGER])
+async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, merge: str) -> None:
+    """Of every merge strategy, in any later state of the chain, after a restart and without the source."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice, merge)
+        view = await alice.api.raw.show("cities")
+        assert view.keeping
+        assert view.count == len(view.captures) >= 2
+        assert [each.files[0].name for each in view.captures] == sorted(
+            (each.files[0].name for each in view.captures), reverse=True
+        )
+        assert view.bytes == sum(file.size for each in view.captures for file in each.files)
+        assert counts(await replayed(alice)) == (view.count, 0, 0, 0)
+    for file in (world.folder / "alice" / "source").glob("*.csv"):
+        file.unlink()
+    async with world.running("alice") as alice:
+        assert (await alice.api.raw.show("cities")) == view
+        await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
+        assert counts(await replayed(alice)) == (view.count, 0, 0, 0)
+
+
+async def test_what_is_pushed_is_kept_as_it_came(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(GATE)
+        await push(alice, "before.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.api.raw.keep("readings")
+        await push(alice, "kept.csv", "2024-01-02T00:00:00Z,Linz,2")
+        await push(alice, "kept.csv", "2024-01-02T00:00:00Z,Linz,2")  # nothing comes of it
+        await alice.api.raw.stop("readings")
+        await push(alice, "after.csv", "2024-01-03T00:00:00Z,Wels,3")
+        view = await alice.api.raw.show("readings")
+        assert not view.keeping
+        (capture,) = view.captures
+        (file,) = capture.files
+        assert (capture.source, file.name) == ("gate", "kept.csv")
+        stored = alice.home.objects.read(Multihash.parse(file.object))
+        assert stored == b"event_time,city,population\n2024-01-02T00:00:00Z,Linz,2\n"
+        assert counts(await replayed(alice, "readings")) == (1, 0, 0, 0)
+
+
+async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    """As when a decoder errs, or somebody wrote other rows than the source gave."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        dataset = alice.dataset("cities")
+        with alice.home.database.write() as connection:
+            first, second, *_ = captures.of(connection, dataset)
+            swapped = msgspec.structs.replace(second.capture, label=first.capture.label, files=first.capture.files)
+            where = second.first, second.last, second.time
+            connection.execute("DELETE FROM captures WHERE block = ?", (second.block,))
+            keep_at(connection, dataset, swapped, second.block, where)
+        result = await replayed(alice)
+        assert not result.ok
+        (difference,) = result.differences
+        assert difference.sequence_number == second.last
+        assert "new_data" in difference.message
+        alice.home.objects.remove(first.capture.files[0].object)
+        with pytest.raises(NotFound):
+            await replayed(alice)
+
+
+def keep_at(connection: Any, dataset: Any, capture: Any, block: Any, where: tuple[int, int, int]) -> None:
+    body = msgspec.json.encode(capture, enc_hook=str)
+    captures._TABLE.put(connection, dataset, block, *where, body)
+
+
+async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: Any) -> None:
+    """A reset and a compaction leave them, a deletion and a drop do not; the collector follows."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        view = await alice.api.raw.show("cities")
+        names = [Multihash.parse(file.object) for each in view.captures for file in each.files]
+        await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
+        for _ in range(3):
+            await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
+        assert all(map(alice.home.objects.has, names))
+        assert counts(await replayed(alice)) == (0, 0, 0, view.count)
+        assert (await alice.api.raw.drop("cities")).count == 0
+        for _ in range(3):
+            await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
+        assert not any(map(alice.home.objects.has, names))
+        await alice.api.datasets.delete("cities")
+        with pytest.raises(NotFound):
+            await alice.api.raw.show("cities")
+
+
+async def test_only_what_is_ingested_here_is_kept(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        with pytest.raises(Refused, match="not ingested by this node"):
+            await alice.api.raw.keep("towns")
+        with pytest.raises(Refused, match="not ingested by this node"):
+            await alice.api.raw.replay("towns")
