@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.parquet as pq
 import trio
 
 from chain.data.arrow_schema import from_arrow, to_arrow
@@ -31,7 +32,7 @@ from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import OffsetInterval
 from chain.model.read_options import quarantine_of
 from chain.model.schema import DataSchema
-from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
+from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadParquet, Transform
 from engines.codec import VALIDATE
 from engines.contract import (
     DerivationNeeded,
@@ -189,8 +190,8 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
 
 
 def _ingest(request: IngestRequest) -> TransformOutcome:
-    if not isinstance(request.read, ReadCsv) or request.preprocess is not None:
-        raise Invalid("the small engine reads plain CSV", hint="use the Spark engine")
+    if not isinstance(request.read, ReadCsv | ReadParquet) or request.preprocess is not None:
+        raise Invalid("the small engine reads plain CSV and Parquet", hint="use the Spark engine")
     bad: list[dict[str, object]] = []
     rows = pa.concat_tables(_good(Path(path), request.read, bad) for path in request.source_paths)
     name = request.vocab.event_time_column
@@ -251,8 +252,10 @@ def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts
             raise Invalid(f"the small engine does not merge by {type(other).__name__}", hint="use the Spark engine")
 
 
-def _good(path: Path, read: ReadCsv, bad: list[dict[str, object]]) -> pa.Table:
+def _good(path: Path, read: ReadCsv | ReadParquet, bad: list[dict[str, object]]) -> pa.Table:
     """Lines that can be read; where the source says so the others are added to ``bad``, else refused."""
+    if isinstance(read, ReadParquet):
+        return pq.read_table(path)
     if quarantine_of(read.schema) is None:
         return _csv(path, read)
     head, *lines = path.read_text().splitlines()

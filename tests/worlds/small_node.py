@@ -1,9 +1,15 @@
-"""``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM."""
+"""``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM.
+
+With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +28,21 @@ from worlds.node_world import SmallEngine
 def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
     with open_state_directory(Path(settings.node.state_dir)) as home:
+        if at := os.environ.get("KILL_AT"):
+            home.objects._step = home.chains._step = killing(int(at))
         parts = NodeParts(home, settings, context, engine)
         yield assembly_of(parts, services_of(parts))
+
+
+def killing(at: int) -> Callable[[str], None]:
+    """Counts steps, and is the last thing that this process does at the one."""
+    steps = itertools.count(1)
+
+    def step(_: str) -> None:
+        if next(steps) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return step
 
 
 def odfd(words: Sequence[str] | None = None) -> None:
