@@ -1,6 +1,6 @@
 """``kill -9`` at durable steps of pulls from a database and a bucket: no row is lost, and none comes twice.
 
-A life ends at a step of its commits that is drawn: before one, within it, behind it, between two. A soak has fifty lives.
+A life ends at a step of its commits that is drawn: before one, within it, behind it, between two. A soak: fifty.
 """
 
 from __future__ import annotations
