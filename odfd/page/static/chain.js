@@ -68,11 +68,11 @@ function Difference({ now, then, other }) {
   const marks = { added: "+", gone: "−", changed: "≠", "": "" };
   const changes = paths.filter((path) => kind(path)).length;
   return html`<p class="quiet">${other ? `Compared with the event of this kind before it, #${count(other.sequenceNumber)}: ${changes ? `${count(changes)} of ${count(paths.length)} values differ.` : "all is the same."}` : "The first event of this kind."}</p>
-    <div class="scroll" role="group" aria-label="Event" tabindex="0"><table class="difference">
-      <thead><tr><th scope="col"><span class="apart">How it differs</span></th><th scope="col">Value</th>${other && html`<th scope="col">in #${count(other.sequenceNumber)}</th>`}<th scope="col">in this block</th></tr></thead>
-      <tbody>${paths.map((path) => html`<tr class=${kind(path)}>
-        <td>${marks[kind(path)]}<span class="apart">${kind(path)}</span></td><th scope="row"><code><${Text} of=${path} most=${120} /></code></th>
-        ${other && html`<td><span class="value"><${Text} of=${then.get(path) ?? ""} /></span></td>`}
-        <td><span class="value"><${Text} of=${now.get(path) ?? ""} /></span></td></tr>`)}</tbody>
+    <div class="scroll" role="group" aria-label="Event" tabindex="0"><table class="cards difference" role="table">
+      <thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader"><span class="apart">How it differs</span></th><th scope="col" role="columnheader">Value</th>${other && html`<th scope="col" role="columnheader">in #${count(other.sequenceNumber)}</th>`}<th scope="col" role="columnheader">in this block</th></tr></thead>
+      <tbody role="rowgroup">${paths.map((path) => html`<tr role="row" class=${kind(path)}>
+        <td role="cell">${marks[kind(path)]}<span class="apart">${kind(path)}</span></td><th scope="row" role="rowheader"><code><${Text} of=${path} most=${120} /></code></th>
+        ${other && html`<td role="cell" data-of=${`in #${count(other.sequenceNumber)}`}><span class="value"><${Text} of=${then.get(path) ?? ""} /></span></td>`}
+        <td role="cell" data-of=${other ? "in this block" : undefined}><span class="value"><${Text} of=${now.get(path) ?? ""} /></span></td></tr>`)}</tbody>
     </table></div>`;
 }

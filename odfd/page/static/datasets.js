@@ -5,7 +5,7 @@ import { Answer, html, State, Table, Text, useAsk, When } from "/parts.js";
 import { bytes, count, part, plural, shown } from "/text.js";
 import { reliance } from "/words.js";
 
-const PAGE = 100;
+const PAGE = 50;
 const TROUBLED = ["refuted", "accused", "forked", "damaged", "unsigned"];
 const MEANS = {
   refuted: "What it says of its computation is not what comes out of it.",
@@ -66,8 +66,9 @@ function Needed({ needs: found, looked }) {
   </section>`;
 }
 
+const byName = new Intl.Collator();
 const ORDERS = {
-  name: ["Name", (one, other) => one.name.localeCompare(other.name)],
+  name: ["Name", (one, other) => byName.compare(one.name, other.name)],
   watermark: ["Freshest first", (one, other) => (other.watermark || "").localeCompare(one.watermark || "")],
   records: ["Most records first", (one, other) => (other.records || 0) - (one.records || 0)],
   bytes: ["Largest first", (one, other) => (other.bytes || 0) - (one.bytes || 0)],

@@ -2,24 +2,43 @@
 
 import { render } from "/vendor/preact.js";
 import { useEffect, useRef, useState } from "/vendor/hooks.js";
-import { begin, leave } from "/api.js";
+import { begin, leave, Problem } from "/api.js";
 import { Failed, Guard, html, Text, useAsk } from "/parts.js";
 import { Datasets } from "/datasets.js";
-import { Dataset } from "/dataset.js";
-import { Network } from "/network.js";
-import { Node } from "/node.js";
-import { Work } from "/work.js";
-import { Sql } from "/sql.js";
-import { Events } from "/events.js";
 
 const VIEWS = [
-  ["datasets", "Datasets", Datasets],
-  ["network", "Network", Network],
-  ["work", "Tasks and flows", Work],
-  ["sql", "SQL", Sql],
-  ["events", "Events", Events],
-  ["node", "Node", Node],
+  ["datasets", "Datasets"],
+  ["network", "Network"],
+  ["work", "Tasks and flows"],
+  ["sql", "SQL"],
+  ["events", "Events"],
+  ["node", "Node"],
 ];
+const COME = { datasets: Datasets };
+/** The files of other views come when one is first looked at, or when the browser has nothing else to do. */
+const LOADS = {
+  dataset: async () => (await import("/dataset.js")).Dataset,
+  network: async () => (await import("/network.js")).Network,
+  work: async () => (await import("/work.js")).Work,
+  sql: async () => (await import("/sql.js")).Sql,
+  events: async () => (await import("/events.js")).Events,
+  node: async () => (await import("/node.js")).Node,
+};
+
+async function bring(view) {
+  if (!COME[view]) COME[view] = await LOADS[view]();
+}
+
+function View({ of, ...given }) {
+  const [, come] = useState(null);
+  const [why, fail] = useState(null);
+  useEffect(() => {
+    if (!COME[of]) bring(of).then(() => come(of), fail);
+  }, [of]);
+  const problem = why && new Problem({ detail: `this view did not come: ${why.message}`, hint: "odfctl status tells whether the node runs" }, 0);
+  if (problem) return html`<h1>Not here</h1><${Failed} problem=${problem} again=${() => location.reload()} />`;
+  return COME[of] ? html`<${COME[of]} ...${given} />` : html`<p class="quiet" aria-live="polite">Loading…</p>`;
+}
 
 /** `#/datasets/NAME/trust?q=x` as its steps and what it asks. */
 function place() {
@@ -45,7 +64,7 @@ function Page() {
     return () => removeEventListener("hashchange", moved);
   }, []);
   const [top, name, tab] = at.steps;
-  const [, title, View] = VIEWS.find(([path]) => path === top) || VIEWS[0];
+  const [view, title] = VIEWS.find(([path]) => path === top) || VIEWS[0];
   useEffect(() => {
     document.title = `${name ? `${name} · ` : ""}${title} · odfd`;
     if (!first.current) main.current.focus();
@@ -70,8 +89,8 @@ function Page() {
       ${status.problem && html`<${Failed} problem=${status.problem} />`}
       <${Guard} at=${location.hash}>
         ${top === "datasets" && name
-          ? html`<${Dataset} key=${name} name=${name} tab=${tab} asked=${at.asked} />`
-          : html`<${View} key=${top} status=${node} asked=${at.asked} />`}
+          ? html`<${View} of="dataset" key=${name} name=${name} tab=${tab} asked=${at.asked} />`
+          : html`<${View} of=${view} key=${view} status=${node} asked=${at.asked} />`}
       <//>
     </main>
     <footer>odfd ${node ? node.version : ""} · what is shown here, <code>odfctl</code> says in a terminal</footer>`;
@@ -110,6 +129,8 @@ async function start() {
   root.replaceChildren();
   render(refused ? html`<${Closed} problem=${refused} />` : html`<${Page} />`, root);
   if (refused) return;
+  const rest = () => Object.keys(LOADS).forEach((view) => bring(view).catch(() => {})); // told when it is looked at
+  (window.requestIdleCallback || setTimeout)(rest, { timeout: 5000 });
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#token=")) location.reload();
   });

@@ -91,17 +91,19 @@ export function Answer({ of, children }) {
   return html`${of.problem && html`<${Failed} problem=${of.problem} />`}${children(of.value)}`;
 }
 
-/** A table; a column is `{name, of(row), kind}` where `kind` is `number` or nothing. */
+/** A table; a column is `{name, of(row), kind, word}`: `kind` is `number` or nothing, `word` the name as a text where it is
+ * none. Where the window is narrow each row is a card, with the names of columns in it: the roles are said, since an
+ * element of a table that is no longer laid out as one has none. */
 export function Table({ label, columns, rows, keyed, empty = "Nothing here.", row: decorate }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
-  return html`<div class="scroll" role="group" aria-label=${label} tabindex="0"><table>
+  return html`<div class="scroll" role="group" aria-label=${label} tabindex="0"><table class="cards" role="table">
     <caption class="apart">${label}</caption>
-    <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.kind}>${one.name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row, at) => html`<tr key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>
+    <thead role="rowgroup"><tr role="row">${columns.map((one) => html`<th scope="col" role="columnheader" class=${one.kind}>${one.name}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>
       ${columns.map((one, place) =>
         place === 0
-          ? html`<th scope="row" class=${one.kind}>${one.of(row)}</th>`
-          : html`<td class=${one.kind}>${one.of(row)}</td>`)}
+          ? html`<th scope="row" role="rowheader" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</th>`
+          : html`<td role="cell" class=${one.kind} data-of=${one.word ?? one.name}>${one.of(row)}</td>`)}
     </tr>`)}</tbody>
   </table></div>`;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "/vendor/hooks.js";
 import { query } from "/api.js";
 import { Answer, Failed, html, Table, Text, useAsk } from "/parts.js";
-import { cell, count, part, quoted } from "/text.js";
+import { cell, count, part, quoted, shown } from "/text.js";
 
 const PAGE = 50;
 const OPS = { 0: "+A", 1: "-R", 2: "-C", 3: "+C" };
@@ -48,6 +48,7 @@ function Sheet({ name: dataset, names, rows }) {
   const op = names.indexOf("op");
   const columns = names.map((name, at) => ({
     name: html`<${Text} of=${name} most=${60} />`,
+    word: shown(name, 60),
     kind: rows.some((row) => typeof row[at] === "number") && at !== op ? "number" : "",
     of: (row) => name === "offset" ? html`<a href=${`#/datasets/${part(dataset)}/lineage?record=${part(row[at])}`} title="Where it came from">${cell(row[at])}</a>` : (at === op ? OPS[row[at]] || cell(row[at]) : row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
   }));

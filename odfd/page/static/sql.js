@@ -47,6 +47,7 @@ function Result({ answer, seconds }) {
   const numeric = columns.map(([, type], at) => /int|float|double|decimal/.test(type) || rows.some((row) => typeof row[at] === "number"));
   const shape = columns.map(([name, type], at) => ({
     name: html`<span title=${shown(type, 100)}><${Text} of=${name} most=${60} /></span>`,
+    word: shown(name, 60),
     kind: numeric[at] ? "number" : "",
     of: (row) => (row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
   }));

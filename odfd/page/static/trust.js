@@ -42,15 +42,15 @@ function Evidence({ one, name }) {
       <span class="grow"><${Text} of=${one.message} most=${400} /></span> <span class="quiet"><${When} at=${one.at} /></span></p>
     ${one.recheck && html`<p>${LOOKED_INTO[one.recheck] || shown(one.recheck)}</p>`}
     ${rows.length > 0 && html`<p>${rows.slice(0, 3).map((row) => html`${row.cells.slice(0, 3).map((each) => html`In row ${count(each.row)}, <strong><${Text} of=${each.column} most=${60} /></strong> was published as <strong><${Text} of=${cell(each.published, 80)} /></strong>, and is <strong><${Text} of=${cell(each.computed, 80)} /></strong> when the step is run again. `)}`)}</p>
-    <div class="scroll" role="group" aria-label="Rows that differ" tabindex="0"><table>
+    <div class="scroll" role="group" aria-label="Rows that differ" tabindex="0"><table class="cards" role="table">
       <caption>What was published, and what comes out when the step is run again</caption>
-      <thead><tr><th scope="col">Row</th>${known.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} /></th>`)}
-        ${wrong.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} />, published</th><th scope="col"><${Text} of=${each} most=${60} />, computed</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr><th scope="row">${count(row.row)}</th>
-        ${known.map((each) => html`<td><${Text} of=${cell(row.context[each])} /></td>`)}
+      <thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Row</th>${known.map((each) => html`<th scope="col" role="columnheader"><${Text} of=${each} most=${60} /></th>`)}
+        ${wrong.map((each) => html`<th scope="col" role="columnheader"><${Text} of=${each} most=${60} />, published</th><th scope="col" role="columnheader"><${Text} of=${each} most=${60} />, computed</th>`)}</tr></thead>
+      <tbody role="rowgroup">${rows.map((row) => html`<tr role="row"><th scope="row" role="rowheader" data-of="Row">${count(row.row)}</th>
+        ${known.map((each) => html`<td role="cell" data-of=${shown(each, 60)}><${Text} of=${cell(row.context[each])} /></td>`)}
         ${wrong.map((column) => {
           const at = found(row, column);
-          return at ? html`<td class="gone"><strong><${Text} of=${cell(at.published)} /></strong></td><td class="added"><strong><${Text} of=${cell(at.computed)} /></strong></td>` : html`<td class="quiet" colspan="2">the same</td>`;
+          return at ? html`<td role="cell" class="gone" data-of=${`${shown(column, 60)}, published`}><strong><${Text} of=${cell(at.published)} /></strong></td><td role="cell" class="added" data-of=${`${shown(column, 60)}, computed`}><strong><${Text} of=${cell(at.computed)} /></strong></td>` : html`<td role="cell" class="quiet" colspan="2" data-of=${shown(column, 60)}>the same</td>`;
         })}</tr>`)}</tbody>
     </table></div>`}
     ${one.bundle && html`<p class="quiet">Anybody can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
