@@ -52,8 +52,11 @@ def mysql() -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(server, marks=pytest.mark.slow) for server in ("postgres", "mysql"))],
+)
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
+    """``make quick`` starts no server, and asks SQLite alone."""
     served: Served = sqlite_served(tmp_path) if request.param == "sqlite" else request.getfixturevalue(request.param)
     served.run("DROP TABLE IF EXISTS orders", TABLES[served.kind])
     return served
@@ -193,6 +196,7 @@ def test_texts_of_a_cursor_are_values(base: Served, ask: Callable[..., Any]) -> 
     assert ask(query, state) == ([], state)
 
 
+@pytest.mark.slow
 def test_exact_numbers_of_postgres(postgres: Served, tmp_path: Path) -> None:
     query = SqlQuery(query="SELECT 1::bigint AS id, 12345678901234567890.01::numeric AS amount, NULL::date AS day")
     declared = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(38, 2)), ("day", pa.date32())])
@@ -205,6 +209,7 @@ def test_exact_numbers_of_postgres(postgres: Served, tmp_path: Path) -> None:
     assert str(pq.read_table(tmp_path / "rows")["amount"][0]) == "12345678901234567890.01"
 
 
+@pytest.mark.slow
 def test_types_of_mysql_are_those_of_the_server(mysql: Served, tmp_path: Path) -> None:
     mysql.run(
         "DROP TABLE IF EXISTS kinds",
