@@ -183,7 +183,8 @@ class QuerySession:
         if not view.files:
             source = f"SELECT * FROM {quoted(view.name + ' shape')}"
         else:
-            source = rows_sql(view, wanted, self._types(files_sql(view.files, mixed=view.mixed)))
+            described = view.files if view.mixed else view.files[:1]  # the first has the columns of all
+            source = rows_sql(view, wanted, self._types(files_sql(described, mixed=view.mixed)))
         self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {self._folded(view, source, wanted)}")
 
     def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
