@@ -23,6 +23,9 @@ from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport, part
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
+_AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
+_KINDS = {_AS_OF: "as-of", _AT_BLOCK: "at-block", _AS_AT: "as-at"}
+"""Words of time, and what the node calls them where there is no SQL."""
 Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
 
 
@@ -50,11 +53,11 @@ class Query:
 
     def reader(self) -> pa.RecordBatchReader:
         """Rows as they come, once, in bounded memory. A query takes at most the node's ``query.seconds`` in all."""
-        files = self._files()
+        files = self.files()
         return self._ask().reader().arrow() if files is None else files.reader(self._columns)
 
     def to_arrow(self) -> pa.Table:
-        files = self._files()
+        files = self.files()
         return self._ask().to_arrow() if files is None else files.table(self._columns)
 
     def to_pandas(self, **options: Any) -> Any:
@@ -120,8 +123,8 @@ class Query:
 
     _columns: Sequence[str] = ()
 
-    def _files(self) -> SliceFiles | None:
-        """Where this is a log as it lies in its slices, and the node is on this machine."""
+    def files(self) -> SliceFiles | None:
+        """Returns the slices that hold the rows; ``None`` where it is no whole log, or the node is elsewhere."""
         return None
 
     def _known(self) -> NodeMetadata:
@@ -172,14 +175,15 @@ class Dataset(Query):
         super().__init__(transport, selection.sql(), pins, demand)
         self._selection, self._columns = selection, selection.columns
 
-    def _files(self) -> SliceFiles | None:
+    def files(self) -> SliceFiles | None:
         asked = self._selection
         is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
         if self._transport.is_remote or not is_whole:
             return None
-        text = f"SELECT * FROM {asked.source()}"
+        times = [{"kind": _KINDS[words], "value": said} for words, said in asked.clauses]
+        body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand)
         try:
-            files = slice_files(self._transport, body_of((text, None), self._pins, self._demand))
+            files = slice_files(self._transport, body)
         except Refused as refusal:
             if refusal.rule != "query-slices":
                 raise
@@ -189,17 +193,22 @@ class Dataset(Query):
         self._told, self._pins = files.told, files.told.pins
         return files
 
+    def _known(self) -> NodeMetadata:
+        if self._told is None:
+            self.files()
+        return super()._known()
+
     def at(self, when: str | datetime.date) -> Dataset:
         """Selects the state known then, by the times of the blocks. A time without a zone is in UTC."""
-        return self._at("FOR SYSTEM_TIME AS OF", instant(when))
+        return self._at(_AS_OF, instant(when))
 
     def at_block(self, block: int | str) -> Dataset:
         """Selects the blocks up to this one, included: a number or a hash."""
-        return self._at("AT BLOCK", f"#{block}" if isinstance(block, int) else block)
+        return self._at(_AT_BLOCK, f"#{block}" if isinstance(block, int) else block)
 
     def as_at(self, when: str | datetime.date) -> Dataset:
         """Selects rows whose event time is not later than ``when``."""
-        return self._at("AS AT", instant(when))
+        return self._at(_AS_AT, instant(when))
 
     def current(self) -> Dataset:
         """Selects the current rows of the log."""
@@ -234,6 +243,8 @@ class Dataset(Query):
 
     def last_offset(self) -> int:
         """Returns the offset of the last row of the log at this cut; -1: there is none."""
+        if (files := self.files()) is not None:
+            return files.last_offset
         text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
         (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()
         return -1 if found["last"] is None else int(found["last"])
@@ -312,8 +323,12 @@ def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[s
     body: dict[str, Any] = {"sql": text}
     if parameters:
         body["parameters"] = parameters
-    if pins:
-        body["pins"] = [pin.said() for pin in pins]
+    return body | reading_of(pins, demand)
+
+
+def reading_of(pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
+    """Builds the part of a body that says which cut is read."""
+    body: dict[str, Any] = {"pins": [pin.said() for pin in pins]} if pins else {}
     if demand.require is not None:
         body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
     return body

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,32 +22,68 @@ _SAME = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.flo
 """Types that queries give as they lie in slices, besides integers and decimals."""
 
 
+@dataclass(frozen=True)
+class SliceFile:
+    """A file, and the offsets of its first and last row."""
+
+    content: mmap.mmap
+    first: int
+    last: int
+
+
 class SliceFiles:
     """The files of one cut."""
 
-    def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[mmap.mmap], rows: int) -> None:
+    def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int) -> None:
         self.told, self.schema, self._files, self._rows = told, schema, files, rows
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last row of the log; -1: there is none."""
+        return self._files[-1].last if self._files else -1
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Reads a table. Raises Bug where the number of rows differs from the node's."""
-        table = self._dataset().to_table(columns=list(columns) or None)
+        table = self._dataset(self._files).to_table(columns=list(columns) or None)
         if table.num_rows != self._rows:
             raise Bug(f"the slices have {table.num_rows} rows, not {self._rows}", rule="answer")
         return table
 
     def reader(self, columns: Sequence[str]) -> pa.RecordBatchReader:
-        return self._dataset().scanner(columns=list(columns) or None, fragment_readahead=2).to_reader()
+        return self._read(self._files, columns, None)
 
-    def _dataset(self) -> Any:
+    def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of offsets ``first`` to ``last``. Raises Bug where the files do not have as many."""
+        import pyarrow.compute as pc
+
+        count, expected = 0, 0
+        for each in self._files:
+            low, high = max(first, each.first), min(last, each.last)
+            if low > high:
+                continue
+            is_whole = (low, high) == (each.first, each.last)
+            among = None if is_whole else (pc.field("offset") >= low) & (pc.field("offset") <= high)
+            for batch in self._read([each], columns, among):
+                count += batch.num_rows
+                yield batch
+            expected += high - low + 1
+        if count != expected:
+            raise Bug(f"the slices have {count} rows of offsets {first} to {last}, not {expected}", rule="answer")
+
+    def _read(self, files: Sequence[SliceFile], columns: Sequence[str], among: Any) -> pa.RecordBatchReader:
+        options = {"columns": list(columns) or None, "filter": among, "fragment_readahead": 2}
+        return self._dataset(files).scanner(**options).to_reader()
+
+    def _dataset(self, files: Sequence[SliceFile]) -> Any:
         import pyarrow.dataset as ds
 
         form = ds.ParquetFileFormat()
-        parts = [form.make_fragment(pa.py_buffer(each)) for each in self._files]
+        parts = [form.make_fragment(pa.py_buffer(each.content)) for each in files]
         return ds.FileSystemDataset(parts, self.schema, form)
 
 
 def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles | None:
-    """Returns the files of a query; ``None`` where its types differ from those of slices. Raises the node's error."""
+    """Returns the files of a log; ``None`` where types of queries differ from its own. Raises the node's error."""
     exchange = transport.ask("POST", "/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
@@ -63,11 +100,15 @@ def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles 
         try:
             if len(descriptors) != count:
                 raise Bug(f"{len(descriptors)} files came, not {count}", rule="answer")
-            files = [mmap.mmap(each, 0, prot=mmap.PROT_READ) for each in descriptors]
+            end = parsed(content)
+            files = [
+                SliceFile(mmap.mmap(each, 0, prot=mmap.PROT_READ), int(first), int(last))
+                for each, (first, last) in zip(descriptors, end["offsets"], strict=True)
+            ]
         finally:
             for each in descriptors:
                 os.close(each)
-        return None if schema is None else SliceFiles(told, schema, files, int(parsed(content)["rows"]))
+        return None if schema is None else SliceFiles(told, schema, files, int(end["rows"]))
     finally:
         exchange.close()
 

@@ -103,8 +103,11 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
         return "odf"
 
     def schema(self) -> StructType:
-        with _ReadOptions.of(self.options).dataset().limit(0).answer() as answer:
-            return from_arrow_schema(pa.schema([field.with_type(_readable(field.type)) for field in answer.schema]))
+        dataset = _ReadOptions.of(self.options).dataset()
+        if (files := dataset.files()) is not None:
+            return _spark_schema(files.schema)
+        with dataset.limit(0).answer() as answer:
+            return _spark_schema(answer.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = _ReadOptions.of(self.options)
@@ -215,12 +218,23 @@ def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]
 
 def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
     """As Spark wants them: of exactly its types."""
-    dataset = asked.dataset().pinned(Pin.of(rows.pin))
-    if rows.first is not None and rows.last is not None:
-        dataset = dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last))
     wanted = to_arrow_schema(schema, timezone="UTC")
-    for batch in dataset.select(*wanted.names).reader():
+    dataset = asked.dataset().pinned(Pin.of(rows.pin)).select(*wanted.names)
+    for batch in _within(dataset, rows, wanted.names):
         yield pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in wanted], schema=wanted)
+
+
+def _within(dataset: Dataset, rows: _Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """From the slices where they are on this machine, or else as the node reads them."""
+    if rows.first is None or rows.last is None:
+        return iter(dataset.reader())
+    if (files := dataset.files()) is not None:
+        return files.between(columns, rows.first, rows.last)
+    return iter(dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last)).reader())
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(pa.schema([field.with_type(_readable(field.type)) for field in schema]))
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:

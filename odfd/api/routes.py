@@ -159,9 +159,9 @@ async def _query(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
 
-@asks(takes=wire.QueryRequest, answers=bytes, media_type=FRAMES)
+@asks(takes=wire.SlicesRequest, answers=bytes, media_type=FRAMES)
 async def _slices(services: Services, request: Request) -> object:
-    return FrameStream(partial(services.queries.slices, await body(request, wire.QueryRequest)))
+    return FrameStream(partial(services.queries.slices, await body(request, wire.SlicesRequest)))
 
 
 @asks(WATCH, SINCE, LABELS, answers=Sequence[wire.ResourceView], stream=wire.ResourceNews)

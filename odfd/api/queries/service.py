@@ -129,14 +129,17 @@ class QueryService:
             f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
         )
 
-    async def slices(self, request: wire.QueryRequest, give: GiveFiles) -> None:
-        """Descriptors of the files that the one table of a query is read from: it is all of a log at a cut.
+    async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
+        """Descriptors of the files that all of a log at a cut is read from. No statement, and no process for it.
 
-        What was opened stays readable, whatever is collected. Raises as ``answer`` does, and Refused for another table.
+        What was opened stays readable, whatever is collected. Raises as ``answer`` does, and Refused for a log that is
+        not read as it lies in its slices.
         """
-        async with self._processes.one() as process:
-            _, plan = await self._planned(process, (request, OWNER, ALL_ROWS))
-        if len(plan.views) != 1 or plan.views[0].view.is_computed or plan.views[0].table is not None:
+        times = tuple((each.kind, each.value) for each in request.times)
+        table = TableNamed(path=(request.dataset,), place="", clauses=times)
+        cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
+        plan = await trio.to_thread.run_sync(self._planner.plan, (table,), cut)
+        if plan.views[0].view.is_computed:
             raise Refused("that is no log as it lies in its slices", rule="query-slices", hint="ask for its rows")
         (planned,) = plan.views
         with self._inputs.held(plan.views):
@@ -154,9 +157,9 @@ class QueryService:
                     for each in files:
                         opened.callback(os.close, each)
                     await give(frame(ROWS, str(len(files)).encode()), files)
-            spans = [each.slice.offset_interval for each in planned.slices]
-            rows = sum(each.end - each.start + 1 for each in spans)
-            await give(frame(END, msgspec.json.encode(wire.QueryEnd(rows=rows))), ())
+            spans = [(each.slice.offset_interval.start, each.slice.offset_interval.end) for each in planned.slices]
+            rows = sum(end - start + 1 for start, end in spans)
+            await give(frame(END, msgspec.json.encode(wire.SlicesEnd(rows=rows, offsets=tuple(spans)))), ())
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
         """The engine has no turn of a query's process; its rows are read by another one."""

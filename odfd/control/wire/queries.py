@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from odfd.control.wire.value import Request, Value
 
@@ -39,6 +41,31 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """The engine of transforms that answers, like ``spark``, in place of the query's own process."""
     plain: bool = False
     """Rows as JSON values, with names and types of columns before them, instead of Arrow."""
+
+
+class TimeClause(Request, frozen=True, kw_only=True):
+    """What a query says of time at a table."""
+
+    kind: Literal["as-of", "at-block", "as-at"]
+    value: str
+
+
+class SlicesRequest(Request, frozen=True, kw_only=True):
+    """All of a log at a cut, for its files; the members that a query has too mean the same."""
+
+    dataset: str
+    times: Annotated[tuple[TimeClause, ...], msgspec.Meta(max_length=3)] = ()
+    pins: tuple[Pin, ...] = ()
+    require: str | None = None
+    cut: bool = False
+
+
+class SlicesEnd(Value, frozen=True, kw_only=True):
+    """The end of the files of a log."""
+
+    rows: int
+    offsets: tuple[tuple[int, int], ...]
+    """Of the first and the last row of each file."""
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):

@@ -52,6 +52,15 @@ async def test_spark_reads_what_the_node_has(world: Any, spark: Any, tmp_path: P
             await away(lambda: as_people_ask(spark, path))
             assert await away(stream.run) == ["Enns", "Graz", "Linz", "Steyr", "Wels"]
             assert await away(stream.run_again) == ["Enns", "Graz", "Linz", "Steyr", "Wels"], "a batch came twice"
+
+
+async def test_offsets_of_a_stream_are_positions(world: Any, tmp_path_factory: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(node_world.ROOT)
+        for rows in (ROWS, MORE):
+            world.write("alice", f"{rows[0]}.csv".replace(":", ""), *rows)
+            await alice.pull("cities")
+        async with served(alice, tmp_path_factory.mktemp("c")) as path:
             await away(lambda: positions(path))
 
 
@@ -142,6 +151,10 @@ def positions(path: Path) -> None:
     assert [(each.first, each.last) for each in found if isinstance(each, _Rows)] == [(0, 1), (2, 4)]
     read = [row for each in found for part in reader.read(each) for row in part.column("city").to_pylist()]
     assert read == ["Graz", "Linz", "Wels", "Steyr", "Enns"]
+    whole = source.reader(source.schema())
+    assert [(each.first, each.last) for each in whole.partitions() if isinstance(each, _Rows)] == [(0, 1), (2, 4)]
+    batches = [part for each in whole.partitions() for part in whole.read(each)]
+    assert [row for part in batches for row in part.column("city").to_pylist()] == read
     assert reader.partitions(end, reader.latestOffset()) == []
     with pytest.raises(NotFound, match="history was rewritten"):
         reader.partitions({**end, "block": "f1620" + "00" * 32}, end)

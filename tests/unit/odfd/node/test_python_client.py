@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import trio
 
@@ -72,14 +73,19 @@ async def test_a_log_is_read_from_its_slices(world: Any, worlds: Any, folder: Pa
 
 def read_from_slices(c: Client, slices: list[Path]) -> None:
     asked, direct = c.sql("select * from cities").to_arrow(), c.open("cities")
-    files = direct._files()
+    files = direct.files()
     assert files is not None
     assert direct.to_arrow().equals(asked)
     assert direct.pin == files.told.pins[0]
     assert direct.select("city").reader().read_all().equals(asked.select(["city"]))
     for other in (direct.current(), direct.limit(1), direct.as_at("2024-01-02"), direct.select("CITY")):
-        assert other._files() is None
+        assert other.files() is None
         assert other.to_arrow().num_rows
+    assert files.last_offset == direct.last_offset() == asked.num_rows - 1
+    for first, last in ((0, 0), (1, 2), (0, files.last_offset), (2, 99), (7, 3)):
+        among = asked.filter((pc.field("offset") >= first) & (pc.field("offset") <= last))
+        read = [row for batch in files.between(["city"], first, last) for row in batch.column("city").to_pylist()]
+        assert read == among["city"].to_pylist()
     for each in slices:
         each.unlink()
     assert files.table(()).equals(asked)
