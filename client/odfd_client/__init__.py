@@ -1,8 +1,20 @@
 """Reads datasets from a running odfd node as Arrow, with the sources of the answer and how far to rely on it."""
 
 from odfd_client.answer_stream import Answer
-from odfd_client.errors import Bug, Conflict, Environment, Invalid, NotFound, OdfdError, Refused, Remote, Unreachable
+from odfd_client.errors import (
+    Bug,
+    Conflict,
+    Environment,
+    HoldLost,
+    Invalid,
+    NotFound,
+    OdfdError,
+    Refused,
+    Remote,
+    Unreachable,
+)
 from odfd_client.expressions import Column, Predicate, col
+from odfd_client.holds import Hold
 from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
 from odfd_client.session import Client, connect
@@ -18,6 +30,8 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Environment",
+    "Hold",
+    "HoldLost",
     "Invalid",
     "NotFound",
     "OdfdError",

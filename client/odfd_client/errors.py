@@ -30,6 +30,10 @@ class Refused(OdfdError):
     """Permission, policy or a limit forbids the request."""
 
 
+class HoldLost(Refused):
+    """A hold expired or was released: what was read under it may be another history by now."""
+
+
 class Conflict(OdfdError):
     """A concurrent change; retry the request."""
 
@@ -61,6 +65,6 @@ def from_problem(problem: Mapping[str, Any]) -> OdfdError:
         return value if isinstance(value, str) else ""
 
     family = "Invalid" if text("family") == "Usage" else text("family")
-    kind = _FAMILIES.get(family, Bug)
+    kind = HoldLost if text("rule") == "hold-lost" else _FAMILIES.get(family, Bug)
     message = text("detail") or text("title") or "the node reported a problem without saying which"
     return kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.errors import Bug, Invalid
+from odfd_client.holds import SECONDS, Hold, take
 from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
 from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
@@ -55,6 +56,14 @@ class Client:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
         self._transport.get(f"/datasets/{part(ref)}")
         return Dataset(self._transport, Selection(ref))
+
+    def hold(self, ref: str, *, at: str | None = None, seconds: int = SECONDS, note: str = "") -> Hold:
+        """Keeps a dataset's history as it is: ``with c.hold("weather") as held: held.dataset.to_arrow()``.
+
+        ``at``: a time that is complete; else as it is now. It is renewed until the block ends, and expires ``seconds``
+        after its program died. Raises NotFound, Invalid, Refused; its end raises HoldLost where it was lost.
+        """
+        return take(self._transport, ref, at, seconds, note)
 
     def sql(
         self, query: str, parameters: Mapping[str, Any] | Collection[Any] | None = None, *, pins: Sequence[Pin] = (),

@@ -210,6 +210,14 @@ class Transport:
         finally:
             exchange.close()
 
+    def post(self, path: str, body: Mapping[str, object]) -> Any:
+        """Returns the JSON of an answer."""
+        exchange = self.ask("POST", path, body=body)
+        try:
+            return parsed(exchange.whole())
+        finally:
+            exchange.close()
+
 
 def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
     try:

@@ -24,12 +24,12 @@ from chain.store.database import Database
 from chain.store.seals import ROW_DAMAGED, Row, Sealed
 
 ROOM: Final = "captures"
-_TABLE: Final = Sealed(
+CAPTURES: Final = Sealed(
     "captures",
     ("dataset", "block", "first", "last", "time", "body"),
     "odfctl raw drop NAME forgets the captures of a dataset; its rows stay",
 )
-_KEPT: Final = Sealed("captured_datasets", ("dataset", "since"), "odfctl raw keep NAME")
+CAPTURED: Final = Sealed("captured_datasets", ("dataset", "since"), "odfctl raw keep NAME")
 STEPS: Final = (
     """
     CREATE TABLE captures (
@@ -46,8 +46,8 @@ STEPS: Final = (
         since INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
-    _TABLE.step,
-    _KEPT.step,
+    CAPTURES.step,
+    CAPTURED.step,
 )
 TABLES: Final = ("captures", "captured_datasets")
 
@@ -95,14 +95,14 @@ def keep(
 ) -> None:
     """Stores the capture of the transaction whose last block is the head."""
     (block,) = connection.execute("SELECT head_hash FROM datasets WHERE id = ?", (dataset,)).fetchone()
-    _TABLE.put(connection, dataset, block, first, last, time, msgspec.json.encode(capture, enc_hook=str))
+    CAPTURES.put(connection, dataset, block, first, last, time, msgspec.json.encode(capture, enc_hook=str))
 
 
 def begin(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> bool:
     """Captures what comes from now on; ``False``: it is already so."""
-    if _KEPT.look(connection, "dataset = ?", (dataset,))[0] is not None:
+    if CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None:
         return False
-    _KEPT.put(connection, dataset, now)
+    CAPTURED.put(connection, dataset, now)
     return True
 
 
@@ -113,12 +113,12 @@ def end(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
 
 def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Also where the row is damaged: rather bytes too many than too few."""
-    return _KEPT.look(connection, "dataset = ?", (dataset,))[0] is not None
+    return CAPTURED.look(connection, "dataset = ?", (dataset,))[0] is not None
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]:
     """Lists the captures of a dataset, oldest first. Raises Environment for a damaged one."""
-    return [_bound(row) for row in _TABLE.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
+    return [_bound(row) for row in CAPTURES.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
 
 
 def totals(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def objects(database: Database) -> Iterator[Multihash]:
     Raises Environment for a damaged row: what it names cannot be told, so nothing may be freed.
     """
     with database.read() as connection:
-        names = [file.object for row in _TABLE.rows(connection) for file in _bound(row).capture.files]
+        names = [file.object for row in CAPTURES.rows(connection) for file in _bound(row).capture.files]
     return iter(names)
 
 

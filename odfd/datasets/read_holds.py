@@ -22,7 +22,7 @@ from chain.store.seals import Sealed
 from chain.wording import plural
 
 ROOM: Final = "read_holds"
-_TABLE: Final = Sealed(
+HOLDS: Final = Sealed(
     "read_holds",
     ("id", "dataset", "time", "block", "note", "taken", "expires"),
     "it holds until it is released: odfctl hold release ID",
@@ -40,7 +40,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX read_holds_dataset ON read_holds (dataset);
     """,
-    _TABLE.step,
+    HOLDS.step,
 )
 TTL: Final = 15 * 60 * SECOND
 MIN_TTL: Final = 1 * SECOND
@@ -151,14 +151,14 @@ class ReadHolds:
         return len(gone)
 
     def _put(self, held: ReadHold) -> ReadHold:
-        _TABLE.put(self._db, held.id, held.dataset, held.time, held.block, held.note, held.taken, held.expires or 0)
+        HOLDS.put(self._db, held.id, held.dataset, held.time, held.block, held.note, held.taken, held.expires or 0)
         return held
 
     def _find(self, hold_id: str) -> ReadHold | None:
         return next(self._every("id = ?", (hold_id,)), None)
 
     def _every(self, where: str = "TRUE", values: tuple[str | bytes, ...] = ()) -> Iterator[ReadHold]:
-        for row, whole in list(_TABLE.every(self._db, where, values)):
+        for row, whole in list(HOLDS.every(self._db, where, values)):
             hold_id, dataset, time, block, note, taken, expires = row
             yield ReadHold(
                 id=hold_id,

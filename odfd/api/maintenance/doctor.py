@@ -20,7 +20,9 @@ from chain.store.sqlite import snapshot_of
 from chain.wording import agree, plural
 from odfd.control import wire
 from odfd.datasets import row_counts
+from odfd.datasets.captures import CAPTURED, CAPTURES
 from odfd.datasets.network_scopes import SCOPES
+from odfd.datasets.read_holds import HOLDS
 from odfd.datasets.references import references_hold
 from odfd.datasets.shares import SHARES
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
@@ -142,6 +144,9 @@ class Doctor:
                 MARKS,
                 SHARES,
                 SCOPES,
+                HOLDS,
+                CAPTURES,
+                CAPTURED,
                 *SEALED,
             )
             found = {table: list(table.damaged(connection)) for table in tables}

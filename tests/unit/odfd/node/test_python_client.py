@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,23 @@ import pyarrow.compute as pc
 import pytest
 import trio
 
+from chain.errors import Refused as NodeRefused
+from chain.instant import SECOND
 from odfd.cli.offline import answer_recheck
-from odfd_client import Client, Environment, Invalid, NotFound, Position, Refused, Unreachable, Update, col, connect
+from odfd.control import wire
+from odfd_client import (
+    Client,
+    Environment,
+    HoldLost,
+    Invalid,
+    NotFound,
+    Position,
+    Refused,
+    Unreachable,
+    Update,
+    col,
+    connect,
+)
 from worlds.served_node import away, served
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -185,6 +201,49 @@ async def test_one_object_is_one_cut(world: Any, worlds: Any, folder: Path) -> N
             assert (await away(lambda: c.open("cities").pinned(pin).to_arrow())).equals(before)
             counted = c.sql("select count(*) n from cities", pins=[pin])
             assert (await away(counted.to_arrow)).to_pylist() == [{"n": 2}]
+
+
+async def test_a_hold_keeps_rows_and_tells_when_it_is_lost(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+
+            def pass_by(seconds: int) -> None:
+                world.clock.instant += seconds * SECOND
+
+            await away(lambda: read_under_a_hold(connect(path), alice, pass_by))
+            assert await alice.api.holds.list() == []
+            await away(lambda: lose_a_hold(connect(path), alice))
+
+
+def read_under_a_hold(c: Client, alice: Any, pass_by: Callable[[int], None]) -> None:
+    before = c.open("cities").to_arrow()
+    with c.hold("cities", seconds=60, note="a test") as held:
+        (seen,) = trio.from_thread.run(alice.api.holds.list)
+        assert (seen.id, seen.note, seen.pin.block) == (held.id, "a test", held.pin.block)
+        compact = wire.RewriteRequest(action="compact")
+        with pytest.raises(NodeRefused, match="held for a reader"):
+            trio.from_thread.run(lambda: alice.done(alice.api.rewriting.rewrite("cities", compact)))
+        assert held.dataset.to_arrow().equals(before)
+        for _ in range(2):
+            pass_by(50)
+            held.renew()
+            assert held.dataset.to_arrow().equals(before)
+    with pytest.raises(Refused, match="not complete"):
+        c.hold("cities", at="2100-01-01T00:00:00Z")
+
+
+def lose_a_hold(c: Client, alice: Any) -> None:
+    """At its end, when it is looked at, and when it is renewed."""
+    held = c.hold("cities", seconds=60)
+    trio.from_thread.run(alice.api.holds.release, held.id)
+    with pytest.raises(HoldLost):
+        held.release()
+    held = c.hold("cities", seconds=60)
+    trio.from_thread.run(alice.api.holds.release, held.id)
+    for told in (held.renew, held.check, held.release, lambda: held.dataset):
+        with pytest.raises(HoldLost):
+            told()
 
 
 def cities_of(updates: list[Update]) -> list[str]:

@@ -115,7 +115,7 @@ async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any
 
 def keep_at(connection: Any, dataset: Any, capture: Any, block: Any, where: tuple[int, int, int]) -> None:
     body = msgspec.json.encode(capture, enc_hook=str)
-    captures._TABLE.put(connection, dataset, block, *where, body)
+    captures.CAPTURES.put(connection, dataset, block, *where, body)
 
 
 async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: Any) -> None:

@@ -1,0 +1,122 @@
+"""Holds a dataset's history while somebody reads it: a lease at the node, renewed by a thread of its own.
+
+The thread renews whether rows are read or not, so a reader that is only slow loses nothing. Where the node says that
+the hold is lost, or was not reached until it expired, that is told: by ``check``, by ``dataset`` and at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from odfd_client.errors import Bug, HoldLost, NotFound, OdfdError, Refused
+from odfd_client.relations import Dataset, Selection
+from odfd_client.transport import Transport, part
+from odfd_client.values import Pin
+
+SECONDS: Final = 900
+_RENEWALS: Final = 3
+"""In the time that a hold lives: two may fail."""
+
+
+class Hold:
+    """A hold that was taken; a context manager that ends it. ``pin`` reads the rows that are held."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        answer: Mapping[str, Any],
+        seconds: int,
+        begun: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``begun``: before it was asked for, by ``clock``, whose seconds only grow."""
+        try:
+            self.id, self.time, self.pin = str(answer["id"]), str(answer["time"]), Pin.of(answer["pin"])
+        except (KeyError, TypeError) as error:
+            raise Bug("the node's hold is not understood", rule="answer") from error
+        self._transport, self._seconds, self._clock = transport, seconds, clock
+        self._until = begun + seconds
+        self._lost: HoldLost | None = None
+        self._ended = threading.Event()
+        self._renewer = threading.Thread(target=self._keep, name=f"hold {self.id}", daemon=True)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset as it is held. Raises HoldLost."""
+        self.check()
+        return Dataset(self._transport, Selection(self.pin.id), (self.pin,))
+
+    def check(self) -> None:
+        """Raises HoldLost where the history may be another one by now."""
+        if self._lost is None and not self._ended.is_set() and self._clock() >= self._until:
+            self._lost = HoldLost(
+                f"hold {self.id} could not be renewed in its {self._seconds} seconds",
+                rule="hold-lost",
+                hint="take a new one, and read again",
+            )
+        if self._lost is not None:
+            raise self._lost
+
+    def release(self) -> None:
+        """Ends it; once more does nothing. Raises HoldLost where it had ended before, Unreachable."""
+        if self._ended.is_set():
+            return
+        self.check()
+        self._ended.set()
+        if self._renewer.is_alive():
+            self._renewer.join()
+        try:
+            self._transport.ask("DELETE", f"/holds/{part(self.id)}").close()
+        except NotFound as error:
+            self._lost = HoldLost(f"hold {self.id} is lost", rule="hold-lost", hint="take a new one, and read again")
+            raise self._lost from error
+
+    def renew(self) -> None:
+        """Lets it live its seconds from now on, as the thread does by itself. Raises HoldLost, Unreachable."""
+        begun = self._clock()
+        try:
+            self._transport.ask("PUT", f"/holds/{part(self.id)}", body={"seconds": self._seconds}).close()
+        except HoldLost as lost:
+            self._lost = lost
+            raise
+        self._until = max(self._until, begun + self._seconds)
+
+    def __enter__(self) -> Self:
+        self._renewer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except OdfdError:
+            if error is None:
+                raise
+        finally:
+            self._ended.set()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._seconds / _RENEWALS):
+            try:
+                self.renew()
+            except HoldLost:
+                return
+            except OdfdError:
+                continue  # asked again; `check` tells where it takes too long
+
+
+def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str) -> Hold:
+    """Raises NotFound, Invalid, Refused, Unreachable."""
+    if transport.is_remote:
+        raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
+    said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": at})
+    begun = time.monotonic()
+    answer = transport.post("/holds", said)
+    if not isinstance(answer, dict):
+        raise Bug("the node's hold is not understood", rule="answer")
+    return Hold(transport, answer, seconds, begun)
