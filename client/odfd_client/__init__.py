@@ -14,7 +14,7 @@ from odfd_client.errors import (
     Unreachable,
 )
 from odfd_client.expressions import Column, Predicate, col
-from odfd_client.holds import Hold
+from odfd_client.holds import HeldTogether, Hold
 from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
 from odfd_client.session import Client, connect
@@ -30,6 +30,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Environment",
+    "HeldTogether",
     "Hold",
     "HoldLost",
     "Invalid",

@@ -6,13 +6,15 @@ the hold is lost, or was not reached until it expired, that is told: by ``check`
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from odfd_client.errors import Bug, HoldLost, NotFound, OdfdError, Refused
+from odfd_client.errors import Bug, HoldLost, Invalid, NotFound, OdfdError, Refused
 from odfd_client.relations import Dataset, Selection
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin
@@ -120,3 +122,62 @@ def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str
     if not isinstance(answer, dict):
         raise Bug("the node's hold is not understood", rule="answer")
     return Hold(transport, answer, seconds, begun)
+
+
+class HeldTogether:
+    """Holds of several datasets at one time: ``held["a"]`` is the dataset as of it. Leaving it ends them."""
+
+    def __init__(self, holds: Mapping[str, Hold]) -> None:
+        self._holds, self._open = dict(holds), ExitStack()
+
+    @property
+    def time(self) -> str:
+        """The time of all; where every dataset is sealed, that of the newest block."""
+        return max(hold.time for hold in self._holds.values())
+
+    def __getitem__(self, ref: str) -> Dataset:
+        """Raises HoldLost, and KeyError for another dataset."""
+        return self._holds[ref].dataset
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            for hold in self._holds.values():
+                opened.enter_context(hold)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+
+def take_together(transport: Transport, refs: Sequence[str], at: str | None, seconds: int, note: str) -> HeldTogether:
+    """``at`` is ``None``: the greatest time that is complete in all. Raises as ``take``; then none is held."""
+    if len(set(refs)) != len(refs) or not refs:
+        raise Invalid("name each dataset once, and one at least", rule="dataset", hint='c.at(None, "a", "b")')
+    if at is None:
+        at = _complete([transport.get(f"/datasets/{part(ref)}") for ref in refs])
+    holds: dict[str, Hold] = {}
+    try:
+        for ref in refs:
+            holds[ref] = take(transport, ref, at, seconds, note)
+    except OdfdError:
+        for hold in holds.values():
+            with suppress(OdfdError):
+                hold.release()
+        raise
+    return HeldTogether(holds)
+
+
+def _complete(described: Sequence[Any]) -> str | None:
+    """The last millisecond before the first time that is open; ``None``: all are sealed, and none is."""
+    try:
+        uppers = [each["frontiers"]["upper"] for each in described]
+        times = [datetime.datetime.fromisoformat(each) for each in uppers if each is not None]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Bug("the node's frontiers are not understood", rule="answer") from error
+    if not times:
+        return None
+    last = min(times) - datetime.timedelta(milliseconds=1)
+    return last.astimezone(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

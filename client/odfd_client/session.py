@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.errors import Bug, Invalid
-from odfd_client.holds import SECONDS, Hold, take
+from odfd_client.holds import SECONDS, HeldTogether, Hold, take, take_together
 from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
 from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
@@ -64,6 +64,13 @@ class Client:
         after its program died. Raises NotFound, Invalid, Refused; its end raises HoldLost where it was lost.
         """
         return take(self._transport, ref, at, seconds, note)
+
+    def at(self, time: str | None, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
+        """Holds several datasets at one time: ``with c.at(None, "a", "b") as held: held["a"].to_arrow()``.
+
+        ``None``: the greatest time that is complete in all of them. As ``hold``, of which each dataset gets one.
+        """
+        return take_together(self._transport, refs, time, seconds, note)
 
     def sql(
         self, query: str, parameters: Mapping[str, Any] | Collection[Any] | None = None, *, pins: Sequence[Pin] = (),

@@ -233,6 +233,42 @@ def read_under_a_hold(c: Client, alice: Any, pass_by: Callable[[int], None]) -> 
         c.hold("cities", at="2100-01-01T00:00:00Z")
 
 
+async def test_several_datasets_are_read_at_one_time(world: Any, worlds: Any, folder: Path) -> None:
+    """What is committed to one of them later is in none; where one cannot be held, none is."""
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull("cities")
+        await alice.pull("towns")
+        world.clock.instant += 10 * SECOND
+        for name in ("cities", "towns"):
+            await alice.done(alice.api.flow.advance(name))
+        world.write("alice", "b.csv", *ROWS_B)
+        await alice.pull("cities")
+        async with served(alice, folder) as path:
+            await away(lambda: read_together(connect(path), alice))
+            assert await alice.api.holds.list() == []
+
+
+def read_together(c: Client, alice: Any) -> None:
+    with c.at(None, "cities", "towns") as held:
+        assert [each.time for each in trio.from_thread.run(alice.api.holds.list)] == [held.time] * 2
+        assert [held[name].to_arrow().num_rows for name in ("cities", "towns")] == [2, 2]
+        trio.from_thread.run(alice.pull, "towns")
+        assert held["towns"].to_arrow().num_rows == 2
+        assert (c.open("cities").to_arrow().num_rows, c.open("towns").to_arrow().num_rows) == (4, 4)
+        with c.at(held.time, "towns") as again:
+            assert again["towns"].to_arrow().equals(held["towns"].to_arrow())
+        with pytest.raises(KeyError):
+            held["other"]
+    with pytest.raises(NotFound):
+        c.at(held.time, "cities", "nothing")
+    with pytest.raises(Refused, match="not complete"):
+        c.at("2100-01-01T00:00:00Z", "cities", "towns")
+    with pytest.raises(Invalid):
+        c.at(None, "cities", "cities")
+
+
 def lose_a_hold(c: Client, alice: Any) -> None:
     """At its end, when it is looked at, and when it is renewed."""
     held = c.hold("cities", seconds=60)
