@@ -406,7 +406,7 @@ class ApplyOperation:
                 raise Invalid(
                     f"no engine {event.transform.engine!r} here",
                     rule="engine-unknown",
-                    hint="write engine: spark",
+                    hint="write engine: spark; for words of other engines see docs/kamu.md",
                     place=desired.transform_place(),
                 )
             _check_no_variable(event, desired)
