@@ -19,7 +19,6 @@ from chain.model.read_options import (
     FAIL,
     KINDS,
     NAMES,
-    ON_ERROR,
     READ,
     RULE,
     check_kind,
@@ -38,18 +37,19 @@ from chain.model.source import (
     ReadParquet,
 )
 
-_ON_ERROR = "onError"
+ON_ERROR: Final = "onError"
+"""The field of a read step."""
 MORE_KINDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
     FetchUrl: tuple(fetch_options.KINDS),
     ReadCsv: tuple(read_options.KINDS),
 }
 """Kinds beside those of the format, by one variant of the union that they are written in."""
-_READS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
+READ_STEPS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
 MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
-    **dict.fromkeys(_READS, (_ON_ERROR, *NAMES)),
+    **dict.fromkeys(READ_STEPS, (ON_ERROR, *NAMES)),
     FetchFilesGlob: sorted(fetch_options.names(fetch_options.BUCKET)),
 }
-_GLOB: Final = "FilesGlob"
+GLOB: Final = "FilesGlob"
 _OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
 
 
@@ -93,8 +93,8 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
         return event
     named = _known_kind(kind, fetch_options.KINDS)
     stands, step = named, "Url"
-    if named is None and _known_kind(kind, (_GLOB,)) and fetch.value.keys() & fetch_options.names(fetch_options.BUCKET):
-        stands, step = fetch_options.BUCKET, _GLOB
+    if named is None and _known_kind(kind, (GLOB,)) and fetch.value.keys() & fetch_options.names(fetch_options.BUCKET):
+        stands, step = fetch_options.BUCKET, GLOB
     if stands is None:
         return event
     own = fetch_options.names(stands)
@@ -128,20 +128,20 @@ def _note_unknown(fields: dict[str, Node], own: Iterable[str], path: str, mistak
 
 
 def _without_on_error(fields: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
-    if _ON_ERROR not in fields:
+    if ON_ERROR not in fields:
         return fields
-    given = fields[_ON_ERROR]
-    place = f"{path}read.{_ON_ERROR}"
+    given = fields[ON_ERROR]
+    place = f"{path}read.{ON_ERROR}"
     try:
         declared_quarantine(plain(given))
     except Invalid as fault:
         mistakes.append(Mistake(place, given.line, fault.message, fault.rule, fault.hint))
-    if _has_attribute(fields, ON_ERROR):
-        twice = f"onError and the attribute {ON_ERROR} of the schema are both given"
+    if _has_attribute(fields, read_options.ON_ERROR):
+        twice = f"onError and the attribute {read_options.ON_ERROR} of the schema are both given"
         mistakes.append(Mistake(place, given.line, twice, "on-error", "keep one of them"))
-    others = {key: child for key, child in fields.items() if key != _ON_ERROR}
+    others = {key: child for key, child in fields.items() if key != ON_ERROR}
     if plain(given) != FAIL:
-        others["schema"] = _with_attribute(others.get("schema"), ON_ERROR, given)
+        others["schema"] = _with_attribute(others.get("schema"), read_options.ON_ERROR, given)
     return others
 
 

@@ -107,13 +107,21 @@ def declared_options(value: object) -> ReadOptions:
         ) from error
 
 
+def options_of(kind: str) -> frozenset[str]:
+    """What manifests write in a read step of a kind, of the format or of ours, beside the fields of its step."""
+    allowed = _ANY | _OF_KIND.get(kind, frozenset())
+    return frozenset(name for name, own in NAMES.items() if own in allowed)
+
+
 def check_kind(options: ReadOptions, kind: str) -> None:
     """``kind``: of the step that has the options. Raises Invalid for one that such files have no use for."""
     if options.format is not None and KINDS[options.format] != kind:
         raise Invalid(f"a step of kind {kind} reads no {options.format}", rule=RULE, hint=f"say kind: {options.format}")
     named = options.format or kind
-    allowed = _ANY | _OF_KIND.get(named, frozenset())
-    unused = [name for name, own in NAMES.items() if own not in allowed and getattr(options, own) != getattr(NONE, own)]
+    allowed = options_of(named)
+    unused = [
+        name for name, own in NAMES.items() if name not in allowed and getattr(options, own) != getattr(NONE, own)
+    ]
     if unused:
         raise Invalid(
             f"{', '.join(unused)}: a read step of kind {named} has no such option", rule=RULE, hint="leave it out"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +17,17 @@ import msgspec
 from chain.codec import layout
 from chain.codec.bind import TAG
 from chain.codec.layout import Choice, Flag, JsonObject, Kind, Moment, Number, Octets, Table, Text, Union, Vector
+from chain.codec.short_forms import GLOB, ON_ERROR, READ_STEPS
+from chain.model import fetch_options, read_options
+from chain.model.fetch_options import BucketAccess
+from chain.model.read_options import ReadOptions, options_of
+from chain.model.source import FetchUrl, ReadCsv
 from odfd.resources.manifest import ResourceHeaders
 from odfd.resources.types import ResourceType
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DEFS: Final = "#/$defs/"
+_ON_ERROR_SCHEMA: Final = {"description": "fail, or quarantine, which may have limits: see docs/reading.md."}
 JsonSchema = dict[str, Any]
 
 
@@ -132,6 +138,8 @@ class _Making:
         for each in layout.fields_of(cls):
             properties[each.key] = self._of(each.kind) | notes.get(each.name, {})
             required += [each.key] if each.required else []
+        if tag is not None:
+            properties |= self._options(cls, str(tag))
         about = cls.__dict__.get("__doc__")
         about_it = {} if about is None else {"description": " ".join(about.partition("\n\n")[0].split())}
         return about_it | {
@@ -141,12 +149,46 @@ class _Making:
             "additionalProperties": False,
         }
 
+    def _options(self, cls: type[msgspec.Struct], kind: str) -> JsonSchema:
+        """What manifests write in a step beside the format's fields (``chain.codec.short_forms``)."""
+        if cls in READ_STEPS:
+            return {ON_ERROR: _ON_ERROR_SCHEMA} | self._of_options(ReadOptions, options_of(kind))
+        return self._of_options(BucketAccess, fetch_options.names(fetch_options.BUCKET)) if kind == GLOB else {}
+
+    def _more_kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> Iterator[JsonSchema]:
+        """Kinds that the format does not know, each with the fields of the step that stands for it."""
+        steps = {str(each.__struct_config__.tag): each for each in variants}
+        if FetchUrl in variants:
+            for kind, options in fetch_options.KINDS.items():
+                more = self._of_options(options, fetch_options.names(kind))
+                made = self._standing(f"Fetch{kind}", FetchUrl, kind, more)
+                needed = [each.encode_name for each in msgspec.structs.fields(options) if each.required]
+                self.defs[f"Fetch{kind}"]["required"] += needed
+                yield made
+        if ReadCsv in variants:
+            for kind, step in read_options.KINDS.items():
+                yield self._standing(f"Read{kind}", steps[step], kind, self._options(steps[step], kind))
+
+    def _standing(self, name: str, step: type[msgspec.Struct], kind: str, more: JsonSchema) -> JsonSchema:
+        made = self._object(step)
+        plain = {key: made["properties"][key] for key in (each.key for each in layout.fields_of(step))}
+        self.defs[name] = made | {"properties": {TAG: {"const": kind}, **plain, **more}}
+        self.defs[name].pop("description", None)
+        return {"$ref": _DEFS + name}
+
+    def _of_options(self, cls: type[msgspec.Struct], names: Collection[str]) -> JsonSchema:
+        (_,), made = msgspec.json.schema_components((cls,), ref_template=_DEFS + "{name}")
+        properties = made.pop(cls.__name__)["properties"]
+        for name, other in made.items():
+            self.defs[name] = other | {"properties": {key: _plain(each) for key, each in other["properties"].items()}}
+        return {key: _plain(each) for key, each in properties.items() if key in names}
+
     def _of(self, kind: Kind) -> JsonSchema:
         match kind:
             case Table(of):
                 return self.ref(of)
             case Union(variants):
-                return {"oneOf": [self.ref(each) for each in variants]}
+                return {"oneOf": [*map(self.ref, variants), *self._more_kinds(variants)]}
             case Vector(item):
                 return {"type": "array", "items": self._of(item)}
             case Number():
@@ -163,6 +205,13 @@ class _Making:
                 return {"type": "string"}
             case JsonObject():
                 return {"type": "object"}
+
+
+def _plain(part: JsonSchema) -> JsonSchema:
+    """Without the null that stands for a field that is not given, which the type of no other field names."""
+    kept = [each for each in part.get("anyOf", ()) if each != {"type": "null"}]
+    alone = kept[0] if len(kept) == 1 else part
+    return {key: value for key, value in alone.items() if key not in ("default", "title")}
 
 
 @functools.cache

@@ -6,8 +6,11 @@ After changing a type, write them anew:  python tests/contract/odfd/test_resourc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 from odfd.api.resources.types import TYPES
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
@@ -15,6 +18,7 @@ from odfd.resources.types import ResourceType
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = DOCS / "resources.md"
+EXAMPLE = re.compile(r"```yaml\n((?:fetch|read):\n.*?)```", re.DOTALL)
 FROM_HERE = "<!-- From here on written by tests/contract/odfd/test_resource_schemas.py -->\n"
 
 
@@ -75,6 +79,22 @@ def test_r03_the_schemas_that_are_checked_in_are_those_that_are_served() -> None
 
 def test_the_reference_is_that_of_the_schemas() -> None:
     assert REFERENCE.read_text().partition(FROM_HERE)[2] == reference()
+
+
+def test_the_schema_knows_every_example_of_a_source() -> None:
+    """Editors check manifests by it, and ``odfctl explain`` shows it: our kinds and options are in it."""
+    made = schema_of(next(kind for kind in TYPES if kind.name == "Dataset"))
+    examples = [yaml.safe_load(each) for each in EXAMPLE.findall((DOCS / "sources.md").read_text())]
+    steps = [(name, each[name]) for each in examples for name in ("fetch", "read") if name in each]
+    assert {step["kind"] for _, step in steps} >= {"Sql", "Http", "FilesGlob", "Avro", "Sqlite"}
+    for name, step in steps:
+        known = made["$defs"][f"{name.capitalize()}{step['kind']}"]
+        assert known["properties"]["kind"] == {"const": step["kind"]}
+        assert step.keys() <= known["properties"].keys()
+        assert set(known["required"]) <= step.keys()
+        part = part_of(made, "spec.metadata." + name)
+        assert part is not None
+        assert step["kind"] in type_text(made, part).split(" | ")
 
 
 def write() -> None:
