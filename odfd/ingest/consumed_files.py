@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.ids import DatasetId
-from chain.instant import MILLISECOND, Instant, render
+from chain.instant import MILLISECOND, SECOND, Instant, render
 from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import ChainState
@@ -68,7 +68,7 @@ class ConsumedFiles:
     def _why_late(self, key: str, tag: str, modified: Instant) -> str | None:
         if key in self.times:
             return None if self.tags[key] == tag else f"it changed at {render(modified)}, after it was taken"
-        if self.first is None or modified <= self.first:
+        if self.first is None or modified + SECOND <= self.first:  # times of stores have whole seconds
             return None
         return f"it came at {render(modified)}, when the source had got beyond it"
 
