@@ -98,8 +98,21 @@ def test_no_text_becomes_markup_or_code(path: Path) -> None:
 
 
 def test_all_scripts_that_the_page_begins_with_are_fetched_at_once() -> None:
+    """All that ``main.js`` imports, however far; what it asks for later is not among them."""
     named = set(re.findall(r'(?:src|href)="([^"]+\.js)"', (FOLDER / "index.html").read_text()))
-    assert named == {path for path in page_files() if path.endswith(".js")} - {"/vendor/marked.js"}
+    reached, waiting = set(), ["/main.js"]
+    while waiting:
+        if (path := waiting.pop()) not in reached:
+            reached.add(path)
+            waiting += re.findall(r'^import [^(].* from "([^"]+)"', page_files()[path].content.decode(), re.MULTILINE)
+    assert named == reached
+    assert len(reached) < len(page_files()) / 2
+
+
+def test_every_script_is_imported_by_another() -> None:
+    scripts = {path: file.content.decode() for path, file in page_files().items() if path.endswith(".js")}
+    imported = set(re.findall(r'(?:from |import\()"([^"]+)"', "".join(scripts.values())))
+    assert imported == {*scripts} - {"/main.js"}
 
 
 def test_html_holds_no_script_and_no_style() -> None:
