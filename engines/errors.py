@@ -40,7 +40,7 @@ def need_spark() -> None:
         raise EngineLost(
             "Spark is not installed with this odfd",
             rule=NOT_INSTALLED,
-            hint="docs/install.md says how; without it a node mirrors, verifies and answers queries",
+            hint="without it a node derives nothing and runs nothing again; docs/install.md says how to add it",
         )
 
 

@@ -125,9 +125,9 @@ class NodeEngine:
         isolation, why = self._options.isolation.value, self._why_not
         if why is None:
             return wire.EngineView(name="spark", state="starting", isolation=isolation)
+        if why.rule == NOT_INSTALLED:  # the state says what is wrong
+            return wire.EngineView(name="spark", state="not-installed", isolation=isolation, message=why.hint)
         message = f"{why}: {why.hint}" if why.hint else str(why)
-        if why.rule == NOT_INSTALLED:
-            return wire.EngineView(name="spark", state="not-installed", isolation=isolation, message=message)
         return wire.EngineView(name="spark", state="failed", isolation=isolation, message=message)
 
     @property

@@ -30,10 +30,10 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
 
 
 def test_an_engine_that_is_not_there_is_told_with_the_reason() -> None:
-    absent = wire.EngineView(name="spark", state="not-installed", message="Spark is not installed: read how\x1b[2J")
+    absent = wire.EngineView(name="spark", state="not-installed", message="without it: read how\x1b[2J")
     told = status_text(wire.Status(node_id="did:key:z6", version="1", engine=absent))
     (line,) = [line for line in told.splitlines() if line.startswith("engine")]
-    assert line.split(maxsplit=1)[1].startswith("spark  not installed: Spark is not installed: read how")
+    assert line.split(maxsplit=1)[1].startswith("spark  not installed: without it: read how")
     assert "\x1b" not in line
     failed = wire.EngineView(name="spark", state="failed", message="no Java")
     assert "spark  failed: no Java" in status_text(wire.Status(node_id="did:key:z6", version="1", engine=failed))

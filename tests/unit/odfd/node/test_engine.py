@@ -15,6 +15,8 @@ from chain.errors import Environment
 from engines.errors import EngineLost
 from engines.provision.host import SparkOptions
 from engines.provision.settings import ENGINE_FAILED
+from odfd.cli.commands.node import status_text
+from odfd.control import wire
 from odfd.runtime.supervision import Life
 from odfd.workers.engine import LATEST, SOONEST, NodeEngine
 
@@ -90,6 +92,8 @@ async def test_where_spark_is_not_installed_nothing_has_failed(monkeypatch: pyte
     view = engine.view()
     assert (view.state, journal.said) == ("not-installed", [])
     assert "docs/install.md" in view.message
+    assert "not installed" not in view.message
+    assert status_text(wire.Status(node_id="did:key:z6", version="1", engine=view)).count("not installed") == 1
 
 
 async def test_a_node_without_an_engine_stops_when_asked(
