@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 import structlog
 import trio
 
 from bench.measure import CPU, Row, Side, Size, all_in_turns
 from bench.resources import service_over
+from odfd.api.resources import watches
 from odfd.api.routes import application
 from odfd.daemon.main import COLLECTED_AFTER
 from odfd.obs.events import EventLog
@@ -33,7 +35,7 @@ _CHUNK: Final = 65_536
 def measure_watchers(size: Size, folder: Path) -> list[Row]:
     """Measures both forms of a watch, over HTTP and sockets, with watchers that wait for news."""
     count, rounds = size.pick(10, 1_000), size.pick(1, 15)
-    with _many_files(4 * count + 200), _as_the_daemon_collects():
+    with _many_files(4 * count + 200), _as_the_daemon_collects(), patch.object(watches, "WATCHES", count):
         return [trio.run(_measured, path, count, rounds, folder / name) for path, name in _PATHS.items()]
 
 

@@ -63,6 +63,8 @@ class Endpoint:
     media_type: str = JSON
     stream: object = None
     """The type of a line of the answer as a stream."""
+    events: object = None
+    """The type of the data of server-sent events, where there is no stream of lines beside them."""
     operation: Callable[[Any], Any] | None = None
     """Returns the operation of a service, from the services."""
     statuses: tuple[int, ...] = ()

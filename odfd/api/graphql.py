@@ -14,10 +14,12 @@ from starlette.requests import Request
 from chain.errors import Fault, Invalid
 from odfd.api.endpoints import Ask, asks
 from odfd.control import wire
-from odfd.control.responses import answer, body
-from odfd.errors import to_problem
+from odfd.control.responses import EventStream, answer, body, stream_of
+from odfd.errors import Usage, to_problem
+from odfd.state.idempotency import HEADER
 
 if TYPE_CHECKING:
+    from odfd.api.graphql_subscriptions import Subscription
     from odfd.api.services import Services
 
 SECONDS: Final = 60.0
@@ -27,16 +29,29 @@ THREADS: Final = trio.CapacityLimiter(4)
 MAX_ERRORS: Final = 20
 
 
-@asks(takes=wire.GraphqlRequest, answers=wire.GraphqlAnswer, statuses=(200, 400))
+@asks(takes=wire.GraphqlRequest, answers=wire.GraphqlAnswer, events=wire.GraphqlAnswer, statuses=(200, 400))
 async def graphql(services: Services, request: Request) -> object:
-    """Executes a GraphQL request: a query or a mutation."""
-    asked = await body(request, wire.GraphqlRequest)
-    answered: wire.GraphqlAnswer | None = None
+    """Executes a GraphQL request: a query or a mutation; as server-sent events also a subscription."""
+    asked, streams = await body(request, wire.GraphqlRequest), stream_of(request) is EventStream
+    if streams and HEADER in request.headers:
+        raise Usage(f"a stream takes no {HEADER}", rule="idempotency-key", hint="send it without the header")
+    since = request.headers.get("last-event-id") if streams else None
+    answered: wire.GraphqlAnswer | Subscription | None = None
     with trio.move_on_after(SECONDS):
-        answered = await trio.to_thread.run_sync(_executed, services, asked, limiter=THREADS)
+        answered = await trio.to_thread.run_sync(_executed, services, asked, since, limiter=THREADS)
     if answered is None:
         late = Invalid(f"the query took longer than {SECONDS:g} s", rule="graphql-limit", hint="ask for less")
         answered = wire.GraphqlAnswer(errors=(_error(late),))
+    if streams:
+        from odfd.api.graphql_subscriptions import GraphqlStream, sole_event
+
+        if isinstance(answered, wire.GraphqlAnswer):
+            return GraphqlStream(sole_event(answered))
+        return GraphqlStream(answered.events(services))
+    if not isinstance(answered, wire.GraphqlAnswer):
+        from odfd.api.graphql_subscriptions import not_streamed
+
+        answered = wire.GraphqlAnswer(errors=(_error(not_streamed()),))
     return answer(answered, 200 if answered.data is not None else 400)
 
 
@@ -50,12 +65,13 @@ def _schema() -> Any:
     return schema()
 
 
-def _executed(services: Services, asked: wire.GraphqlRequest) -> wire.GraphqlAnswer:
-    """Parses, bounds, validates and executes a request. Called from worker threads."""
+def _executed(services: Services, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
+    """Parses, bounds, validates and executes a request; a subscription is returned. Called from worker threads."""
     from graphql import GraphQLError, execute_sync, parse, validate
 
     from odfd.api import graphql_limits as limits
     from odfd.api.graphql_schema import GraphqlContext
+    from odfd.api.graphql_subscriptions import subscription_of
 
     variables = asked.variables or {}
     try:
@@ -67,6 +83,8 @@ def _executed(services: Services, asked: wire.GraphqlRequest) -> wire.GraphqlAns
         schema = _schema()
         if wrong := validate(schema, document, max_errors=MAX_ERRORS):
             return wire.GraphqlAnswer(errors=tuple(dict(each.formatted) for each in wrong))
+        if (subscription := subscription_of(schema, document, asked, since)) is not None:
+            return subscription
         done = execute_sync(
             schema, document, variable_values=variables, operation_name=asked.operation_name,
             context_value=GraphqlContext(services),

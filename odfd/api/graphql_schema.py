@@ -47,6 +47,19 @@ type Mutation {
   delete(ref: String!): JSON
 }
 
+type Subscription {
+  """Resources of a type, or of all, that stand and a bookmark, then each change; or the changes after a version."""
+  resources(type: String, since: String): ResourceNews!
+}
+
+type ResourceNews {
+  """To go on from."""
+  version: String!
+  """Added, Modified, Deleted or Bookmark."""
+  op: String!
+  resource: JSON
+}
+
 type ResourcePage { items: [JSON!]!  endCursor: String  hasNextPage: Boolean! }
 type DatasetPage { items: [Dataset!]!  endCursor: String  hasNextPage: Boolean! }
 type BlockPage { items: [JSON!]!  endCursor: String  hasNextPage: Boolean! }
@@ -78,7 +91,8 @@ type Dataset {
 class GraphqlContext:
     """The context of one request."""
 
-    services: Services
+    services: Services | None
+    """``None``: of a subscription, whose fields ask for nothing more."""
 
 
 Page = dict[str, Any]
@@ -88,6 +102,7 @@ def _told(info: Info, operation: Callable[[Services], Awaitable[T]]) -> T:
     """Performs an operation in the event loop. Raises GraphQLError with the problem of its fault."""
     asking: GraphqlContext = info.context
     try:
+        assert asking.services is not None
         return trio.from_thread.run(operation, asking.services)
     except Fault as fault:
         raise _error(fault) from fault
@@ -216,6 +231,7 @@ def _delete(_: object, info: Info, ref: str) -> Any:
 _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "Query": {"resource": _resource, "resources": _resources, "dataset": _dataset, "datasets": _datasets},
     "Mutation": {"apply": _apply, "rename": _rename, "delete": _delete},
+    "Subscription": {"resources": lambda news, _, **_arguments: news},
     "Dataset": {
         "blockCount": lambda view, _: view.blocks,
         "labels": lambda view, _: dict(view.labels),

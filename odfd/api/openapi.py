@@ -29,7 +29,10 @@ _PROBLEMS: Final = {
     403: ("Refused", "Policy forbids it, or the caller may not speak to this node."),
     404: ("NotFound", "There is no such thing."),
     409: ("Conflict", "Something changed meanwhile, or is there already."),
+    410: ("Gone", "The version is of another log, or too old: list anew."),
+    412: ("Changed", "The resource has another generation than the request states."),
     422: ("Invalid", "The body, or a name, breaks a rule; `place` says where."),
+    429: ("TooMany", "Too many watches are open."),
     500: ("Bug", "A fault of this program; its log has the trace."),
     502: ("Remote", "Another party failed: a peer, a server, an engine."),
     503: ("Environment", "This machine lacks something: disk, Java, a key; or the node stops."),
@@ -101,7 +104,11 @@ class _Described(NamedTuple):
 
     def kinds(self) -> Iterable[Any]:
         """The types of its values."""
-        return (kind for kind in (self.endpoint.takes, self.answers, self.endpoint.stream) if kind is not None)
+        return (
+            kind
+            for kind in (self.endpoint.takes, self.answers, self.endpoint.stream, self.endpoint.events)
+            if kind is not None
+        )
 
     def operation(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
         path, method = self.row.path, self.row.method
@@ -129,6 +136,9 @@ class _Described(NamedTuple):
             about = 'One JSON value a line; a line `{"problem": …}` is the fault that ended the stream.'
             content[NDJSON] = {"schema": line | {"description": about}}
             content[EVENT_STREAM] = {"schema": line | {"description": "The same as events, if they are accepted."}}
+        if self.endpoint.events is not None:
+            event = {"type": "string", "contentMediaType": JSON, "contentSchema": shapes[repr(self.endpoint.events)]}
+            content[EVENT_STREAM] = {"schema": event | {"description": "Events, if they are accepted."}}
         done: dict[str, Any] = {"description": "Done.", "content": content}
         if self.row.repeats:
             done["headers"] = {REPLAYED: {"$ref": f"#/components/headers/{REPLAYED}"}}

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
+from chain.errors import Refused
 from odfd.api.resources.shared_reads import SharedReads
 from odfd.api.resources.versions import position
 from odfd.control import wire
@@ -21,6 +22,8 @@ PAGE: Final = 500
 """Events read at a time."""
 PAGE_BYTES: Final = 1024 * 1024
 """Of events read at a time for watchers; at least one is read."""
+WATCHES: Final = 128
+"""Open at once: half of the connections of the control socket, so that others can ask."""
 News: TypeAlias = SharedValue[wire.ResourceNews]
 
 
@@ -50,13 +53,26 @@ class ResourceWatches:
         """
         self._home, self._adopt = home, adopt
         self._view, self._is_listed = view, is_listed
+        self._open = 0
         self._reads = SharedReads(self._after, lambda: home.database.writes, events)
 
     async def news(self, since: str | None, type_: str | None) -> AsyncGenerator[News, None]:
         """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
 
-        Raises Invalid for a version of another log: the reader lists anew.
+        Raises Invalid for a version of another log: the reader lists anew; Refused where too many watch.
         """
+        if self._open >= WATCHES:
+            hint = "end one, or ask again later"
+            raise Refused(f"{WATCHES} watches of resources are open", rule="watch-limit", hint=hint)
+        self._open += 1
+        try:
+            async with aclosing(self._news(since, type_)) as news:
+                async for each in news:
+                    yield each
+        finally:
+            self._open -= 1
+
+    async def _news(self, since: str | None, type_: str | None) -> AsyncGenerator[News, None]:
         epoch, at, standing = await trio.to_thread.run_sync(self._begin, since, type_)
         for view in standing:
             yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view))

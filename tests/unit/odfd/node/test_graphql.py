@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from odfd.api import graphql
 from odfd.api.graphql_limits import MAX_ALIASES, MAX_COST, MAX_DEPTH, MAX_PAGE, check_size
 from odfd.api.graphql_schema import DEFINITION
 from odfd.api.routes import application
+from worlds.eventually import PATIENCE
 
 DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
@@ -96,7 +99,17 @@ async def test_r59_graphql_gives_the_answers_and_the_refusals_of_rest(world: Any
 def bare(value: Any) -> Any:
     """Without what differs between two nodes: ids, times, and how far reconciling is."""
     if isinstance(value, dict):
-        own = ("id", "createdAt", "updatedAt", "status", "resourceVersion", "endCursor", "hasNextPage", "dataset")
+        own = (
+            "id",
+            "createdAt",
+            "updatedAt",
+            "status",
+            "dataset",
+            "resourceVersion",
+            "endCursor",
+            "hasNextPage",
+            "continue",
+        )
         return {key: bare(each) for key, each in value.items() if key not in own}
     return [bare(each) for each in value] if isinstance(value, list) else value
 
@@ -186,6 +199,109 @@ async def test_r60_a_bug_is_told_as_one() -> None:
     api = SimpleNamespace(datasets=SimpleNamespace(get=get))
     status, told = await call(api, "POST", "/graphql", {"query": '{ dataset(ref: "x") { name } }'})
     assert (status, told["rule"]) == (500, "bug")
+
+
+WATCH = "subscription W($t: String, $since: String) { resources(type: $t, since: $since) { version op resource } }"
+
+
+async def streamed(
+    api: Any, query: str, until: bytes = b"event: complete", *, headers: Sequence[tuple[bytes, bytes]] = (),
+    act: Callable[[], Awaitable[object]] | None = None, **variables: Any,
+) -> list[tuple[str, str, Any]]:  # fmt: skip
+    """Returns the events of a stream, up to the one with ``until``: id, event, data; ``act``: after the bookmark."""
+    data, enough, began = bytearray(), trio.CancelScope(), trio.Event()
+    scope = {
+        "type": "http", "method": "POST", "path": "/graphql", "query_string": b"", "root_path": "",
+        "headers": [(b"accept", b"text/event-stream"), *headers],
+    }  # fmt: skip
+    sent = json.dumps({"query": query, "variables": variables}).encode()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": sent, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        assert message.get("status", 200) == 200
+        data.extend(message.get("body", b""))
+        if b"Bookmark" in data:
+            began.set()
+        if until in data:
+            enough.cancel()
+
+    async def acting() -> None:
+        await began.wait()
+        if act is not None:
+            await act()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            if act is not None:
+                nursery.start_soon(acting)
+            with enough:
+                await application(api, structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
+    found = []
+    for event in filter(None, data.decode().split("\n\n")):
+        lines = dict(line.partition(":")[::2] for line in event.splitlines())
+        told = lines.get("data", "").strip()
+        found.append((lines.get("id", "").strip(), lines["event"].strip(), json.loads(told) if told else None))
+    return found
+
+
+async def test_r60_a_subscription_tells_what_a_watch_tells(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await ask(alice.api, APPLY, m=[a_set("a")])
+
+        async def change() -> None:
+            await ask(alice.api, APPLY, m=[a_set("b")])
+
+        events = await streamed(alice.api, WATCH, b'"name":"b"', act=change, t="vs")
+        assert {event for _, event, _ in events} == {"next"}
+        told = [data["data"]["resources"] for _, _, data in events]
+        assert [each["version"] for each in told] == [version for version, _, _ in events]
+        names = [(each["op"], each["resource"] and each["resource"]["headers"]["name"]) for each in told]
+        came = next(each for each in told if each["op"] == "Added" and each["resource"]["headers"]["name"] == "b")
+        assert names[0] == ("Added", "a")
+        at = next(each["version"] for each in told if each["op"] == "Bookmark")
+        for headers, variables in (([(b"last-event-id", at.encode())], {}), ([], {"since": at})):
+            again = await streamed(alice.api, WATCH, b'"name":"b"', headers=headers, **variables)
+            assert again[0][2]["data"]["resources"] == {"version": at, "op": "Bookmark", "resource": None}
+            assert came in [data["data"]["resources"] for _, _, data in again]
+        some = await streamed(alice.api, 'subscription { resources(type: "vs") { o: op } }', b"Bookmark")
+        assert some[0][2] == {"data": {"resources": {"o": "Added"}}}
+
+
+async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: Any) -> None:
+    """As the protocol says, since readers of server-sent events see no body of another status."""
+    async with world.running("alice") as alice:
+        one = await streamed(alice.api, "{ resources { hasNextPage } }")
+        assert one == [("", "next", {"data": {"resources": {"hasNextPage": False}}}), ("", "complete", None)]
+        twice = "subscription { resources { op } resources { version } }"
+        for query, variables, rule in (
+            (WATCH, {"t": "zebra"}, "unknown-type"),
+            (WATCH, {"since": "f00-1"}, "resource-version"),
+            (WATCH, {"t": 5}, None),
+            ("subscription { nothing }", {}, None),
+            ("subscription {", {}, None),
+            (twice, {}, "graphql-subscription"),
+            ("subscription { ...f } fragment f on Subscription { resources { op } }", {}, "graphql-subscription"),
+        ):
+            first, last = await streamed(alice.api, query, **variables)
+            (error,) = first[2]["errors"]
+            assert (error.get("extensions", {}).get("rule"), last) == (rule, ("", "complete", None)), query
+        status, told = await call(alice.api, "POST", "/graphql", {"query": WATCH})
+        assert (status, told["errors"][0]["extensions"]["rule"]) == (400, "graphql-subscription")
+
+
+async def test_r60_only_so_many_watch(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever way; one that ended leaves its place to another."""
+    monkeypatch.setattr("odfd.api.resources.watches.WATCHES", 1)
+    async with world.running("alice") as alice:
+        for _ in range(3):
+            await streamed(alice.api, WATCH, b"Bookmark")
+        async with aclosing(alice.api.declarations.watch(None, None)) as news:
+            assert (await anext(news)).op == "Bookmark"
+            first, _ = await streamed(alice.api, WATCH)
+            assert first[2]["errors"][0]["extensions"]["status"] == 429
+        await streamed(alice.api, WATCH, b"Bookmark")
 
 
 WORDS = st.sampled_from([*list('{}()$:"[]!@'), "...", "a", "query", "fragment", " on "])

@@ -1,0 +1,132 @@
+"""Streams GraphQL subscriptions as server-sent events: graphql-sse, the mode with a connection for each operation.
+
+A subscription is a watch of resources; each change is a ``next`` event with what the selection makes of it. Those with
+the same selection share what it made. Imported with the first request, since graphql-core is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from graphql import DocumentNode, FieldNode, GraphQLSchema, OperationDefinitionNode, OperationType, execute_sync
+from graphql import get_operation_ast as operation_of
+from graphql.execution.values import get_argument_values, get_variable_values
+
+from chain.errors import Fault, Invalid
+from odfd.api.graphql_schema import GraphqlContext
+from odfd.api.resource_operations import manifest_of
+from odfd.control import wire
+from odfd.control.responses import EVENT_STREAM, LineStream
+from odfd.errors import to_problem
+
+if TYPE_CHECKING:
+    from odfd.api.services import Services
+
+COMPLETE: Final = b"event: complete\ndata:\n\n"
+
+
+class GraphqlStream(LineStream):
+    """A response of events that are encoded already."""
+
+    media_type = EVENT_STREAM
+
+    @staticmethod
+    def _encoded(value: Any) -> bytes:
+        return bytes(value)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """What an operation makes of a change. Equal ones make the same."""
+
+    source: str
+    name: str | None
+    variables: bytes
+    schema: GraphQLSchema = field(compare=False, repr=False)
+    document: DocumentNode = field(compare=False, repr=False)
+
+    def __call__(self, news: wire.ResourceNews) -> bytes:
+        told = None if news.resource is None else msgspec.to_builtins(manifest_of(news.resource))
+        done = execute_sync(
+            self.schema, self.document, {"version": news.version, "op": news.op, "resource": told},
+            GraphqlContext(None), msgspec.json.decode(self.variables), self.name,
+        )  # fmt: skip
+        errors = tuple(dict(each.formatted) for each in done.errors or ())
+        return next_event(wire.GraphqlAnswer(data=done.data, errors=errors), news.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription that was found to be valid."""
+
+    selection: _Selection
+    type: str | None
+    since: str | None
+
+    async def events(self, services: Services) -> AsyncGenerator[bytes, None]:
+        """Yields what is told until the reader leaves; a fault is the last thing."""
+        try:
+            async with aclosing(services.declarations.news(self.since, self.type)) as news:
+                async for each in news:
+                    yield each.once(self.selection)
+        except Fault as fault:
+            error = {"message": fault.message, "extensions": to_problem(fault)}
+            yield next_event(wire.GraphqlAnswer(errors=(error,)))
+            yield COMPLETE
+
+
+def next_event(answer: wire.GraphqlAnswer, version: str = "") -> bytes:
+    """Encodes an answer as an event; ``version``: its id, with which a reader goes on."""
+    return (
+        (f"id: {version}\n" if version else "").encode()
+        + b"event: next\ndata: "
+        + msgspec.json.encode(answer)
+        + b"\n\n"
+    )
+
+
+async def sole_event(answer: wire.GraphqlAnswer) -> AsyncGenerator[bytes, None]:
+    """Yields the answer to a query or a mutation."""
+    yield next_event(answer)
+    yield COMPLETE
+
+
+def subscription_of(
+    schema: GraphQLSchema, document: DocumentNode, asked: wire.GraphqlRequest, since: str | None
+) -> Subscription | None:
+    """Returns the subscription that a valid document is; ``None``: it is none. Raises GraphQLError for variables.
+
+    ``since``: of a reader that comes again.
+    """
+    operation = operation_of(document, asked.operation_name)
+    if operation is None or operation.operation is not OperationType.SUBSCRIPTION:
+        return None
+    arguments = _arguments(schema, operation, asked.variables or {})
+    variables = msgspec.json.encode(asked.variables or {}, order="deterministic")
+    selection = _Selection(asked.query, asked.operation_name, variables, schema, document)
+    return Subscription(selection, arguments.get("type"), since or arguments.get("since"))
+
+
+def not_streamed() -> Invalid:
+    """Makes the fault of a subscription whose reader takes no stream."""
+    return Invalid(
+        "a subscription is a stream", rule="graphql-subscription", hint=f"ask with the header accept: {EVENT_STREAM}"
+    )
+
+
+def _arguments(schema: GraphQLSchema, operation: OperationDefinitionNode, variables: dict[str, Any]) -> dict[str, Any]:
+    """Of the one field that a subscription has. Raises GraphQLError, Invalid."""
+    values = get_variable_values(schema, operation.variable_definitions or (), variables)
+    if isinstance(values, list):
+        raise values[0]
+    selected = operation.selection_set.selections[0]
+    known = schema.subscription_type.fields if schema.subscription_type is not None else {}
+    if len(operation.selection_set.selections) > 1 or not isinstance(selected, FieldNode):
+        raise Invalid(
+            "a subscription is one field, without fragments", rule="graphql-subscription", hint="write it once"
+        )
+    return get_argument_values(known[selected.name.value], selected, values)
