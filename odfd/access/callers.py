@@ -48,7 +48,7 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
     if len(found) > 1:
         names = ", ".join(sorted(each.name for each in found))
         text = f"user {caller.uid} is in the groups of several accounts: {names}"
-        raise Refused(text, rule=RULE, hint="say which: odfctl --as NAME")
+        raise Refused(text, rule=RULE, hint="say which: odfctl --account NAME")
     return Principal(found[0].id, name=found[0].name) if found else Principal()
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chain.errors import Fault
+from odfd.control.endpoint import ACT_AS, CALLER, Caller
 from odfd.control.responses import problem, whole_body
 from odfd.errors import Usage
 from odfd.runtime.http import Message
@@ -48,7 +49,7 @@ def once(respond: Respond, path: str, answers: AnswerStore | None) -> Respond:
 
 async def _answered(respond: Respond, request: Request, key: str, answers: AnswerStore) -> Response:
     data = await whole_body(request)
-    sent = f"{request.url.path}?{request.url.query}\n".encode() + data
+    sent = f"{_asker(request)}{request.url.path}?{request.url.query}\n".encode() + data
     kept = await trio.to_thread.run_sync(answers.claim, key, sent)
     if kept is not None:
         return Response(kept.body, kept.status, {REPLAYED: "true"}, kept.media_type)
@@ -65,6 +66,12 @@ async def _answered(respond: Respond, request: Request, key: str, answers: Answe
         return await _to_its_end(act)
     finally:
         answers.abandon(key, sent)
+
+
+def _asker(request: Request) -> str:
+    """Who asks, so that nobody is given the answer of another."""
+    caller: Caller | None = request.scope.get(CALLER)
+    return "" if caller is None else f"{caller.uid} {request.headers.get(ACT_AS, '')}\n"
 
 
 async def _to_its_end(act: Callable[[], Awaitable[Response]]) -> Response:

@@ -55,6 +55,13 @@ def type_of(context: str, version: str, word: str) -> ResourceType:
     return kind
 
 
+async def account_id(services: Services, account: str) -> str | None:
+    """Returns the id of an account by name or id; of an empty one, that of who asks. Raises NotFound."""
+    if not account:
+        return (await services.accounts.me()).id
+    return (await services.declarations.get("Account", account)).id
+
+
 def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:
     return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=view.status)
 

@@ -35,6 +35,7 @@ FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without 
 MANAGER: Final = Parameter("manager", "text", "Who applies: labels and annotations that others set stay as they are.")
 FORCE: Final = Parameter("force", "flag", "Also of what another resource made, which may make it anew.")
 ON_ERROR: Final = Parameter("onError", "text", "`skip`: apply those that can be; else `atomic`: all, or none.")
+ACCOUNT: Final = Parameter("account", "text", "Only what this account has, by name or id; empty: who asks.")
 PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
@@ -47,13 +48,17 @@ ATTEMPTS: Final = 5
 APPLY: Final = f"/resource/{VERSION}/apply"
 
 
-@asks(WATCH, SINCE, LABELS, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
+@asks(WATCH, SINCE, LABELS, ACCOUNT, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
 async def _all(services: Services, request: Request) -> object:
     """Lists the resources of a type in pages, or watches them."""
     kind = _type(request)
     if is_watch(request):
+        if ACCOUNT.name in request.query_params:
+            raise Usage("a watch does not select by account", rule="query", hint="leave account out")
         return await lines(_watched(services.declarations, kind, since_of(request)), stream_of(request))
-    return await _listed(services, kind, request)
+    listed = await _listed(services, kind, request)
+    account = request.query_params.get(ACCOUNT.name)
+    return listed if account is None else _of_account(listed, await operations.account_id(services, account))
 
 
 @asks(FORM, GENERATION, answers=wire.ResourceManifest)
@@ -206,6 +211,11 @@ async def _listed(services: Services, kind: ResourceType, request: Request) -> w
     page = await services.declarations.page(kind.name, asked.get("labels"), limit, asked.get("continue"))
     items = tuple(manifest_of(each) for each in page.views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
+
+
+def _of_account(listed: wire.ResourceList, account: str | None) -> wire.ResourceList:
+    items = tuple(each for each in listed.items if each.headers.get("account", {}).get("id") == account)
+    return msgspec.structs.replace(listed, items=items)
 
 
 async def _watched(

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from chain.errors import NotFound
 from engines.query.frames import MEDIA_TYPE as FRAMES
 from odfd.api import graphql, resource_protocol
+from odfd.api.access.guard import NO_ACCOUNT
 from odfd.api.endpoints import (
     JSON,
     LABELS,
@@ -57,6 +58,7 @@ from odfd.state.idempotency import AnswerStore
 
 if TYPE_CHECKING:
     # Not when it runs: tests serve these routes over a fake node, with no service behind them.
+    from odfd.api.access.requests import AccessControl
     from odfd.api.services import Services
 
 MAX_ROWS: Final = 10_000
@@ -232,6 +234,7 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/resources/{type}/{name}", lambda s, r: s.declarations.get(_name(r, "type"), _name(r, "name"))),
     ("PUT", "/resources/{type}/{name}/labels", _label),
     ("GET", "/changes", _changes),
+    ("GET", "/account", lambda s, _: s.accounts.me()),
     ("GET", "/secrets/key", lambda s, _: s.declarations.secret_key()),
     ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
@@ -341,26 +344,36 @@ BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (("GET", "/openapi.json", _ope
 """Endpoints outside of ``/v1`` and RFC-018's paths."""
 
 
-def application(services: Services, logger: Logger, answers: AnswerStore | None = None) -> Application:
-    """The API over ``services``, under ``/v1`` and RFC-018's paths; ``answers``: kept for POSTs with a key."""
+def application(
+    services: Services, logger: Logger, answers: AnswerStore | None = None, access: AccessControl | None = None
+) -> Application:
+    """The API over ``services``, under ``/v1`` and RFC-018's paths; ``answers``: kept for POSTs with a key.
+
+    ``access``: decides who asks; ``None``: always the node's owner.
+    """
     routes = []
     for method, path, ask in TABLE:
-        endpoint = _guarded(ask, services, logger)
+        endpoint = _guarded(ask, services, logger, access)
         endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
         routes.append(Route("/v1" + path, endpoint, methods=[method]))
     for method, path, ask in (*BESIDE, *resource_protocol.TABLE):
-        endpoint = _guarded(ask, services, logger)
+        endpoint = _guarded(ask, services, logger, access)
         endpoint = once(endpoint, path, answers) if method == "POST" else endpoint
         routes.append(Route(path, endpoint, methods=[method]))
     handlers = {404: _nothing_there, 405: _nothing_there}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-def _guarded(ask: Ask, services: Services, logger: Logger) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(
+    ask: Ask, services: Services, logger: Logger, access: AccessControl | None
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             check_query(ask, request)
-            value = await ask(services, request)
+            theirs = services
+            if access is not None:
+                theirs = access.services(services, await access.subject(request.scope))
+            value = await ask(theirs, request)
         except Exception as error:
             fault = sole_fault(error)
             if fault is None:
@@ -371,7 +384,7 @@ def _guarded(ask: Ask, services: Services, logger: Logger) -> Callable[[Request]
                     hint="its log has the whole trace; please report it",
                 )
                 fault.__cause__ = error
-            return problem(fault)
+            return problem(fault, 401 if fault.rule == NO_ACCOUNT else None)
         if isinstance(value, Response):
             return value
         return answer(value, 202 if isinstance(value, wire.TaskRef) else 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odfd.api.access.accounts import AccountService
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
@@ -45,6 +46,7 @@ class Services:
     """
 
     about: StatusService
+    accounts: AccountService
     datasets: DatasetService
     flow: IngestPullService
     flows: FlowService

@@ -28,6 +28,12 @@ from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
 
+CALLER: Final = "odfd.caller"
+"""Key of a request's scope: who asks at the control socket."""
+ACT_AS: Final = "odfd-account"
+"""The header of a request that names the account to act as."""
+OWNED: Final = "odfd.owned"
+"""Key of a request's scope: it is asked in a session that the node's owner opened."""
 _SO_PEERGROUPS: Final = 59
 _MAX_GROUPS: Final = 65536
 """NGROUPS_MAX of Linux."""
@@ -199,7 +205,7 @@ class ControlServer:
     def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
         caller = caller_of(stream.socket)  # type: ignore[arg-type]
         if self._gate.admits(caller):
-            yield Response(self._application, {"odfd.caller": caller})
+            yield Response(self._application, {CALLER: caller})
         else:
             self._logger.error("control refused", uid=caller.uid, gid=caller.gid, pid=caller.pid)
             yield Response(_refuse(caller))

@@ -11,7 +11,7 @@ from odfd.api.routes import application
 from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
 from odfd.node.gauges import serve_metrics
-from odfd.node.handlers import services_of
+from odfd.node.handlers import access_of, services_of
 from odfd.node.parts import NodeParts
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
@@ -52,7 +52,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("reconciler", parts.reconciler.run, restart),
     ]
     answers = AnswerStore(parts.home.database, parts.context.clock.now)
-    api = services.page.api = application(services, parts.context.logger, answers)
+    api = services.page.api = application(services, parts.context.logger, answers, access_of(parts, services))
     parts.context.servers.append(services.page.server)
     return Assembly(
         api=api,

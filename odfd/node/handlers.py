@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import uuid
 from collections.abc import Mapping
 from functools import partial
 
+from odfd.api.access.accounts import AccountService, account_in_use
+from odfd.api.access.requests import AccessControl
+from odfd.api.access.state import AccessReader
 from odfd.api.controllers import FOLLOWERS, SILENT, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
@@ -85,6 +89,7 @@ def services_of(parts: NodeParts) -> Services:
     remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
+        accounts=AccountService(),
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
         flow=pulling,
         flows=flows,
@@ -119,6 +124,12 @@ def services_of(parts: NodeParts) -> Services:
     )
 
 
+def access_of(parts: NodeParts, services: Services) -> AccessControl:
+    """What decides who each request is from."""
+    reader = AccessReader(parts.home, parts.visibility.public_of, services.declarations.adopt)
+    return AccessControl(parts.home, reader, os.geteuid())
+
+
 def _doctor(parts: NodeParts) -> Doctor:
     clock = ClockProbe(parts.home, parts.context.clock.now, parts.jumps.ahead)
     trust = TrustProbes(parts.home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
@@ -149,7 +160,10 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     declarations.applied = reconciler.loop.poke
     parts.flows.ran = partial(reconciler.touch, "Flow")
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
-    declarations.fixed = {"PersistentVolume": partial(volume_in_use, parts.home)}
+    declarations.fixed = {
+        "Account": partial(account_in_use, parts.home),
+        "PersistentVolume": partial(volume_in_use, parts.home),
+    }
 
     def written() -> None:
         parts.views.refresher.loop.poke()

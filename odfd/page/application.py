@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import trio
 
 from chain.errors import Fault, Refused
+from odfd.control.endpoint import OWNED
 from odfd.control.tokens import Tokens
 from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
 from odfd.page.sessions import SESSION_SECONDS, PageSessions
@@ -100,7 +101,7 @@ class PageApplication:
                 await self._session(scope, headers, receive, send)
             elif scope["path"].startswith("/v1/"):
                 self._check_session(scope, headers)
-                await self._api(scope, receive, _guarding(send))
+                await self._api({**scope, OWNED: True}, receive, _guarding(send))
             else:
                 await _file(scope, send)
         except Fault as fault:

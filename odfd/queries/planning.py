@@ -188,7 +188,9 @@ class Planner:
         try:
             entry, bound = self._named(ref, asker)
         except (NotFound, Invalid) as fault:
-            raise _no_dataset(ref, table.place, asker, fault.hint) from fault
+            # The cause would tell a dataset that is not here from one that others may not read.
+            cause = fault if asker.served is None else None
+            raise _no_dataset(ref, table.place, asker, fault.hint) from cause
         limit = self._readable(entry, bound, asker)
         if limit == 0:
             raise _no_dataset(ref, table.place, asker)

@@ -66,7 +66,7 @@ class ResourcePages:
         Raises Usage for a ``rest`` of another list, Invalid for one of another log and for a selector.
         """
         selector = None if labels is None else parse_selector(labels)
-        query = hashlib.sha256(msgspec.json.encode([type_, labels])).hexdigest()[:16]
+        query = _query(type_, labels)
         token = _Token("", "", query) if rest is None else _parsed(rest, query)
         self._adopt()
         found: list[DeclaredResource] = []
@@ -76,7 +76,7 @@ class ResourcePages:
             more = bool(read)
             found += [each for each in read if selector is None or matches(selector, self._labels(each))]
         shown = found[:limit]
-        after = None if len(found) <= limit else _text(_Token(token.version, shown[-1].name.casefold(), query))
+        after = None if len(found) <= limit else rest_after(token.version, (type_, labels), shown[-1].name)
         return ResourcePage(token.version, tuple(self._view(each) for each in shown), after)
 
     def _read(
@@ -93,6 +93,15 @@ class ResourcePages:
             found = store.page(type_, token.after, limit, indexed)
         after = found[-1].name.casefold() if found else token.after
         return _Token(version, after, token.query), found
+
+
+def rest_after(version: str, asked: tuple[str, str | None], name: str) -> str:
+    """Asks for what comes after a resource; ``asked``: the type, and the selector of labels."""
+    return _text(_Token(version, name.casefold(), _query(*asked)))
+
+
+def _query(type_: str, labels: str | None) -> str:
+    return hashlib.sha256(msgspec.json.encode([type_, labels])).hexdigest()[:16]
 
 
 def _text(token: _Token) -> str:

@@ -73,6 +73,18 @@ class LabelRequest(Request, frozen=True, kw_only=True):
     annotations: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class AccountView(Value, frozen=True, kw_only=True):
+    """Who asks."""
+
+    name: str | None = None
+    """Of the account; ``null``: the node's owner, or a caller whom no account names."""
+    id: str | None = None
+    node_owner: bool = False
+    """Has every right."""
+    organizations: tuple[str, ...] = ()
+    """Whose rights the account has as a member."""
+
+
 class SecretKey(Value, frozen=True, kw_only=True):
     """The public key, as a JWK, that secrets are sealed to for a node (``odfctl secret seal``)."""
 

@@ -1,0 +1,190 @@
+"""Judges what one subject asks: what it may not read is not there, what it may not do is refused with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thing, authorize
+from odfd.api.access.state import AccessReader, AccessState
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.state.directory import StateDirectory
+
+ROLE: Final = "access-role"
+OWNER_ONLY: Final = "access-owner"
+NO_ACCOUNT: Final = "access-identity"
+"""A caller without an account asks for more than to read: 401 over HTTP."""
+_HOW: Final = "a Relations manifest with  subject: Account:{who}, relation: role, value: {role}, object: {what}"
+
+
+class Guard:
+    """The judgement for one subject who is not the node's owner. Lives for one request."""
+
+    def __init__(self, home: StateDirectory, reader: AccessReader, subject: Principal) -> None:
+        self.home, self._reader, self.subject = home, reader, subject
+
+    # Datasets.
+
+    async def dataset(self, ref: str, action: Action) -> DatasetEntry:
+        """Returns a dataset on which an action is allowed. Raises NotFound, Invalid, Refused."""
+        return await trio.to_thread.run_sync(self._dataset, ref, action)
+
+    async def readable(self, datasets: Iterable[DatasetId]) -> Collection[DatasetId]:
+        """Returns those of some datasets that may be read."""
+        return await trio.to_thread.run_sync(self.readable_of, list(datasets))
+
+    def readable_of(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
+        """Blocking."""
+        state, public = self._reader.read(), self._reader.public_of(datasets)
+        return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
+
+    def size_for(self, dataset: DatasetId) -> int:
+        """Returns how many blocks of a dataset may be read: all, or none. Blocking."""
+        head = self.home.chains.chain(dataset).head()
+        return head.size if head is not None and self.readable_of([dataset]) else 0
+
+    def _dataset(self, ref: str, action: Action) -> DatasetEntry:
+        state = self._reader.read()
+        with self.home.catalog() as catalog:
+            entry = catalog.look(ref)
+        # Looked up in any case: the time of an answer does not tell what is hidden from what is not there.
+        sought = entry.id if entry is not None else _NOBODYS
+        thing = _thing(state, sought, is_published=bool(self._reader.public_of([sought])))
+        decision = authorize(self.subject, action, thing, state.relations)
+        if entry is None or (isinstance(decision, Deny) and decision.role is None):
+            raise NotFound(
+                f"no dataset {ref[:120]!r} here", rule="dataset-ref", hint="odfctl get datasets lists what you may read"
+            )
+        if isinstance(decision, Deny):
+            raise self.denied(decision, f"Dataset:{entry.name}")
+        return entry
+
+    # Other resources.
+
+    async def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+        """Returns those of some resources that may be read."""
+        return await trio.to_thread.run_sync(self._reads, views)
+
+    async def judge(self, view: wire.ResourceView, action: Action) -> None:
+        """Raises Refused where an action on a resource that may be read is not allowed."""
+        await trio.to_thread.run_sync(self._judge, view, action)
+
+    def _reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+        state = self._reader.read()
+        dids = {each.id: DatasetId.parse(did) for each in views if (did := each.headers.get("did")) is not None}
+        public = self._reader.public_of(dids.values())
+
+        def is_readable(view: wire.ResourceView) -> bool:
+            # By what it says: of one that is gone, nothing else tells its account.
+            account = view.headers.get("account", {}).get("id")
+            return self._role(state, Thing(view.id, account, dids.get(view.id) in public)) is not None
+
+        return list(filter(is_readable, views))
+
+    def _judge(self, view: wire.ResourceView, action: Action) -> None:
+        state = self._reader.read()
+        decision = authorize(self.subject, action, _resource(state, view.id), state.relations)
+        if isinstance(decision, Deny):
+            raise self.denied(decision, f"{view.type}:{view.name}")
+
+    def handles(self, ids: Iterable[str]) -> Collection[str]:
+        """Returns those of some ids of resources that may be read. Blocking."""
+        state = self._reader.read()
+        dids = {held: DatasetId.parse(did) for did, held in state.datasets.items()}
+        wanted = list(ids)
+        public = self._reader.public_of([dids[each] for each in wanted if each in dids])
+        return {
+            each for each in wanted if self._role(state, _resource(state, each, is_published=dids.get(each) in public))
+        }
+
+    def me(self) -> wire.AccountView:
+        """Returns who asks. Blocking."""
+        state, account = self._reader.read(), self.subject.account
+        if account is None:
+            return wire.AccountView()
+        others = [state.names.get(each, "") for each in state.relations.identities(account) if each != account]
+        return wire.AccountView(name=self.subject.name, id=account, organizations=tuple(sorted(filter(None, others))))
+
+    # For what is judged several times at one state. Blocking.
+
+    def state(self) -> AccessState:
+        return self._reader.read()
+
+    def role_of(self, state: AccessState, id_: str) -> Role | None:
+        """Returns what the subject is to a resource; ``None``: it shall not know of it."""
+        return self._role(state, self._thing(state, id_))
+
+    def denial(self, state: AccessState, id_: str, action: Action, what: str) -> Refused | None:
+        """Returns the fault for an action on a resource that may be read, where it is not allowed."""
+        decision = authorize(self.subject, action, self._thing(state, id_), state.relations)
+        return self.denied(decision, what) if isinstance(decision, Deny) else None
+
+    def account(self, account: str) -> str | None:
+        """Returns the id of an account, by name or id, if it is the subject's, or an organisation's of it. Blocking."""
+        state, sought = self._reader.read(), account.casefold()
+        acting = state.relations.identities(self.subject.account or "")
+        return next((each for each in acting if sought in (each, state.names.get(each, "").casefold())), None)
+
+    def _thing(self, state: AccessState, id_: str) -> Thing:
+        did = next((did for did, held in state.datasets.items() if held == id_), None)
+        public = did is not None and bool(self._reader.public_of([DatasetId.parse(did)]))
+        return _resource(state, id_, is_published=public)
+
+    # Words.
+
+    def denied(self, decision: Deny, what: str) -> Refused:
+        """Makes the fault for a resource that may be read, and no more."""
+        needed = decision.needed.word
+        if self.subject.account is None:
+            return self.nobody(f"{what} needs the role {needed}")
+        has = (decision.role or Role.READER).word  # who reads what is published is no more
+        text = f"{what} needs the role {needed}, and {self.subject.name} is its {has}"
+        how = _HOW.format(who=self.subject.name, role=needed, what=what)
+        return Refused(text, rule=ROLE, hint=f"its owner grants it: {how}")
+
+    def nobody(self, text: str) -> Refused:
+        """Makes the fault for a caller who has no account."""
+        hint = "the node's owner names your user or group in unixCallers of an Account (docs/access.md)"
+        return Refused(f"{text}, and you have no account here", rule=NO_ACCOUNT, hint=hint)
+
+    def owner_only(self, what: str) -> Refused:
+        """Makes the fault for what no role on a resource allows."""
+        if self.subject.account is None:
+            return self.nobody(f"{what} is for the node's owner")
+        text = f"{what} is for the node's owner, and you act as {self.subject.name}"
+        return Refused(text, rule=OWNER_ONLY, hint="ask them, or for the attribute admin of your account")
+
+    def identified(self, what: str) -> None:
+        """Raises Refused for a caller without an account."""
+        if self.subject.account is None:
+            raise self.nobody(f"{what} needs an account")
+
+    def _role(self, state: AccessState, thing: Thing) -> Role | None:
+        return state.relations.role(self.subject, thing)
+
+
+_NOBODYS: Final = DatasetId.from_public_key(bytes(32))
+"""Stands for a dataset that is not here."""
+
+
+def is_admin(subject: Principal, relations: Relations) -> bool:
+    """Whether an account has every right."""
+    return relations.role(subject, Thing("")) is Role.OWNER
+
+
+def _thing(state: AccessState, dataset: DatasetId, *, is_published: bool) -> Thing:
+    return _resource(state, state.datasets.get(str(dataset), ""), is_published=is_published)
+
+
+def _resource(state: AccessState, id_: str, *, is_published: bool = False) -> Thing:
+    return Thing(id_, state.accounts.get(id_), is_published)
+
+
+def not_meant(ref: str) -> Invalid:
+    """Makes the fault for a request that leaves out which datasets it is of."""
+    return Invalid(f"{ref} needs the names of datasets", rule="access-refs", hint="name each")

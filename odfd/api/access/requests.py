@@ -1,0 +1,101 @@
+"""Gives each request the services that its caller may call: all of them, or those that judge each call.
+
+This is the one point of enforcement: whatever a way in is called, it asks services, and gets them here.
+"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar, cast
+
+import trio
+
+from chain.errors import Refused
+from odfd.access.callers import UnixCaller, subject_of
+from odfd.access.relations import OWNER, Principal
+from odfd.api.access.guard import Guard, is_admin
+from odfd.api.access.rules import RULES
+from odfd.api.access.state import AccessReader
+from odfd.api.access.tasks import TaskOwners
+from odfd.control.endpoint import ACT_AS, CALLER, OWNED, Caller
+from odfd.runtime.http import Message
+from odfd.state.directory import StateDirectory
+
+S = TypeVar("S")
+"""The services of a node."""
+
+
+class AccessControl:
+    """Decides who each request is from. ``own_uid``: that of the node."""
+
+    def __init__(self, home: StateDirectory, reader: AccessReader, own_uid: int) -> None:
+        self._home, self._reader, self._own_uid = home, reader, own_uid
+        self._tasks = TaskOwners()
+
+    async def subject(self, scope: Message) -> Principal:
+        """Returns who asks. Raises Refused, NotFound."""
+        wanted = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
+        caller: Caller | None = scope.get(CALLER)
+        if caller is None and not scope.get(OWNED):
+            raise Refused("nobody knows who asks", rule="access-caller", hint="ask at the control socket")
+        uid = self._own_uid if caller is None else caller.uid
+        if uid in (0, self._own_uid) and not wanted:
+            return OWNER
+        return await trio.to_thread.run_sync(self._subject, caller or Caller(0, uid, 0), wanted)
+
+    def services(self, services: S, subject: Principal) -> S:
+        """Returns what a subject may call."""
+        if subject.is_owner:
+            return services
+        return cast("S", GuardedServices(services, Guard(self._home, self._reader, subject), self._tasks))
+
+    def _subject(self, caller: Caller, wanted: str) -> Principal:
+        state = self._reader.read()
+        named = UnixCaller(
+            caller.uid, frozenset(_users(caller.uid)), frozenset(_groups({caller.gid, *caller.groups}))
+        )  # fmt: skip
+        found = subject_of(named, self._own_uid, state.callers, wanted)
+        return OWNER if not found.is_owner and is_admin(found, state.relations) else found
+
+
+class GuardedServices:
+    """The services of a node, each operation of which asks the guard."""
+
+    def __init__(self, services: object, guard: Guard, tasks: TaskOwners) -> None:
+        self._services, self._guard, self._tasks = services, guard, tasks
+
+    def __getattr__(self, name: str) -> Any:
+        return _GuardedService(name, getattr(self._services, name), self._guard, self._tasks)
+
+
+class _GuardedService:
+    def __init__(self, name: str, service: Any, guard: Guard, tasks: TaskOwners) -> None:
+        self._name, self._service, self._guard, self._tasks = name, service, guard, tasks
+
+    def __getattr__(self, name: str) -> Any:
+        what = f"{self._name}.{name}"
+        rule = RULES.get(what)
+        operation = getattr(self._service, name)
+        if rule is not None:
+            return rule(self._guard, self._tasks, operation)
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise self._guard.owner_only(f"the operation {what}")
+
+        return refuse
+
+
+def _users(uid: int) -> Iterator[str]:
+    yield str(uid)
+    with suppress(KeyError):
+        yield pwd.getpwuid(uid).pw_name
+
+
+def _groups(gids: set[int]) -> Iterator[str]:
+    for gid in gids:
+        yield str(gid)
+        with suppress(KeyError):
+            yield grp.getgrgid(gid).gr_name

@@ -1,0 +1,357 @@
+"""Says of each operation of the API who may call it and what of its answer they get; the node's owner is not asked.
+
+An operation without a row here is for the node's owner alone. A test compares the rows with the operations that
+endpoints call, and the ways to read a dataset with what they answer to who may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+import trio
+
+from chain.errors import NotFound, Refused
+from chain.ids import DatasetId
+from odfd.access.relations import Action
+from odfd.api.access.applying import apply
+from odfd.api.access.guard import Guard, not_meant
+from odfd.api.access.tasks import TaskOwners
+from odfd.api.network.search import MAX_FOUND
+from odfd.api.queries.public_queries import check_public
+from odfd.api.resources.pages import ResourcePage, rest_after
+from odfd.control import wire
+from odfd.control.shared import SharedValue
+from odfd.errors import sole_faults
+from odfd.queries.planning import Asker
+
+Operation: TypeAlias = Callable[..., Any]
+Rule: TypeAlias = Callable[[Guard, TaskOwners, Operation], Operation]
+_IN_USE: Final = "dataset-in-use"
+
+
+def free(_: Guard, __: TaskOwners, operation: Operation) -> Operation:
+    """Tells nothing of what is here."""
+    return operation
+
+
+def on_dataset(action: Action) -> Rule:
+    """The first argument names a dataset; the operation is given its id."""
+
+    def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+        async def guarded(ref: str, *args: Any, **more: Any) -> Any:
+            entry = await guard.dataset(ref, action)
+            return tasks.noted(guard.subject, await operation(str(entry.id), *args, **more))
+
+        return guarded
+
+    return rule
+
+
+def on_refs(action: Action) -> Rule:
+    """The request names datasets, all of which are judged."""
+
+    def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+        async def guarded(request: Any) -> Any:
+            if not request.refs or request.all or getattr(request, "recursive", False):
+                raise not_meant("this")
+            entries = [await guard.dataset(each, action) for each in request.refs]
+            known = msgspec.structs.replace(request, refs=tuple(str(each.id) for each in entries))
+            return tasks.noted(guard.subject, await operation(known))
+
+        return guarded
+
+    return rule
+
+
+def _listed(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded() -> Any:
+        views = await operation()
+        readable = await guard.readable([DatasetId.parse(each.id) for each in views])
+        return [each for each in views if DatasetId.parse(each.id) in readable]
+
+    return guarded
+
+
+def _described(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """Without the names that datasets have here which may not be read; the dids of inputs are in the chain."""
+
+    async def guarded(ref: str, **more: Any) -> Any:
+        entry = await guard.dataset(ref, Action.READ)
+        detail = await operation(str(entry.id), **more)
+        inputs, outputs = await trio.to_thread.run_sync(_known, guard, detail)
+        return msgspec.structs.replace(detail, inputs=inputs, outputs=outputs)
+
+    return guarded
+
+
+def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    with guard.home.catalog() as catalog:
+        entries = {entry.name: entry.id for entry in catalog.entries()}
+    readable = guard.readable_of(list(entries.values()))
+    hidden = {name for name, dataset in entries.items() if dataset not in readable}
+    inputs = tuple(
+        each.partition(" (")[2].removesuffix(")") if each.partition(" (")[0] in hidden else each
+        for each in detail.inputs
+    )
+    return inputs, tuple(each for each in detail.outputs if each not in hidden)
+
+
+def _deleted(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(ref: str) -> Any:
+        entry = await guard.dataset(ref, Action.OWN)
+        try:
+            return await operation(str(entry.id))
+        except Refused as fault:
+            if fault.rule != _IN_USE:
+                raise
+            text = f"others derive from {entry.name}"
+            raise Refused(text, rule=_IN_USE, hint="those whose they are delete them first") from None
+
+    return guarded
+
+
+def _resources(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(word: str | None, labels: str | None) -> Any:
+        return await _shown(guard, await operation(word, labels))
+
+    return guarded
+
+
+def _resource(action: Action) -> Rule:
+    def rule(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+        """The operation is ``get``, or another of the service that has it, with the same first arguments."""
+
+        async def guarded(word: str, name: str, *args: Any, **more: Any) -> Any:
+            view = await _one(guard, operation, word, name)
+            if action is not Action.READ:
+                await guard.judge(view, action)
+                view = await operation(word, view.id, *args, **more)
+                if view is None:
+                    return None
+            return (await _shown(guard, [view], is_judged=True))[0]
+
+        return guarded
+
+    return rule
+
+
+def _checked(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(word: str, name: str, generation: int) -> None:
+        view = await _one(guard, operation, word, name)
+        await operation(word, view.id, generation)
+
+    return guarded
+
+
+async def _one(guard: Guard, operation: Operation, word: str, name: str) -> wire.ResourceView:
+    """Returns a resource that may be read. Raises the same NotFound for others as for none."""
+    get = cast("Any", operation).__self__.get
+    try:
+        found = await guard.reads([await get(word, name)])
+    except NotFound as fault:
+        if fault.rule != "resource":
+            raise
+        found = []
+    if not found:
+        text = f"there is no {word[:80]} {name[:120]!r} that you may read"
+        raise NotFound(text, rule="resource", hint=f"odfctl get {word[:80].lower()} lists those")
+    return found[0]
+
+
+async def _shown(guard: Guard, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:
+    """Those that may be read, with references to what may be read alone: others look as if they found nothing."""
+    readable = views if is_judged else await guard.reads(views)
+    ids = {held["id"] for each in readable for held in each.status.get("references", ()) if "id" in held}
+    known = await trio.to_thread.run_sync(guard.handles, ids)
+    return [_dangling(each, known) for each in readable]
+
+
+def _dangling(view: wire.ResourceView, known: Any) -> wire.ResourceView:
+    references = view.status.get("references")
+    if not references:
+        return view
+    told = [each if each.get("id") in known else {"reference": each["reference"]} for each in references]
+    return msgspec.structs.replace(view, status={**view.status, "references": told})
+
+
+def _news(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """What others share is made for the subject alone, since it depends on rights."""
+
+    async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
+        async with aclosing(cast("Any", operation(since, word))) as news:
+            plain = _plain(news)
+            async with aclosing(plain), aclosing(_readable(guard, plain)) as shown:
+                async for each in shown:
+                    yield SharedValue(each)
+
+    return guarded
+
+
+async def _plain(news: AsyncIterator[SharedValue[wire.ResourceNews]]) -> AsyncGenerator[wire.ResourceNews, None]:
+    async for each in news:
+        yield each.value
+
+
+async def _readable(guard: Guard, news: AsyncIterator[wire.ResourceNews]) -> AsyncGenerator[wire.ResourceNews, None]:
+    """A change of rights shows with the next change of the resource: it comes, or goes as if it were deleted."""
+    told: dict[str, wire.ResourceView] = {}
+    async for each in news:
+        if each.resource is None:
+            yield each
+        elif shown := await _shown(guard, [each.resource]):
+            told[each.resource.id] = shown[0]
+            yield msgspec.structs.replace(each, resource=shown[0])
+        elif (last := told.pop(each.resource.id, None)) is not None:
+            yield msgspec.structs.replace(each, op="Deleted", resource=last)
+
+
+def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """A page is filled with what may be read, so that neither its size nor where it goes on tells of the others."""
+
+    async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
+        views: list[wire.ResourceView] = []
+        while True:
+            page: ResourcePage = await operation(word, labels, limit, rest)
+            views += await _shown(guard, page.views)
+            rest = page.rest
+            if rest is None or len(views) > limit:
+                break
+        shown = tuple(views[:limit])
+        after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name) if len(views) > limit else None
+        return ResourcePage(page.version, shown, after)
+
+    return guarded
+
+
+def _queried(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(request: wire.QueryRequest, give: Any) -> None:
+        check_public(request)
+        try:
+            with sole_faults():
+                await operation(request, give, Asker(served=guard.size_for))
+        except NotFound as fault:
+            if fault.rule == "query-dataset":
+                fault.hint = "odfctl get datasets lists what you may read"
+            raise
+
+    return guarded
+
+
+def _searched(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """Without cards of datasets that are here and may not be read."""
+
+    async def guarded(request: wire.SearchRequest) -> wire.SearchView:
+        found = await operation(msgspec.structs.replace(request, limit=max(request.limit, MAX_FOUND)))
+        kept = await _cards(guard, found.found)
+        limit = request.limit
+        return wire.SearchView(found=tuple(kept[:limit]), more=len(kept[limit:]), cards=len(kept))
+
+    return guarded
+
+
+def _card(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(ref: str) -> wire.CardView:
+        short = DatasetId.parse(ref).short
+        nothing = NotFound(f"{short}: nobody told what it is", rule="card", hint="odfctl search lists what is known")
+        try:
+            kept = await _cards(guard, [await operation(ref)])
+        except NotFound:
+            raise nothing from None
+        if not kept:
+            raise nothing
+        return kept[0]
+
+    return guarded
+
+
+async def _cards(guard: Guard, cards: Any) -> list[wire.CardView]:
+    here = [DatasetId.parse(each.id) for each in cards if each.local_name is not None]
+    readable = await guard.readable(here)
+    return [each for each in cards if each.local_name is None or DatasetId.parse(each.id) in readable]
+
+
+def _staged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(name: str, chunks: Any) -> Any:
+        guard.identified("an upload")
+        return await operation(name, chunks)
+
+    return guarded
+
+
+def _own_task(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(id_: str) -> Any:
+        tasks.check(guard.subject, id_)
+        return await operation(id_)
+
+    return guarded
+
+
+def _followed(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
+        tasks.check(guard.subject, id_)
+        async with aclosing(cast("Any", operation(id_))) as views:
+            async for each in views:
+                yield each
+
+    return guarded
+
+
+def _own_tasks(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(**more: Any) -> Any:
+        return [each for each in await operation(**more) if tasks.has(guard.subject, each.id)]
+
+    return guarded
+
+
+def _me(guard: Guard, _: TaskOwners, __: Operation) -> Operation:
+    async def guarded() -> wire.AccountView:
+        return await trio.to_thread.run_sync(guard.me)
+
+    return guarded
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "accounts.me": _me,
+    "schemas.types": free,
+    "schemas.explain": free,
+    "schemas.schema": free,
+    "declarations.secret_key": free,
+    "datasets.list": _listed,
+    "datasets.get": on_dataset(Action.READ),
+    "datasets.describe": _described,
+    "datasets.manifest": on_dataset(Action.READ),
+    "datasets.log": on_dataset(Action.READ),
+    "datasets.block": on_dataset(Action.READ),
+    "datasets.tail": on_dataset(Action.READ),
+    "datasets.schema": on_dataset(Action.READ),
+    "datasets.rename": on_dataset(Action.MAINTAIN),
+    "datasets.delete": _deleted,
+    "datasets.apply": apply,
+    "declarations.list": _resources,
+    "declarations.get": _resource(Action.READ),
+    "declarations.page": _paged,
+    "declarations.news": _news,
+    "declarations.check_generation": _checked,
+    "declarations.label": _resource(Action.MAINTAIN),
+    "declarations.delete": _resource(Action.OWN),
+    "queries.answer": _queried,
+    "search.search": _searched,
+    "search.card": _card,
+    "flow.stage": _staged,
+    "flow.ingest": on_dataset(Action.WRITE),
+    "flow.correct": on_dataset(Action.WRITE),
+    "flow.advance": on_dataset(Action.WRITE),
+    "flow.set_watermark": on_dataset(Action.WRITE),
+    "flow.pull": on_refs(Action.WRITE),
+    "verification.verify": on_dataset(Action.WRITE),
+    "visibility.publish": on_refs(Action.OWN),
+    "visibility.unpublish": on_refs(Action.OWN),
+    "tasks.get": _own_task,
+    "tasks.cancel": _own_task,
+    "tasks.follow": _followed,
+    "tasks.list": _own_tasks,
+}
+"""By service and operation."""

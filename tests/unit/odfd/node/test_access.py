@@ -1,0 +1,547 @@
+"""Accounts and relations: what may not be read is not there, whatever the way; what may not be done is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import MutableMapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from odfd.api.access.requests import AccessControl
+from odfd.api.access.rules import RULES
+from odfd.api.routes import application
+from odfd.control import wire
+from odfd.control.endpoint import ACT_AS, CALLER, OWNED, Caller
+from odfd.errors import to_problem
+from odfd.node.handlers import access_of
+from odfd.runtime.http import Application
+from odfd.state.idempotency import AnswerStore
+from worlds.eventually import PATIENCE
+
+ACCOUNT = """$schema: Account
+headers: {{name: {name}, annotations: {{unixCallers: {{users: ["{uid}"]}}}}}}
+spec: {{email: {name}@example.com}}
+"""
+GRANT = """$schema: Relations
+headers: {{name: {name}}}
+spec: {{relations: [{{subject: "Account:{who}", relation: role, value: {role}, object: "Dataset:{what}"}}]}}
+"""
+DATASET = """$schema: Dataset
+headers: {{name: {name}{more}}}
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read: {{kind: NdJson, schema: {{fields: [{{name: x, type: Int64}}]}}}}
+    merge: {{kind: Append}}
+"""
+ALICE, BOB, NOBODY = 70001, 70002, 70003
+
+
+class Asking:
+    """The API of a node, asked by users of the machine."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+        self.access: AccessControl = access_of(node.parts, node.api)
+        self.app: Application = application(node.api, structlog.get_logger(), None, self.access)
+
+    async def ask(
+        self, uid: int, method: str, path: str, body: object = None, *, as_: str = "", query: str = "",
+        scope: dict[str, Any] | None = None, more: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:  # fmt: skip
+        """Returns the status and the JSON of an answer."""
+        sent, data, status = b"" if body is None else json.dumps(body).encode(), bytearray(), 0
+        named = {**({ACT_AS: as_} if as_ else {}), **(more or {})}
+        headers = [(key.encode(), value.encode()) for key, value in named.items()]
+        whole = {
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "root_path": "",
+            "headers": headers, **({CALLER: Caller(1, uid, uid)} if scope is None else scope),
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            data.extend(message.get("body", b""))
+
+        await self.app(whole, receive, send)
+        text = bytes(data)
+        return status, json.loads(text) if text[:1] in (b"{", b"[") else text
+
+    async def services(self, uid: int) -> Any:
+        subject = await self.access.subject({"headers": [], CALLER: Caller(1, uid, uid)})
+        return self.access.services(self.node.api, subject)
+
+    async def apply(self, uid: int, *texts: str, dry_run: bool = False) -> wire.ApplyResult:
+        given = tuple(wire.ManifestText(source=f"m{at}.yaml", text=text) for at, text in enumerate(texts))
+        services = await self.services(uid)
+        result: wire.ApplyResult = await self.node.done(
+            services.datasets.apply(wire.ApplyRequest(manifests=given, dry_run=dry_run))
+        )
+        return result
+
+
+async def settled(node: Any) -> Asking:
+    """Accounts of alice and bob; a dataset of alice, one of the node's owner."""
+    asking = Asking(node)
+    await node.apply(ACCOUNT.format(name="alice", uid=ALICE), ACCOUNT.format(name="bob", uid=BOB))
+    await node.apply(DATASET.format(name="hers", more=", account: alice"), DATASET.format(name="theirs", more=""))
+    return asking
+
+
+async def test_the_owner_of_the_node_keeps_every_right(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for uid in (0, os.geteuid()):
+            status, listed = await asking.ask(uid, "GET", "/v1/datasets")
+            assert (status, [each["name"] for each in listed]) == (200, ["hers", "theirs"])
+        assert (await asking.ask(0, "GET", "/v1/settings"))[0] == 200
+        assert (await asking.ask(0, "GET", "/v1/datasets", scope={OWNED: True}))[0] == 200
+        status, problem = await asking.ask(0, "GET", "/v1/datasets", scope={})
+        assert (status, problem["rule"]) == (403, "access-caller")
+
+
+async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = Asking(node)
+        await node.apply(DATASET.format(name="theirs", more=""))
+        assert len((await asking.ask(NOBODY, "GET", "/v1/datasets"))[1]) == 1
+        await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
+        assert await asking.ask(NOBODY, "GET", "/v1/datasets") == (200, [])
+        status, problem = await asking.ask(NOBODY, "POST", "/v1/apply", {"manifests": []})
+        assert (status, problem["rule"]) == (401, "access-identity")
+
+
+async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+
+        async def names(uid: int) -> list[str]:
+            return [each["name"] for each in (await asking.ask(uid, "GET", "/v1/datasets"))[1]]
+
+        assert (await names(ALICE), await names(BOB), await names(NOBODY)) == (["hers"], [], [])
+        await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="reader", what="hers"))
+        assert (await names(BOB), await names(NOBODY)) == (["hers"], [])
+        status, problem = await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "his"})
+        assert (status, problem["rule"]) == (403, "access-role")
+        assert "Dataset:hers needs the role maintainer, and bob is its reader" in problem["detail"]
+        assert "value: maintainer, object: Dataset:hers" in problem["hint"]
+        await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="maintainer", what="hers"))
+        assert (await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "ours"}))[0] == 200
+        assert (await asking.ask(BOB, "DELETE", "/v1/datasets/ours"))[0] == 403
+        assert (await asking.ask(ALICE, "DELETE", "/auth/v1alpha1/relations/to-bob"))[0] == 200
+        assert await names(BOB) == []
+        assert (await asking.ask(ALICE, "DELETE", "/v1/datasets/ours"))[0] == 200
+
+
+async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(BOB, DATASET.format(name="his", more=""))
+        _, (view,) = await asking.ask(BOB, "GET", "/v1/resources/dataset")
+        assert view["headers"]["account"]["name"] == "bob"
+        # What is printed is taken again, and changes nothing.
+        for account in ("{name: bob}", json.dumps(view["headers"]["account"]), view["headers"]["account"]["id"]):
+            (item,) = (await asking.apply(BOB, DATASET.format(name="his", more=f", account: {account}"))).items
+            assert item.action == "unchanged"
+        with pytest.raises(Fault) as none:
+            await node.apply(DATASET.format(name="new", more=", account: carol"))
+        assert none.value.rule == "no-such-account"
+        with pytest.raises(Fault) as other:
+            await asking.apply(BOB, DATASET.format(name="new", more=", account: alice"))
+        assert other.value.rule == "access-account"
+        (given,) = (await node.apply(DATASET.format(name="his", more=", account: alice"))).items
+        assert given.action == "updated"
+        assert [each["name"] for each in (await asking.ask(ALICE, "GET", "/v1/datasets"))[1]] == ["hers", "his"]
+        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
+
+
+REFUSED: list[tuple[str, str]] = [
+    (DATASET.format(name="theirs", more=""), "name-taken"),
+    (DATASET.format(name="values", more=""), "name-taken"),
+    ("$schema: VariableSet\nheaders: {name: mine}\nspec: {variables: {a: b}}\n", "access-owner"),
+    ("$schema: Account\nheaders: {name: carol}\nspec: {email: c@example.com}\n", "access-owner"),
+    (GRANT.format(name="r", who="bob", role="reader", what="theirs"), "resource"),
+    (GRANT.format(name="r", who="bob", role="reader", what="nothing"), "resource"),
+    ('$schema: Relations\nheaders: {name: r}\nspec:\n  attributes:\n'
+     '  - {object: "Account:alice", name: admin, value: true}\n', "access-owner"),
+    ("kind: DatasetSnapshot\nversion: 1\ncontent: {name: old, kind: Root, metadata: []}\n", "access-legacy"),
+    ("$schema: Dataset\nheaders: {name: polled}\nspec: {kind: Root, metadata: [{kind: SetPollingSource, fetch: {kind: "
+     "FilesGlob, path: /etc/passwd}, read: {kind: Csv}, merge: {kind: Append}}]}\n", "access-source"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "rule"), REFUSED, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(REFUSED)])
+async def test_accounts_apply_what_is_theirs_alone(world: Any, text: str, rule: str) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply("$schema: VariableSet\nheaders: {name: values}\nspec: {variables: {a: b}}\n")
+        with pytest.raises(Fault) as refused:
+            await asking.apply(ALICE, text)
+        assert refused.value.rule == rule
+        assert refused.value.hint
+
+
+async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="maintainer", what="hers"))
+        await asking.apply(BOB, DATASET.format(name="hers", more=", labels: {by: bob}"))
+        with pytest.raises(Fault) as refused:
+            await asking.apply(BOB, DATASET.format(name="hers", more=", account: bob"))
+        assert refused.value.rule == "access-role"
+        with pytest.raises(Fault) as granted:
+            await asking.apply(BOB, GRANT.format(name="more", who="bob", role="owner", what="hers"))
+        assert granted.value.rule == "access-role"
+        assert (await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "his"}))[0] == 200
+
+
+async def test_a_statement_ends_when_its_author_loses_the_object(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        assert (await asking.ask(BOB, "GET", "/v1/datasets/hers"))[0] == 200
+        await node.apply(ACCOUNT.format(name="carol", uid=70009))
+        await node.apply(DATASET.format(name="hers", more=", account: carol"))
+        assert (await asking.ask(BOB, "GET", "/v1/datasets/hers"))[0] == 404
+
+
+async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
+        assert (await asking.ask(BOB, "GET", "/v1/datasets/theirs"))[0] == 200
+        await node.api.datasets.delete("theirs")
+        await node.apply(DATASET.format(name="theirs", more=""))
+        assert (await asking.ask(BOB, "GET", "/v1/datasets/theirs"))[0] == 404
+
+
+async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: Any) -> None:
+    derived = """$schema: Dataset
+headers: {{name: mine}}
+spec:
+  kind: Derivative
+  metadata:
+  - {{kind: SetTransform, inputs: [{{datasetRef: {ref}}}], transform: {{kind: Sql, engine: spark, query: select 1}}}}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        told = []
+        for ref in ("theirs", "absent"):
+            with pytest.raises(Fault) as refused:
+                await asking.apply(ALICE, derived.format(ref=ref))
+            told.append(json.dumps(to_problem(refused.value)).replace(ref, "REF"))
+        assert told[0] == told[1]
+
+
+async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+
+        async def named(uid: int, account: str) -> Any:
+            status, answer = await asking.ask(uid, "GET", "/dataset/v1alpha1/datasets", query=f"account={account}")
+            return [each["headers"]["name"] for each in answer["items"]] if status == 200 else (status, answer["rule"])
+
+        assert [await named(0, each) for each in ("alice", "", "bob")] == [["hers"], ["theirs"], []]
+        assert [await named(ALICE, each) for each in ("alice", "")] == [["hers"], ["hers"]]
+        assert await named(ALICE, "bob") == await named(ALICE, "nobody") == (404, "resource")
+        _, me = await asking.ask(ALICE, "GET", "/v1/account")
+        assert (me["name"], me["nodeOwner"]) == ("alice", False)
+
+
+DATASET_PATHS = (
+    "/v1/datasets/{}", "/v1/datasets/{}/detail", "/v1/datasets/{}/manifest", "/v1/datasets/{}/blocks",
+    "/v1/datasets/{}/blocks/0", "/v1/datasets/{}/tail", "/v1/datasets/{}/schema",
+)  # fmt: skip
+WAYS: dict[str, list[tuple[str, str, Any]]] = {
+    "datasets.get": [("GET", DATASET_PATHS[0], None), ("POST", "/graphql", {"query": '{dataset(ref: "{}") {name}}'})],
+    "datasets.describe": [("GET", DATASET_PATHS[1], None)],
+    "datasets.manifest": [("GET", DATASET_PATHS[2], None)],
+    "datasets.log": [("GET", DATASET_PATHS[3], None)],
+    "datasets.block": [("GET", DATASET_PATHS[4], None)],
+    "datasets.tail": [("GET", DATASET_PATHS[5], None)],
+    "datasets.schema": [("GET", DATASET_PATHS[6], None)],
+    "datasets.rename": [
+        ("PUT", "/v1/datasets/{}/name", {"name": "mine"}),
+        ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),
+    ],
+    "datasets.delete": [
+        ("DELETE", "/v1/datasets/{}", None), ("DELETE", "/dataset/v1alpha1/dataset/{}", None),
+        ("POST", "/graphql", {"query": 'mutation {delete(ref: "Dataset:{}")}'}),
+    ],
+    "datasets.apply": [
+        ("POST", "/v1/apply", {"manifests": [{"source": "m", "text": "$schema: Relations\nheaders: {name: r}\nspec: "
+         '{attributes: [{object: "Dataset:{}", name: allowPublicRead, value: true}]}'}]}),
+        ("PATCH", "/dataset/v1alpha1/dataset/{}", {"headers": {"labels": {"a": "b"}}}),
+    ],
+    "declarations.get": [
+        ("GET", "/v1/resources/dataset/{}", None), ("GET", "/dataset/v1alpha1/dataset/{}", None),
+        ("POST", "/graphql", {"query": '{resource(ref: "Dataset:{}")}'}),
+    ],
+    "declarations.label": [("PUT", "/v1/resources/dataset/{}/labels", {"labels": {"a": "b"}})],
+    "declarations.delete": [("DELETE", "/v1/resources/dataset/{}", None)],
+    "queries.answer": [("POST", "/v1/query", {"sql": 'select * from "{}"'}),
+                       ("POST", "/v1/query", {"sql": 'select * from current."{}"', "explain": True})],
+    "search.card": [("GET", "/v1/cards/{did}", None)],
+    "flow.ingest": [("POST", "/v1/datasets/{}/ingest", {"uploads": ["u"]})],
+    "flow.correct": [("POST", "/v1/datasets/{}/correct", {"key": {"x": "1"}})],
+    "flow.advance": [("PUT", "/v1/datasets/{}/upper", None)],
+    "flow.set_watermark": [("PUT", "/v1/datasets/{}/watermark", {"time": "2020-01-01T00:00:00Z"})],
+    "flow.pull": [("POST", "/v1/pull", {"refs": ["{}"]})],
+    "verification.verify": [("POST", "/v1/datasets/{}/verify", {"level": "chain"})],
+    "visibility.publish": [("POST", "/v1/publish", {"refs": ["{}"]})],
+    "visibility.unpublish": [("POST", "/v1/unpublish", {"refs": ["{}"]})],
+}  # fmt: skip
+"""By operation, the requests that name a dataset."""
+LISTS: dict[str, list[tuple[str, str, Any]]] = {
+    "datasets.list": [("GET", "/v1/datasets", None), ("POST", "/graphql", {"query": "{datasets {items {name}}}"})],
+    "declarations.list": [("GET", "/v1/resources", None), ("GET", "/v1/resources/dataset", None),
+                          ("POST", "/graphql", {"query": "{resources {items}}"})],
+    "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None)],
+    "search.search": [("POST", "/v1/search", {"words": [""]}), ("POST", "/v1/search", {"words": ["theirs"]})],
+    "tasks.list": [("GET", "/v1/tasks", None)],
+}  # fmt: skip
+"""What lists datasets, or what is done with them."""
+ELSEWHERE = {
+    "declarations.check_generation": "test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there",
+    "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
+    "tasks.get": "test_a_task_of_others_is_not_there",
+    "tasks.follow": "test_a_task_of_others_is_not_there",
+    "tasks.cancel": "test_a_task_of_others_is_not_there",
+    "accounts.me": "test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing",
+    "flow.stage": "test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner",
+}
+TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
+OF_THE_OWNER = {
+    "about.doctor", "about.engines", "about.examine", "about.settings", "about.status", "authority.change_authority",
+    "authority.dataset_key", "authority.draft_authority", "authority.show_authority", "backups.backup",
+    "collection.collect", "declarations.check_unowned", "declarations.rotate_secrets", "events.follow", "events.kept",
+    "flow.export", "flow.import_", "flows.delete", "flows.list", "flows.pause", "flows.resume", "history.follow",
+    "history.last", "holds.list", "holds.release", "holds.renew", "holds.take", "journal_recovery.sign_again",
+    "lineage.graph", "lineage.trace", "log_lines.follow", "log_lines.last", "mirrors.add", "mirrors.list",
+    "mirrors.pause", "mirrors.remove", "mirrors.resume", "networks.invitation", "networks.invite", "networks.join",
+    "networks.leave", "networks.list", "networks.show", "page.open", "peers.block", "peers.connect", "peers.list",
+    "peers.netcheck", "peers.show", "peers.unblock", "policies.accept_rules", "policies.policy",
+    "policies.publish_rules", "proving.prove", "publications.list", "publications.publish", "publications.withdraw",
+    "pushing.push", "queries.slices", "raw.drop", "raw.keep", "raw.replay", "raw.show", "raw.stop",
+    "resolving.resolve", "rewriting.rewrite", "trust.add_validator", "trust.evidence", "trust.fetch_evidence",
+    "trust.lift", "trust.remove_validator", "trust.show", "trust.validators", "visibility.share",
+}  # fmt: skip
+"""Operations that no account may call. A new operation is put here, or has a rule and a row above."""
+API = Path(__file__).parents[4] / "odfd" / "api"
+
+
+def test_each_operation_that_endpoints_call_has_a_rule_and_a_way_or_is_the_owners() -> None:
+    sources = (
+        *("routes", "resource_protocol", "resource_operations", "endpoints"),
+        *("graphql", "graphql_schema", "graphql_subscriptions"),
+    )
+    called = {
+        found
+        for name in sources
+        for found in re.findall(r"\b(?:s|services)\.([a-z_]+\.[a-z_]+)\b", (API / f"{name}.py").read_text())
+    } - {"services.services"}
+    assert called == RULES.keys() | OF_THE_OWNER
+    assert WAYS.keys() | LISTS.keys() | ELSEWHERE.keys() | TELL_NOTHING == RULES.keys()
+    assert set(ELSEWHERE.values()) <= {name for name in globals() if name.startswith("test_")}
+
+
+def filled(said: Any, ref: str, did: str) -> Any:
+    """A request with the names of a dataset in their places."""
+    text = json.dumps(said)
+    return json.loads(text.replace("{did}", did).replace("{}", ref))
+
+
+@pytest.mark.parametrize("operation", WAYS)
+@pytest.mark.parametrize("uid", [ALICE, NOBODY])
+async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any, operation: str, uid: int) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        hidden, absent = str(node.dataset("theirs")), str(DatasetId.from_public_key(bytes([7] * 32)))
+        short = {hidden: DatasetId.parse(hidden).short, absent: DatasetId.parse(absent).short}
+        for method, path, body in WAYS[operation]:
+            for theirs, nothing in (("theirs", "absent"), (hidden, absent)):
+                told = []
+                for ref, did in ((theirs, hidden), (nothing, absent)):
+                    where, sent = filled(path, ref, did), filled(body, ref, did)
+                    status, answer = await asking.ask(uid, method, where, sent)
+                    text = (
+                        json.dumps(answer, ensure_ascii=False)
+                        if not isinstance(answer, bytes)
+                        else answer.decode("latin-1")
+                    )
+                    told.append((status, text.replace(did, "DID").replace(short[did], "DID").replace(ref, "REF")))
+                assert told[0] == told[1], (method, path)
+                assert told[0][0] < 500, (method, path)
+                assert '"hers"' not in told[0][1] or uid == ALICE
+
+
+def steady(said: Any) -> Any:
+    """An answer without what the node writes as time goes by."""
+    if isinstance(said, dict):
+        return {
+            key: steady(value)
+            for key, value in said.items()
+            if key not in ("status", "updatedAt", "generation", "resourceVersion")
+        }
+    return [steady(each) for each in said] if isinstance(said, list | tuple) else said
+
+
+@pytest.mark.parametrize("operation", LISTS)
+@pytest.mark.parametrize("uid", [ALICE, NOBODY])
+async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world: Any, operation: str, uid: int) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        told = []
+        for _ in range(2):
+            told.append([steady(await asking.ask(uid, *request)) for request in LISTS[operation]])
+            if "theirs" in {entry.name for entry in node.home.entries()}:
+                await node.api.datasets.delete("theirs")
+        assert told[0] == told[1]
+        assert "theirs" not in json.dumps([body for _, body in told[0]])
+
+
+async def test_p12_a_watch_tells_of_what_may_be_read(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        heard: list[tuple[str, str]] = []
+        enough = trio.Event()
+
+        async def watch() -> None:
+            services = await asking.services(BOB)
+            async with aclosing(services.declarations.news(None, "dataset")) as news:
+                async for shared in news:
+                    each = shared.value
+                    heard.append((each.op, each.resource.name if each.resource else ""))
+                    if each.op == "Deleted":
+                        enough.set()
+
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                while ("Bookmark", "") not in heard:
+                    await trio.lowlevel.checkpoint()
+                await node.apply(DATASET.format(name="theirs", more=", labels: {a: b}"))
+                await asking.apply(ALICE, "$schema: Relations\nheaders: {name: g}\nspec: {}\n")
+                await asking.apply(ALICE, DATASET.format(name="hers", more=", labels: {a: b}"))
+                await enough.wait()
+                nursery.cancel_scope.cancel()
+        assert {name for _, name in heard} == {"hers", ""}
+        assert next(op for op, name in heard if name) == "Added"
+        assert heard[-1] == ("Deleted", "hers")
+
+
+async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        for method in ("GET", "DELETE"):
+            told = [
+                await asking.ask(ALICE, method, f"/dataset/v1alpha1/dataset/{ref}", query=f"generation={number}")
+                for ref in ("theirs", "absent")
+                for number in (1, 7)
+            ]
+            assert {status for status, _ in told} == {404}
+            assert len({json.dumps(answer).replace("theirs", "absent") for _, answer in told}) == 1
+        status, _ = await asking.ask(ALICE, "GET", "/dataset/v1alpha1/dataset/hers", query="generation=7")
+        assert status == 412
+
+
+async def test_pages_are_filled_with_what_may_be_read_and_their_tokens_name_nothing_else(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(*(DATASET.format(name=f"hidden-{each}", more="") for each in ("a", "b", "z")))
+        await asking.apply(ALICE, DATASET.format(name="open-a", more=""), DATASET.format(name="open-b", more=""))
+        found, query = [], "limit=1"
+        while True:
+            status, page = await asking.ask(ALICE, "GET", "/dataset/v1alpha1/datasets", query=query)
+            assert status == 200
+            found += [each["headers"]["name"] for each in page["items"]]
+            assert len(page["items"]) == 1
+            if page.get("continue") is None:
+                break
+            assert b"hidden" not in base64.urlsafe_b64decode(page["continue"] + "==")
+            query = f"limit=1&continue={page['continue']}"
+        assert found == ["hers", "open-a", "open-b"]
+
+
+async def test_a_task_of_others_is_not_there(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        ref = await (await asking.services(ALICE)).verification.verify("hers", wire.VerifyRequest())
+        for way, body in (("GET", None), ("DELETE", None)):
+            status, problem = await asking.ask(BOB, way, f"/v1/tasks/{ref.id}", body)
+            missing = await asking.ask(BOB, way, "/v1/tasks/t999", body)
+            assert (status, problem["detail"].replace(ref.id, "t999")) == (missing[0], missing[1]["detail"])
+        bobs = await asking.services(BOB)
+        with pytest.raises(Fault):
+            await anext(bobs.tasks.follow(ref.id))
+        assert [each["id"] for each in (await asking.ask(ALICE, "GET", "/v1/tasks"))[1]] == [ref.id]
+        assert await asking.ask(BOB, "GET", "/v1/tasks") == (200, [])
+
+
+async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: Any) -> None:
+    text = """$schema: Relations
+headers: {name: open}
+spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: true}]}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(text)
+        for uid in (ALICE, NOBODY):
+            assert (await asking.ask(uid, "GET", "/v1/datasets/theirs"))[0] == 200
+            assert (await asking.ask(uid, "POST", "/v1/publish", {"refs": ["theirs"]}))[0] in (401, 403)
+        assert not node.parts.visibility.is_public(node.dataset("theirs"))
+
+
+async def test_an_administrator_is_as_the_owner_and_others_who_ask_for_it_are_refused(world: Any) -> None:
+    text = """$schema: Relations
+headers: {name: admins}
+spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        status, problem = await asking.ask(ALICE, "GET", "/v1/settings")
+        assert (status, problem["rule"]) == (403, "access-owner")
+        assert "you act as alice" in problem["detail"]
+        await node.apply(text)
+        assert (await asking.ask(ALICE, "GET", "/v1/settings"))[0] == 200
+        assert (await asking.ask(ALICE, "GET", "/v1/settings", as_="bob"))[0] == 403
+
+
+async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        status, problem = await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/alice")
+        assert (status, problem["rule"]) == (403, "account-in-use")
+        assert "Account alice has Dataset hers" in problem["detail"]
+        assert (await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/bob"))[0] == 200
+        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
+
+
+async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
+    """The same key and body, of another user: not their answer."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        asking.app = application(
+            node.api, structlog.get_logger(), AnswerStore(node.home.database, node.clock.now), asking.access
+        )
+        kept = {"idempotency-key": "k1"}
+        said = {"refs": ["hers"]}
+        assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
+        assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
+        assert (await asking.ask(BOB, "POST", "/v1/publish", said, more=kept))[0] != 200
