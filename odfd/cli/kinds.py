@@ -255,6 +255,38 @@ def _volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _accounts(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def callers(row: wire.ResourceView) -> str:
+        said = row.headers.get("annotations", {})
+        found: Mapping[str, Any] = next(
+            (said[key] for key in said if key.rpartition("/")[2].lower() == "unixcallers"), {}
+        )
+        named = [*found.get("users", ()), *(f"group {each}" for each in found.get("groups", ()))]
+        return ", ".join(named) or formatting.NOTHING
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("TYPE", lambda row: row.spec.get("accountType") or "User"),
+        TableColumn("EMAIL", lambda row: row.spec["email"], most=80),
+        TableColumn("CALLERS", callers, most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
+def _relations(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def said(row: wire.ResourceView) -> str:
+        relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()
+        texts = [f"{each['subject']} {each.get('value') or each['relation']} of {each['object']}" for each in relations]
+        texts += [f"{each['object']} {each['name']}" for each in attributes if each["value"]]
+        return "; ".join(texts) or formatting.NOTHING
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("SAYS", said, most=200),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -374,6 +406,8 @@ VOLUME: Final = Kind(
 REPOSITORY: Final = Kind(
     "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
 )
+ACCOUNT: Final = Kind("account", ("accounts",), "/resources/account", _name, _accounts, wire.ResourceView)
+RELATIONS: Final = Kind("relations", ("relation",), "/resources/relations", _name, _relations, wire.ResourceView)
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", _resources, wire.ResourceView,
     single=False,
@@ -381,11 +415,11 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
-    REPOSITORY, PROJECTION, WEBHOOK, VOLUME, RESOURCE,
+    REPOSITORY, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    PROJECTION, WEBHOOK, VOLUME,
+    PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 

@@ -21,7 +21,7 @@ from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 from odfd.usage import UsageParser
 
-_TAKES_VALUE: Final = {"--socket", "-o", "--output"}
+_TAKES_VALUE: Final = {"--socket", "--account", "-o", "--output"}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -115,7 +115,7 @@ def _command(words: Sequence[str]) -> str | None:
 def _parser() -> Parser:
     parser = Parser(
         prog="odfctl",
-        usage="odfctl [--socket PATH] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
+        usage="odfctl [--socket PATH] [--account NAME] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
         description="Talk to the Open Data Fabric node on this machine.\n\n" + _listing(),
         epilog=(
             "Ends with 0 done, yes · 1 done, no · 2 wrong usage · 3 no daemon · 4 refused · 5 invalid input\n"
@@ -124,7 +124,7 @@ def _parser() -> Parser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"odfctl {__version__}")
-    parser.set_defaults(socket=None, output="table", quiet=False, verbose=False)
+    parser.set_defaults(socket=None, account=None, output="table", quiet=False, verbose=False)
     _common(parser)
     return parser
 
@@ -137,6 +137,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         return text if parser.prog == "odfctl" else argparse.SUPPRESS
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
+    parser.add_argument("--account", metavar="NAME", default=off, help=shown("account to act as (ODFD_ACCOUNT)"))
     if "-o" not in parser._option_string_actions:
         formats = (*FORMATS, *MANIFESTS, *SHAPES)
         known = shown("table, json, yaml or ndjson")

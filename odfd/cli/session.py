@@ -43,6 +43,7 @@ class Session:
         self.verbose: bool = args.verbose
         self.clock = SystemClock()
         self._socket: str | None = args.socket
+        self._account: str | None = args.account
         self._client: Client | None = None
 
     @property
@@ -50,13 +51,16 @@ class Session:
         if self._client is None:
             from odfd.control.client import Client
 
-            self._client = Client(socket_path(self._socket, os.environ))
+            self._client = Client(
+                socket_path(self._socket, os.environ), self._account or os.environ.get("ODFD_ACCOUNT", "")
+            )
         return self._client
 
     @property
     def again(self) -> str:
         """The first words of a command for the same daemon."""
-        return f"odfctl --socket {self._socket}" if self._socket else "odfctl"
+        words = ["odfctl", *(["--socket", self._socket] if self._socket else [])]
+        return " ".join([*words, *(["--account", self._account] if self._account else [])])
 
     def answer(self, answer: Answer[T], table: Callable[[T], str]) -> None:
         """Prints the daemon's answer in the requested format: the JSON unchanged, or the text of ``table``."""

@@ -68,8 +68,10 @@ class Client:
     ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, account: str = "") -> None:
+        """``account``: by name or id, to act as; else that of the user who runs this."""
         self.path = path
+        self._acting = {"odfd-account": account} if account else {}
 
     def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
         return self._json("GET", path, kind, query=query)
@@ -177,7 +179,7 @@ class Client:
         connection = _connected(self.path, patience)
         try:
             exchange = Exchange(connection)
-            exchange.send(method, target, headers or {}, body)
+            exchange.send(method, target, {**self._acting, **(headers or {})}, body)
             status = exchange.begin()
             if status >= 400:
                 raise from_problem(_problem(exchange, status))

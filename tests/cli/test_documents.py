@@ -17,6 +17,7 @@ DOCS = HERE.parents[1] / "docs"
 BESIDE = [
     DOCS / f"{name}.md"
     for name in (
+        "access",
         "api",
         "flows",
         "resources",

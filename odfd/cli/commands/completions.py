@@ -25,7 +25,7 @@ _NAMES: Final = ("REF", "NAME", "PEER", "REF|DIR")
 """How an argument is called that names something a node has."""
 _NEW: Final = ("new", "join", "network join", "mirror add")
 """Commands whose names are not there yet."""
-_WITH_VALUE: Final = ("--socket", "-o", "--output")
+_WITH_VALUE: Final = ("--socket", "--account", "-o", "--output")
 
 
 commands = Commands()
@@ -88,7 +88,7 @@ def vocabulary() -> Iterator[tuple[str, list[str]]]:
         options = sorted(word for word in parser._option_string_actions if word.startswith("--") and word != "--names")
         inner = list(_inner(parser))
         choices = [str(one) for action in parser._actions if not inner for one in (action.choices or ())]
-        yield path, [*inner, *choices, *options, *([] if inner else ["--output", "--socket"])]
+        yield path, [*inner, *choices, *options, *([] if inner else ["--account", "--output", "--socket"])]
 
 
 def _parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
