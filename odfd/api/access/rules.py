@@ -15,6 +15,7 @@ import trio
 
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
+from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action
 from odfd.api.access.applying import apply
 from odfd.api.access.guard import Guard, not_meant
@@ -127,6 +128,8 @@ def _resource(action: Action) -> Rule:
         async def guarded(word: str, name: str, *args: Any, **more: Any) -> Any:
             view = await _one(guard, operation, word, name)
             if action is not Action.READ:
+                if view.type == ACCOUNT:  # who acts as it stands in its annotations, and without any, all are the owner
+                    raise guard.owner_only("to change an Account")
                 await guard.judge(view, action)
                 view = await operation(word, view.id, *args, **more)
                 if view is None:

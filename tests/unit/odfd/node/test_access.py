@@ -523,6 +523,23 @@ spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
         assert (await asking.ask(ALICE, "GET", "/v1/settings", as_="bob"))[0] == 403
 
 
+async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = Asking(node)
+        await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
+        seize = {"annotations": {"unixCallers": {"users": [str(BOB)]}}}
+        for method, path, body in (
+            ("DELETE", "/auth/v1alpha1/accounts/alice", None),
+            ("DELETE", "/v1/resources/account/alice", None),
+            ("PUT", "/v1/resources/account/alice/labels", seize),
+            ("PATCH", "/auth/v1alpha1/accounts/alice", {"headers": seize}),
+        ):
+            status, problem = await asking.ask(ALICE, method, path, body)
+            assert (status, problem["rule"]) == (403, "access-owner"), (method, path)
+        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
+        assert (await asking.ask(BOB, "GET", "/v1/settings"))[0] == 401
+
+
 async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -545,3 +562,20 @@ async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
         assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
         assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
         assert (await asking.ask(BOB, "POST", "/v1/publish", said, more=kept))[0] != 200
+
+
+async def test_members_of_a_group_act_as_the_account_that_names_it(world: Any) -> None:
+    lab = """$schema: Account
+headers: {name: lab, annotations: {unixCallers: {groups: ["70010"]}}}
+spec: {email: lab@example.com, accountType: Organization}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(lab)
+        for caller in (Caller(1, NOBODY, 70010), Caller(1, NOBODY, NOBODY, frozenset({5, 70010}))):
+            _, me = await asking.ask(NOBODY, "GET", "/v1/account", scope={CALLER: caller})
+            assert me["name"] == "lab"
+        both = Caller(1, ALICE, ALICE, frozenset({70010}))
+        assert (await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}))[1]["name"] == "alice"
+        status, problem = await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}, as_="bob")
+        assert (status, problem["rule"]) == (403, "access-account")
