@@ -127,6 +127,7 @@ def services_of(parts: NodeParts) -> Services:
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """What decides who each request is from."""
     reader = AccessReader(parts.home, parts.visibility.public_of, services.declarations.adopt)
+    services.flow.check_inputs = reader.check_inputs
     return AccessControl(parts.home, reader, os.geteuid())
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from chain.errors import Refused
 from chain.ids import DatasetId
 from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
-from odfd.access.relations import Relations
+from odfd.access.relations import Principal, Relations, Thing
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.state.directory import StateDirectory
 
@@ -53,6 +54,20 @@ class AccessReader:
             if self._kept is None or self._kept.version != version:
                 self._kept = state_of(store.all(), version)
             return self._kept
+
+    def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
+        """Raises Refused where the account of a derived dataset may not read one of its inputs."""
+        state = self.read()
+        account = state.accounts.get(state.datasets.get(str(dataset), ""))
+        if account is None:
+            return
+        public, acting = self.public_of(inputs), Principal(account)
+        for each in inputs:
+            id_ = state.datasets.get(str(each), "")
+            if state.relations.role(acting, Thing(id_, state.accounts.get(id_), each in public)) is None:
+                text = f"its account {state.names.get(account, account)} may not read the input {each.short}"
+                hint = "the owner of the input grants the role reader: docs/access.md"
+                raise Refused(text, rule="access-inputs", hint=hint)
 
 
 def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) -> AccessState:

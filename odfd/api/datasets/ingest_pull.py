@@ -94,6 +94,8 @@ class IngestPullService:
         self._meter = context.meter
         self._repositories = hands.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
+        self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
+        """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keep the bytes of one file until an ingest asks for them."""
@@ -266,6 +268,8 @@ class IngestPullService:
         if not self._home.keys.has_dataset_key(entry.id):
             return self._nowhere if explicit else None
         if state.kind is DatasetKind.DERIVATIVE:
+            if state.set_transform is not None:
+                await trio.to_thread.run_sync(self.check_inputs, entry.id, input_ids(state.set_transform))
             return self._derive
         if state.polling_source is None and not explicit:
             return None

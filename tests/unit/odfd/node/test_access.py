@@ -579,3 +579,26 @@ spec: {email: lab@example.com, accountType: Organization}
         assert (await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}))[1]["name"] == "alice"
         status, problem = await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}, as_="bob")
         assert (status, problem["rule"]) == (403, "access-account")
+
+
+async def test_a_derived_dataset_stops_where_its_account_may_not_read_an_input(world: Any) -> None:
+    derived = """$schema: Dataset
+headers: {name: mine}
+spec:
+  kind: Derivative
+  metadata:
+  - kind: SetTransform
+    inputs: [{datasetRef: theirs, alias: a}]
+    transform: {kind: Sql, engine: spark, query: select * from a}
+"""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(GRANT.format(name="g", who="alice", role="reader", what="theirs"))
+        (made,) = (await asking.apply(ALICE, derived)).items
+        assert made.action == "created", made.fault
+        (item,) = await node.pull("mine")
+        assert item.fault is None or item.fault.rule != "access-inputs"
+        await node.apply("$schema: Relations\nheaders: {name: g}\nspec: {}\n")
+        (item,) = await node.pull("mine")  # by the owner of the node, for the account
+        assert (item.outcome, item.fault.rule) == ("failed", "access-inputs")
+        assert "theirs" not in item.message
