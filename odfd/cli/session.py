@@ -43,7 +43,7 @@ class Session:
         self.verbose: bool = args.verbose
         self.clock = SystemClock()
         self._socket: str | None = args.socket
-        self._account: str | None = args.account
+        self._account: str | None = getattr(args, "account", None)  # programs make sessions too
         self._client: Client | None = None
 
     @property
