@@ -19,6 +19,8 @@ from odfd.errors import Usage
 
 _BY_KIND: Final = ("get", "describe", "delete", "wait", "label", "annotate", "edit")
 """Commands whose first word is a kind."""
+_DECLARED_ALONE: Final = ("label", "annotate", "edit")
+"""Of these, the ones that take declared things alone."""
 _KIND_OF: Final = {"flow": "flow", "mirror": "mirror", "network": "network", "peer": "peer"}
 """Commands completed with names of other kinds; the rest are completed with names of datasets."""
 _NAMES: Final = ("REF", "NAME", "PEER", "REF|DIR")
@@ -50,8 +52,13 @@ def _completions(_: Session, args: argparse.Namespace) -> None:
 
 
 def _names(args: argparse.Namespace) -> list[str]:
-    """Of what the node has, for the words before; none where that cannot be told: nothing may be said at a Tab."""
+    """Kinds, or what the node has of one, for the words before.
+
+    None where that cannot be told: nothing may be said at a Tab.
+    """
     words = _plain(args.names)
+    if len(words) == 1 and words[0] in _BY_KIND:
+        return [kind.name for kind in (kinds.DECLARED if words[0] in _DECLARED_ALONE else kinds.KINDS)]
     args.socket = args.socket or _value_of(args.names, "--socket")
     try:
         kind = kinds.find(words[1] if words[0] in _BY_KIND else _KIND_OF.get(words[0], "dataset"))
