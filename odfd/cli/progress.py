@@ -19,6 +19,8 @@ from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
 """Between lines where there is no terminal."""
+TOLD_AFTER: Final = 2.0
+"""Seconds after which a stage that counts nothing tells how long it has lasted."""
 BAR: Final = 20
 _VERBS: Final = {
     "apply": "Applying",
@@ -58,7 +60,7 @@ class Meter:
             self._stage = (message, now, done)
         elapsed = (now - self._stage[1]) / SECOND
         rate = (done - self._stage[2]) / elapsed if elapsed >= 0.5 else 0.0
-        text = describe(task, rate)
+        text = describe(task, rate, elapsed)
         if self._terminal:
             output.draw(self._stream, text)
             self._drawn = True
@@ -73,8 +75,11 @@ class Meter:
             self._drawn = False
 
 
-def describe(task: wire.TaskView, rate: float) -> str:
-    """Formats one line: what, progress, speed (units a second), time left."""
+def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
+    """Formats one line: what, progress, speed (units a second), time left.
+
+    ``elapsed``: seconds of the present stage, which are told where nothing is counted.
+    """
     parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
     if task.state == "waiting":
         return "  ".join([*parts, "waiting for its turn"])
@@ -91,6 +96,8 @@ def describe(task: wire.TaskView, rate: float) -> str:
         )
     elif done:
         parts.append(formatting.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
+    if not total and rate <= 0 and elapsed >= TOLD_AFTER:
+        parts.append(f"for {formatting.span(elapsed)}")
     if rate > 0:
         parts.append(f"{formatting.size(rate)}/s" if in_bytes else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
         if total and total > done:

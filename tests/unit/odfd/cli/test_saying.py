@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +82,15 @@ def test_progress() -> None:
         "Mirroring flights  slices 9/14  ━━━━━━━━━━━━━┄┄┄┄┄┄┄  31.2 MB of 48.0 MB  8.4 MB/s  2 s left"
     )
     assert describe(wire.TaskView(id="t1", kind="x", state="waiting"), 0) == "x  waiting for its turn"
+
+
+def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
+    """An engine at work says no more; the line would look as if all had stopped."""
+    task = wire.TaskView(id="t1", kind="ingest", target="one", state="running", message="computing big.csv")
+    assert describe(task, 0, 1.9) == "Ingesting one  computing big.csv"
+    assert describe(task, 0, 14.2) == "Ingesting one  computing big.csv  for 14 s"
+    counted = msgspec.structs.replace(task, done=5, total=10, unit="files")
+    assert "for " not in describe(counted, 0, 14.2)
 
 
 @given(st.floats(-1, 2))
