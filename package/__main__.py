@@ -40,7 +40,7 @@ def main() -> int:
         case ["lock"]:
             lock()
         case ["site"]:
-            site()
+            print(site())
         case ["ui"]:
             copy_libraries(OUT / "libraries")
         case _:
@@ -79,8 +79,11 @@ def lock() -> None:
     _run(*UV, "compile", *options, "-c", pinned, "--override", without, wanted, "-o", NODE_LOCK)
 
 
-def site() -> None:
-    """The documentation, from copies that lie as in the repository, so that the links of both are the same."""
+def site() -> Path:
+    """Builds the documentation; returns its first page.
+
+    It is made of copies that lie as in the repository, so that the links of both are the same.
+    """
     source = OUT / "site-source"
     shutil.rmtree(source, ignore_errors=True)
     for name in ("docs", "examples"):
@@ -90,6 +93,7 @@ def site() -> None:
     for name in ("LICENSE",):
         shutil.copyfile(TREE / name, source / name)
     _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean", "-f", TREE / "mkdocs.yml")
+    return OUT / "site" / "index.html"
 
 
 def image() -> int:

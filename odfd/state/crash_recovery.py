@@ -30,6 +30,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     """The report of one recovery, which grows during the start."""
 
     was_killed: bool = False
+    is_first: bool = False
+    """Whether there was no node in the directory before."""
     promised: int = 0
     """Pages that the database's log says were committed to it."""
     lost: int = 0
@@ -46,7 +48,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         """For people."""
-        findings = ["the node was killed" if self.was_killed else "the node was stopped in order"]
+        ended = "the node was killed" if self.was_killed else "the node was stopped in order"
+        findings = ["none: this is the first start" if self.is_first else ended]
         if self.files:
             findings.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
         if self.keys:
@@ -62,7 +65,11 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
 def look_back(directory: Path, database: str) -> CrashRecovery:
     """Inspects a directory before the database is opened. Costs in proportion to the leftovers."""
     log = directory / f"{database}-wal"
-    found = CrashRecovery(was_killed=log.exists() and log.stat().st_size > 0, promised=pages_promised(log))
+    found = CrashRecovery(
+        was_killed=log.exists() and log.stat().st_size > 0,
+        is_first=not (directory / database).exists(),
+        promised=pages_promised(log),
+    )
     for folder in WORK:
         for file in (directory / folder).rglob("*"):
             if file.is_file() and not file.is_symlink():

@@ -1,0 +1,14 @@
+"""A start tells how the run before it ended, and whether there was one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odfd.state.directory import open_state_directory
+
+
+def test_a_first_start_follows_no_end(tmp_path: Path) -> None:
+    with open_state_directory(tmp_path / "state") as home:
+        assert str(home.recovery) == "none: this is the first start"
+    with open_state_directory(tmp_path / "state") as home:
+        assert str(home.recovery) == "the node was stopped in order"
