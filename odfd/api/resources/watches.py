@@ -66,23 +66,18 @@ class ResourceWatches:
             raise Refused(f"{WATCHES} watches of resources are open", rule="watch-limit", hint=hint)
         self._open += 1
         try:
-            async with aclosing(self._news(since, type_)) as news:
-                async for each in news:
-                    yield each
+            epoch, at, standing = await trio.to_thread.run_sync(self._begin, since, type_)
+            for view in standing:
+                yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view))
+            yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
+            while True:
+                found = await self._reads.after(at)
+                for each in found:
+                    if self._is_listed(each.type, type_):
+                        yield each.news
+                at = found[-1].rv
         finally:
             self._open -= 1
-
-    async def _news(self, since: str | None, type_: str | None) -> AsyncGenerator[News, None]:
-        epoch, at, standing = await trio.to_thread.run_sync(self._begin, since, type_)
-        for view in standing:
-            yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view))
-        yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
-        while True:
-            found = await self._reads.after(at)
-            for each in found:
-                if self._is_listed(each.type, type_):
-                    yield each.news
-            at = found[-1].rv
 
     async def values(self, since: str | None, type_: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
         """Yields the same for who does not send it on."""
