@@ -255,3 +255,15 @@ def test_a_damaged_row_holds_until_it_is_released() -> None:
                 ReadHolds(connection).renew("h0", SECOND, Instant(store.now))
             ReadHolds(connection).release("h0", Instant(store.now))
         store.chains.drop(D)
+
+
+def test_a_hold_that_expired_before_history_went_lives_no_more_when_the_clock_goes_back() -> None:
+    with opened() as store:
+        store.append()
+        store.append()
+        store.take(1)
+        store.now += 2 * SECOND
+        store.give_up(1)
+        store.now -= 2 * SECOND
+        store.check()
+        store.renew(1)
