@@ -8,6 +8,8 @@ read but for the name. Spec: Recommended Dataset Layout.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -217,10 +219,10 @@ class DirectoryWriter:
                 rule="compare-and-append",
                 hint="someone else wrote to this folder: try again",
             )
-        os.sync()
+        sync_filesystem(self._directory)
         self._step("folder-synced")
         self._place(self._directory / HEAD, str(name).encode())
-        os.sync()
+        sync_filesystem(self._directory)
         self._step("folder-durable")
 
     def _place(self, target: Path, data: bytes) -> None:
@@ -234,3 +236,23 @@ class DirectoryWriter:
 
 def _has_size(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
+
+
+def sync_filesystem(folder: Path) -> None:
+    """Returns when all that was written to the folder's file system is on its disk. Other disks are not waited for.
+    Raises Environment when a write fails, which ``os.sync`` does not tell.
+    """
+    with disk(folder):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _c_library().syncfs(opened) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(folder))
+        finally:
+            os.close(opened)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    """Python has no ``syncfs`` of its own."""
+    return ctypes.CDLL(None, use_errno=True)
