@@ -115,11 +115,11 @@ class DatasetController(AsDeclared):
     def _observe(self, resource: DeclaredResource) -> ObservedState:
         entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
-        said = ConditionValue(value=view.state, message=", ".join(view.conditions))
+        state = ConditionValue(value=view.state, message=", ".join(view.conditions))
         if view.state != "damaged":
-            return ObservedState(told={"DatasetState": said})
+            return ObservedState(told={"DatasetState": state})
         why = view.rely_on.fact if view.rely_on is not None else "it cannot be read"
-        return ObservedState(told={"DatasetState": said}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))
+        return ObservedState(told={"DatasetState": state}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))
 
 
 class FlowController(AsDeclared):

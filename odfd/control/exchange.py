@@ -102,8 +102,8 @@ class Exchange:
         return bytes(data)
 
     def _head(self) -> tuple[int, dict[bytes, bytes]]:
-        said = _STATUS.match(self._line(_MOST_HEAD))
-        if said is None:
+        status = _STATUS.match(self._line(_MOST_HEAD))
+        if status is None:
             raise CutOff("what came is no HTTP")
         headers: dict[bytes, bytes] = {}
         left = _MOST_HEAD
@@ -113,7 +113,7 @@ class Exchange:
             if header is None or header[1].lower() in headers.keys() & _ONCE:
                 raise CutOff("what came is no header of HTTP")
             headers[header[1].lower()] = header[2]
-        return int(said[1]), headers
+        return int(status[1]), headers
 
     def _chunk_size(self) -> int:
         size = _CHUNK_SIZE.match(self._line(_MOST_HEAD))
@@ -152,8 +152,10 @@ _ONCE: Final = {b"content-length", b"transfer-encoding"}
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    said = all(_TOKEN.match(word) for word in (method, target, *headers)) and all(map(_VALUE.match, headers.values()))
-    if not said:
+    is_valid = all(_TOKEN.match(word) for word in (method, target, *headers)) and all(
+        map(_VALUE.match, headers.values())
+    )
+    if not is_valid:
         raise ValueError(f"no request of HTTP: {method} {target!r} {headers}")
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")

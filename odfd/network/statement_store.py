@@ -131,17 +131,17 @@ class LedgerStatementStore:
 
     def within(self, network: str) -> LedgerStatementStore:
         """Returns the store as seen in a network. All that it keeps is shared by all."""
-        told = copy.copy(self)
-        told._network = network
+        scoped = copy.copy(self)
+        scoped._network = network
         if self.networks is not None:
-            told._public_of = self.networks.within(network)
-        return told
+            scoped._public_of = self.networks.within(network)
+        return scoped
 
     def to(self, peer: PeerId) -> LedgerStatementStore:
         """Returns the store as seen by a peer."""
-        told = copy.copy(self)
-        told._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
-        return told
+        scoped = copy.copy(self)
+        scoped._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
+        return scoped
 
     @property
     def judged(self) -> int:
@@ -230,13 +230,13 @@ class LedgerStatementStore:
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
         """Returns a statement's concern; on a private dataset it counts as not wanted, to hide that it is here."""
-        said = subject_of(topic, envelope, self._rights_at)
-        dataset, accused = said.dataset, said.accused
+        subject = subject_of(topic, envelope, self._rights_at)
+        dataset, accused = subject.dataset, subject.accused
         keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
         is_known = bool(accused) and self._room.is_known(accused)
         is_wanted = is_known or (not self._attended[dataset] and self._is_wanted(dataset))
         is_public = is_known or self._public_of([dataset])
-        return Concern((dataset, *keys), is_wanted and bool(is_public), is_bulky=said.is_bulky)
+        return Concern((dataset, *keys), is_wanted and bool(is_public), is_bulky=subject.is_bulky)
 
     def adopt(self, dataset: DatasetId) -> None:
         """Admits kept statements on a dataset, because it is wanted from now on."""

@@ -143,8 +143,8 @@ class PageApplication:
             raise Refused(
                 "this address was opened before, or too long ago", rule="page-token", hint="ask for another: odfctl ui"
             )
-        told = {"set-cookie": self._set_cookie(headers, opened.cookie, int(SESSION_SECONDS))}
-        return await _respond(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", told)
+        cookie = {"set-cookie": self._set_cookie(headers, opened.cookie, int(SESSION_SECONDS))}
+        return await _respond(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", cookie)
 
     async def _is_known(self, token: str) -> bool:
         """Raises Refused for a token that is not in the file, Environment for a file that cannot be."""
@@ -174,12 +174,12 @@ async def _token(receive: Receive) -> str:
         message = await receive()
         body, more = body + message["body"], message["more_body"]
     try:
-        said = json.loads(body) if len(body) <= MAX_TOKEN_BODY else None
+        document = json.loads(body) if len(body) <= MAX_TOKEN_BODY else None
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or not isinstance(said.get("token"), str):
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("token"), str):
         raise Refused("this is no token", rule="page-token", hint="ask for another: odfctl ui")
-    return str(said["token"])
+    return str(document["token"])
 
 
 async def _file(scope: Message, send: Send) -> None:
@@ -203,8 +203,8 @@ def _guarding(send: Send) -> Send:
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
-    told = _headers({"content-type": kind, "content-length": str(len(body)), **(more or {})})
-    await send({"type": "http.response.start", "status": status, "headers": list(told)})
+    headers = _headers({"content-type": kind, "content-length": str(len(body)), **(more or {})})
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
     await send({"type": "http.response.body", "body": body})
 
 

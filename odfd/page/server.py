@@ -71,14 +71,14 @@ class PageServer:
     def _listen(self) -> None:
         if self.api is None:
             raise Environment("the node is still starting", rule="http-ui", hint="ask again")
-        said = self._settings
+        settings = self._settings
         hosts: Sequence[str] = (
             self._place.host if ":" not in self._place.host else f"[{self._place.host}]",
             "localhost",
         )
-        if said.ui_certificate:
-            self.server.tls = tls_context(said.ui_certificate, said.ui_key, CERTIFICATE, ("http/1.1",))
-            hosts = hosts_of(said.ui_certificate, CERTIFICATE)
+        if settings.ui_certificate:
+            self.server.tls = tls_context(settings.ui_certificate, settings.ui_key, CERTIFICATE, ("http/1.1",))
+            hosts = hosts_of(settings.ui_certificate, CERTIFICATE)
         self._listener = listening(self._place)
         self.server.listeners = [self._listener]
         door, self._url = self._page_door(hosts, self._listener.getsockname()[1])
@@ -88,9 +88,9 @@ class PageServer:
 
     def _page_door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
         """Makes the door, and its address for people."""
-        said = self._settings
-        tokens = Tokens(Path(said.ui_tokens), "http.ui-tokens", required=True) if said.ui_tokens else None
-        if not said.ui_certificate:
+        settings = self._settings
+        tokens = Tokens(Path(settings.ui_tokens), "http.ui-tokens", required=True) if settings.ui_tokens else None
+        if not settings.ui_certificate:
             return PageDoor(frozenset(f"{host}:{port}" for host in hosts), "http", tokens), f"http://{hosts[0]}:{port}"
         # Browsers leave the port of the scheme out.
         places = {f"{host}:{port}" for host in hosts} | (set(hosts) if port == HTTPS else set())

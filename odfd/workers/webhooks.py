@@ -86,10 +86,12 @@ class WebhookWorker:
         url, delivery, failure = each.target.spec["url"], each.delivery, None
         try:
             headers = signed_headers(delivery, signing_key(each.secret.reveal()), self._clock.now())
-            said = f"answered {await call(url, headers, delivery.body.encode(), judge(url, self.inside))}"
+            outcome = f"answered {await call(url, headers, delivery.body.encode(), judge(url, self.inside))}"
         except Fault as fault:
-            said = failure = fault.message
-        before, after = await trio.to_thread.run_sync(self._deliveries.settle, each, failure, said, self._clock.now())
+            outcome = failure = fault.message
+        before, after = await trio.to_thread.run_sync(
+            self._deliveries.settle, each, failure, outcome, self._clock.now()
+        )
         self._at_work.discard((each.target.id, each.dataset))
         self._log_result(each.target.name, before, after)
         self.loop.touch(DatasetId.parse(each.dataset))

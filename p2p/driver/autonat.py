@@ -180,15 +180,15 @@ class AutoNat:
         try:
             with trio.move_on_after(ASK_PATIENCE):
                 await stream.send_all(encode(DialRequest(tuple(map(encode_multiaddr, addresses)), nonce)))
-                said = await _read(stream, peer)
-                if isinstance(said, DialDataRequest):
-                    if said.count > MOST_DATA:
-                        raise Violation(peer, f"wants {said.count:,} bytes for a dial", rule="autonat-data")
-                    await _pay(stream, said.count)
-                    said = await _read(stream, peer)
-                if not isinstance(said, DialResponse):
+                answer = await _read(stream, peer)
+                if isinstance(answer, DialDataRequest):
+                    if answer.count > MOST_DATA:
+                        raise Violation(peer, f"wants {answer.count:,} bytes for a dial", rule="autonat-data")
+                    await _pay(stream, answer.count)
+                    answer = await _read(stream, peer)
+                if not isinstance(answer, DialResponse):
                     raise Violation(peer, "answers a question by another", rule="autonat-message")
-                return said
+                return answer
         finally:
             await _let_go(stream)
         raise TooSlow(peer, f"no answer in {ASK_PATIENCE:g} s", rule="autonat-patience")

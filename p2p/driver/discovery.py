@@ -107,8 +107,8 @@ class Discovery:
         """Sends our presence when it changes, and signs it again at intervals, until cancelled."""
         if self._key is None:
             return
-        said: tuple[object, ...] = ()
-        told = -RENEW
+        announced: tuple[object, ...] = ()
+        announced_at = -RENEW
         while True:
             self._changed = trio.Event()
             try:
@@ -117,8 +117,8 @@ class Discovery:
                 _LOG.warning("cannot tell what we serve", fault=str(fault), rule=fault.rule)
                 held = ()
             now = (tuple(self._host.addresses()), tuple(held))
-            if (is_news := now != said) or trio.current_time() - told >= RENEW:
-                said, told = now, trio.current_time()
+            if (is_news := now != announced) or trio.current_time() - announced_at >= RENEW:
+                announced, announced_at = now, trio.current_time()
                 self._own = wire.seal(self._presence(self._key, held), self._network, self._key)
                 if is_news:
                     await contained(self._host.publish, self._topic, self._own)
@@ -321,10 +321,10 @@ class Discovery:
             if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT and self._passes(stream.peer):
                 # Its gossip reaches nobody yet: whoever has just come is in no mesh.
                 await contained(self._host.publish, self._topic, ask.own)
-            told = self.directory.tell(ask, stream.peer, self._now(), self._rng)
+            presences = self.directory.tell(ask, stream.peer, self._now(), self._rng)
             if self._own and self._fits(ask):
-                told = [self._own, *told][: ask.wanted]
-            await stream.write(wire.encode_answer(told))
+                presences = [self._own, *presences][: ask.wanted]
+            await stream.write(wire.encode_answer(presences))
             await stream.end()
 
     def _fits(self, ask: PeersAsk) -> bool:

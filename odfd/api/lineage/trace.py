@@ -193,11 +193,11 @@ class Trace:
             problem = wire.Problem.of(fault)
         appends = only_appends(load_state(chain, block.sequence_number + 1))
         for offset, row in rows.items():
-            told = self._record(dataset, offset, "ingested", block, row)
+            record = self._record(dataset, offset, "ingested", block, row)
             named = origin
             if origin is not None and appends and row[0] != 0:
                 named = msgspec.structs.replace(origin, by_hand=True)
-            self._known[dataset, offset] = msgspec.structs.replace(told, origin=named, problem=problem)
+            self._known[dataset, offset] = msgspec.structs.replace(record, origin=named, problem=problem)
 
     def _derived(self, dataset: DatasetId, block: Block, rows: Told, answer: ProvenanceSuccess) -> None:
         chain = self._home.chains.chain(dataset)
@@ -221,10 +221,10 @@ class Trace:
             for path in answer.paths
         )
         for each in answer.records:
-            told = self._record(dataset, each.offset, "derived", block, rows.get(each.offset, (None, None)))
+            record = self._record(dataset, each.offset, "derived", block, rows.get(each.offset, (None, None)))
             self._told += len(each.rows)
             self._known[dataset, each.offset] = msgspec.structs.replace(
-                told, mode=answer.mode, paths=paths, rows=tuple(self._row_views(each, inputs)), count=each.count,
+                record, mode=answer.mode, paths=paths, rows=tuple(self._row_views(each, inputs)), count=each.count,
                 truncated=each.truncated, absent=each.absent,
             )  # fmt: skip
 
@@ -256,8 +256,8 @@ class Trace:
         )
 
     def _unknown(self, dataset: DatasetId, offset: int, fault: Fault, block: Block | None = None) -> wire.LineageRecord:
-        told = self._record(dataset, offset, "unknown", block)
-        return msgspec.structs.replace(told, problem=wire.Problem.of(fault))
+        record = self._record(dataset, offset, "unknown", block)
+        return msgspec.structs.replace(record, problem=wire.Problem.of(fault))
 
     def _name(self, dataset: DatasetId) -> str:
         if dataset not in self._names:
