@@ -1,0 +1,127 @@
+"""Writes a statement over views, and words DuckDB's errors in terms of the statement before that. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.statement_check import TableRef, place_of
+from engines.query.temporal import first_of
+from engines.query.views import quoted
+
+_MAX_MESSAGE: Final = 600
+_NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
+
+
+def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
+    """Returns the statement over views, each with the user's alias or the last part of the dataset's name."""
+    parts: list[bytes] = []
+    at = 0
+    for table, view in edits:
+        parts += (statement[at : table.start], instead(table, view))
+        at = table.end
+    return b"".join((*parts, statement[at:]))
+
+
+def instead(table: TableRef, view: str) -> bytes:
+    alias = "" if table.alias else f" AS {quoted(table.path[-1])}"
+    return f"{quoted(view)}{alias}".encode()
+
+
+class translated_faults:  # noqa: N801  # it is used as a function is
+    """Turns DuckDB's errors into faults, with the place in the statement before ``edits``."""
+
+    def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> None:
+        self._statement, self._edits = statement, edits
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, MemoryError | duckdb.Error | pa.ArrowException | OSError):
+            raise fault_of(error, self._statement, self._edits) from error
+
+
+def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> Fault:
+    said = _details(error)
+    kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
+    at = said.get("position")
+    place = place_of(statement, _before(int(at), edits)) if isinstance(at, str) and at.isdecimal() else ""
+    if isinstance(error, MemoryError) or kind == "Out of Memory":
+        if "temp" in message and "directory" in message:
+            return Refused(
+                "the query needs more temporary disk than it may take",
+                rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
+            )  # fmt: skip
+        return Refused(
+            "the query needs more memory than it may take",
+            rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
+        )  # fmt: skip
+    if kind == "IO" or isinstance(error, OSError):
+        return Environment(f"a slice cannot be read: {message}", rule="query-slice", hint="odfctl verify tells which")
+    message, near = _near(message)
+    hint = f"did you mean {near}?" if near else "docs/sql.md shows what a query may say"
+    return Invalid(
+        message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
+    )
+
+
+def _near(message: str) -> tuple[str, str]:
+    for words in ("Candidate bindings:", "Candidate tables:", "Did you mean"):
+        first, found, rest = message.partition(words)
+        if found:
+            return first.strip(" !"), rest.strip(" ?").replace('"', "").replace(", ", " or ")
+    return message, ""
+
+
+def _named(message: str, statement: bytes) -> str:
+    """Where the name first stands that a message is about; empty where that cannot be told."""
+    found = _NAME.search(message)
+    at = None if found is None else first_of(statement, found[1])
+    return "" if at is None else place_of(statement, at)
+
+
+def _rule(kind: str) -> str:
+    return (
+        "query-syntax" if kind in ("Parser", "Syntax") else "query-names" if kind in ("Binder", "Catalog") else "query"
+    )
+
+
+def _details(error: BaseException) -> Mapping[str, Any]:
+    words = str(error)
+    start = words.find("{")
+    if start >= 0:
+        try:
+            found = json.loads(words[start:])
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            return found
+    kind, _, message = words.partition(" Error: ")
+    return {"exception_type": kind, "exception_message": message} if message else {"exception_message": words}
+
+
+def _plain(message: str, edits: Sequence[tuple[TableRef, str]]) -> str:
+    """Names of views as a person wrote the tables."""
+    first = message.split("\n\nLINE ")[0]
+    for table, view in edits:
+        first = first.replace(view, ".".join(table.path))
+    return re.sub(r"\s*\n\s*", "  ", first).strip()[:_MAX_MESSAGE]
+
+
+def _before(at: int, edits: Sequence[tuple[TableRef, str]]) -> int:
+    """The place in the statement before it was edited."""
+    moved = 0
+    for table, view in edits:
+        longer = len(instead(table, view)) - (table.end - table.start)
+        if at < table.start + moved:
+            break
+        if at < table.end + moved + longer:
+            return table.start
+        moved += longer
+    return at - moved
