@@ -206,9 +206,12 @@ class Outlook:
     def _ask(self) -> None:
         rng = self.events.rng
         self.events.after(ASKING, self._ask)
-        server = rng.choice(self.servers)
+        connected = [each for each in self.servers if each.is_up]
+        if not connected or rng.random() < self.loss:
+            return
+        server = rng.choice(connected)
         due = self.me.due(server.network, self.events.now)
-        if not due or not server.is_up or rng.random() < self.loss:
+        if not due:
             return
         self.seen["asked"] += 1
         host = self.addresses[0].host
