@@ -32,6 +32,7 @@ from odfd.runtime import s3
 from worlds.s3_server import new_bucket, s3_server
 from worlds.sources import examples, source
 
+pytestmark = pytest.mark.slow  # a server is started
 NOW = instant.parse("2050-01-01T12:00:00Z")
 EXAMPLES = examples("FilesGlob")
 ACCESS = BucketAccess(access_key_id="${{ env.KEY }}", secret_access_key="${{ env.SECRET }}")
