@@ -3,7 +3,7 @@
 A hold is leased: whoever took it renews it in time, or loses it and is told so. It is a row, so it outlives a restart.
 Who is about to give up history asks ``HoldGuard`` in the transaction that does it, which also drops the holds that
 expired: one that lives has lived all the time, also where the clock went back. A row that is damaged holds until it is
-released. Synchronous, on the connection and at the time that are given. Spec: docs/spec/collections.md#holds; ADR 51.
+released. Synchronous, on the connection and at the time that are given. Spec: docs/spec/collections.md#holds; ADR 50.
 """
 
 from __future__ import annotations
