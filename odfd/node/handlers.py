@@ -67,13 +67,7 @@ def services_of(parts: NodeParts) -> Services:
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
-    verification = VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler)
-    rewriting = HistoryRewriteService(
-        home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
-    )
-    parts.flows.perform = FlowTasks(context.board, pulling, verification, rewriting, parts.collection).run
-    flows = FlowService(home, parts.flows, context)
-    flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
+    flows, verification, rewriting = _flows(parts, declarations, pulling)
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
@@ -129,6 +123,21 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     reader = AccessReader(parts.home, parts.visibility.public_of, services.declarations.adopt)
     services.flow.check_inputs = reader.check_inputs
     return AccessControl(parts.home, reader, os.geteuid())
+
+
+def _flows(
+    parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService
+) -> tuple[FlowService, VerificationService, HistoryRewriteService]:
+    """The service of flows, and the services beside pulls whose tasks their runs perform."""
+    home, context = parts.home, parts.context
+    verification = VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler)
+    rewriting = HistoryRewriteService(
+        home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
+    )
+    parts.flows.perform = FlowTasks(context.board, pulling, verification, rewriting, parts.collection).run
+    flows = FlowService(home, parts.flows, context)
+    flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
+    return flows, verification, rewriting
 
 
 def _doctor(parts: NodeParts) -> Doctor:

@@ -39,6 +39,7 @@ from engines.contract import Engine
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
+from odfd.api.resources.apply_items import declared_item, refused, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
@@ -157,17 +158,17 @@ class ApplyOperation:
             if planned and len(planned) + len(snapshots) > 1 and not request.dry_run and not skips:
                 items = await self._perform(wanted, planned, report, dry_run=True)
                 if any(each.action == "failed" for each in items):
-                    return _refused(items, others)
+                    return refused(items, others)
                 report.begin("applying", total, "manifests")
             with self._declarations.applying():
                 items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
-                items = _with_headers(items, planned)
+                items = with_headers(items, planned)
                 if planned and not request.dry_run:
                     failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
                     await trio.to_thread.run_sync(self._declarations.commit, [
                         each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
                     ], request.generation)  # fmt: skip
-            items += [_declared(each) for each in others]
+            items += [declared_item(each) for each in others]
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:
                     self._events.emit(f"resource.{each.action}", each.after.name, each.after.type)
@@ -176,7 +177,7 @@ class ApplyOperation:
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
                 items += await self._prune(request.prune, named, dry_run=request.dry_run)
             warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
-            told = [_with_warnings(_with_warnings(each, warnings), wanted.warnings) for each in items]
+            told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)
 
         names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
@@ -448,41 +449,6 @@ def _variables(name: str, planned: Sequence[PlannedResource]) -> frozenset[str]:
 def _was_with_engine(fault: Environment) -> bool:
     """Whether the engine may have failed because of the request; false if it never got it, as after a failed start."""
     return isinstance(fault, EngineFault) or (isinstance(fault, EngineLost) and fault.at_work)
-
-
-def _refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
-    """Nothing was done: one that cannot be done keeps all from being done."""
-    kept = [each if each.action == "failed" else msgspec.structs.replace(each, action="skipped") for each in items]
-    kept += [wire.ApplyItem(kind=each.after.type.lower(), name=each.after.name, action="skipped") for each in others]
-    return wire.ApplyResult(items=tuple(kept))
-
-
-def _with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
-    """What changes beside the chain, or the schedule, is a change too."""
-    plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
-    told = []
-    for item in items:
-        plan = plans.get((item.kind, item.name.casefold()))
-        if plan is not None and item.kind == "flow" and item.warnings:  # it waits: its declaration is all there is
-            item = msgspec.structs.replace(item, action=plan.action, id=plan.after.id)
-        more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
-        if more and item.action in ("unchanged", "updated"):
-            item = msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))
-        told.append(item)
-    return told
-
-
-def _declared(planned: PlannedResource) -> wire.ApplyItem:
-    return wire.ApplyItem(
-        kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
-        changes=planned.changes,
-    )  # fmt: skip
-
-
-def _with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
-    """With those that came of reading its manifest."""
-    more = warnings.get((item.kind, item.name.casefold()), ())
-    return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
 
 
 def _asks_engine(snapshot: DatasetSnapshot) -> bool:

@@ -1,0 +1,46 @@
+"""Makes the items that say what an apply did, or would do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from odfd.control import wire
+from odfd.resources.plan import PlannedResource
+
+
+def refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
+    """Nothing was done: one that cannot be done keeps all from being done."""
+    kept = [each if each.action == "failed" else msgspec.structs.replace(each, action="skipped") for each in items]
+    kept += [wire.ApplyItem(kind=each.after.type.lower(), name=each.after.name, action="skipped") for each in others]
+    return wire.ApplyResult(items=tuple(kept))
+
+
+def with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
+    """What changes beside the chain, or the schedule, is a change too."""
+    plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
+    told = []
+    for item in items:
+        plan = plans.get((item.kind, item.name.casefold()))
+        if plan is not None and item.kind == "flow" and item.warnings:  # it waits: its declaration is all there is
+            item = msgspec.structs.replace(item, action=plan.action, id=plan.after.id)
+        more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
+        if more and item.action in ("unchanged", "updated"):
+            item = msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))
+        told.append(item)
+    return told
+
+
+def declared_item(planned: PlannedResource) -> wire.ApplyItem:
+    """What becomes of a resource that is nothing but its declaration."""
+    return wire.ApplyItem(
+        kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
+        changes=planned.changes,
+    )  # fmt: skip
+
+
+def with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
+    """With those that came of reading its manifest."""
+    more = warnings.get((item.kind, item.name.casefold()), ())
+    return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
