@@ -29,6 +29,7 @@ from odfd.flows.spec import (
     CompactionParams,
     CompactionTask,
     DatasetSchedule,
+    ExtensionTask,
     FlowPolicySpec,
     FlowSpec,
     GarbageCollectionTask,
@@ -39,7 +40,6 @@ from odfd.flows.spec import (
     RetryPolicy,
     TaskSpec,
     VerifyLevel,
-    VerifyTask,
 )
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft
@@ -52,6 +52,8 @@ _MOST_ATTEMPTS: Final = 100
 _MOST_TASKS: Final = 8
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
+VERIFY: Final = "Verify"
+"""The extension that is a task."""
 SCHEDULE: Final = "schedule"
 """An annotation of a Dataset."""
 
@@ -153,7 +155,10 @@ class _Reading:
         match spec:
             case IngestTask():
                 return Ingest(fetch_uncacheable=spec.fetch_uncacheable)
-            case VerifyTask():
+            case ExtensionTask():
+                if spec.extension != VERIFY:
+                    text = f"this node knows no task {spec.extension[:80]!r}"
+                    self._note(f"spec.tasks[{number}].$schema", text, "unknown-type", f"known is {VERIFY}")
                 return Verify(level=(spec.level or VerifyLevel.DATA).value)
             case CompactionTask():
                 path, params = f"spec.tasks[{number}].params", spec.params or CompactionParams()
@@ -176,7 +181,7 @@ class _Reading:
             self._note(f"spec.triggers[{number}]", "a second event", "flow-trigger", "leave it out: it is the same")
         pulls = any(isinstance(each, IngestTask) for each in self._spec.tasks or (IngestTask(),))
         for number, _ in numbered[:1] if pulls else ():
-            hint = "follow another dataset, kind: Dataset; or give it tasks of kind Verify or Compaction"
+            hint = "follow another dataset, kind: Dataset; or give it tasks of kind Compaction or Ext"
             text = "an Ingest would run at new blocks of its own target"
             self._note(f"spec.triggers[{number}]", text, "flow-trigger", hint)
         return bool(numbered)

@@ -65,9 +65,12 @@ class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename
     ] = False
 
 
-class VerifyTask(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
-    """Checks the dataset."""
+class ExtensionTask(
+    msgspec.Struct, frozen=True, kw_only=True, tag="Ext", rename={"extension": "$schema", "level": "level"}
+):
+    """A task that RFC-018 does not have."""
 
+    extension: Annotated[str, described("Verify: checks the dataset. There is no other.")]
     level: (
         Annotated[
             VerifyLevel,
@@ -97,7 +100,7 @@ class GarbageCollectionTask(msgspec.Struct, frozen=True, kw_only=True, tag="Garb
     """Frees what no dataset of the node needs any more."""
 
 
-TaskSpec: TypeAlias = IngestTask | VerifyTask | CompactionTask | GarbageCollectionTask
+TaskSpec: TypeAlias = IngestTask | CompactionTask | GarbageCollectionTask | ExtensionTask
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -175,11 +175,11 @@ def tasked(name: str, *tasks: str, target: str = "cities", trigger: str = ON_UPD
     return f"{flow(name, target, trigger)}  tasks: [{', '.join(tasks)}]\n"
 
 
-async def test_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_nothing(world: Any) -> None:
+async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_nothing(world: Any) -> None:
     for day in (1, 2, 3):
         world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
-        await alice.apply(ROOT, tasked("tidy", "{kind: Compaction}", "{kind: Verify}"))
+        await alice.apply(ROOT, tasked("tidy", "{kind: Compaction}", "{kind: Ext, $schema: Verify}"))
         assert (await view(alice, "tidy")).next is None
         while (await alice.pull("cities"))[0].outcome == "updated":
             pass
@@ -198,7 +198,7 @@ async def test_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_n
 async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: Any) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
-        await alice.apply(ROOT, tasked("check", "{kind: Verify, level: chain}"))
+        await alice.apply(ROOT, tasked("check", "{kind: Ext, $schema: Verify, level: chain}"))
         await alice.api.flows.pause("check")
         await alice.pull("cities")
     async with world.running("alice") as alice:
@@ -210,7 +210,7 @@ async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_st
 async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not_done(world: Any) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
-        await alice.apply(ROOT, tasked("check", "{kind: Verify}", "{kind: Compaction}", trigger=MINUTELY))
+        await alice.apply(ROOT, tasked("check", "{kind: Ext, $schema: Verify}", "{kind: Compaction}", trigger=MINUTELY))
         await alice.pull("cities")
         (name,) = slices(alice, "cities")
         with alice.home.database.write() as connection:
@@ -236,12 +236,15 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
     ("tasks", "trigger", "rule"),
     [
         ("{kind: Ingest}", "{kind: Event, events: {type: dataset.ref.updated}}", "flow-trigger"),
-        ("{kind: Verify}", "{kind: Event, events: {type: task.finished}}", "enum-member"),
+        ("{kind: Ext, $schema: Verify}", "{kind: Event, events: {type: task.finished}}", "enum-member"),
         ("{kind: Compaction, params: {maxSliceRecords: 0}}", MINUTELY, "compact-limits"),
         ("{kind: Compaction, params: {maxSliceSize: big}}", MINUTELY, "size"),
         ("{kind: WebhookCall}", MINUTELY, "unknown-kind"),
-        (", ".join(["{kind: Verify}"] * 9), MINUTELY, "flow-tasks"),
-        ("{kind: Verify}", "{kind: Event, events: {type: dataset.ref.updated}, cooldown: 1h}", "flow-trigger"),
+        ("{kind: Verify}", MINUTELY, "unknown-kind"),
+        ("{kind: Ext, $schema: Dance}", MINUTELY, "unknown-type"),
+        ("{kind: Ext}", MINUTELY, "required-field"),
+        (", ".join(["{kind: Ext, $schema: Verify}"] * 9), MINUTELY, "flow-tasks"),
+        ("{kind: Ext, $schema: Verify}", "{kind: Event, events: {type: dataset.ref.updated}, cooldown: 1h}", "flow-trigger"),
     ],
 )
 async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks: str, trigger: str, rule: str) -> None:
