@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-import unicodedata
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.card import Card
+from odfd.network.look_alikes import likeness
 from odfd.trust.ledger.cards import Cards
 
 MAX_MATCHES: Final = 200
@@ -148,7 +148,5 @@ class CardIndex:
 
 
 def _likeness(card: Card) -> str:
-    """Names that readers take for one another have one: width, case, marks and punctuation make no difference."""
     assert card.claims is not None
-    plain = unicodedata.normalize("NFKD", card.claims.name).casefold()
-    return "".join(each for each in plain if each.isalnum())
+    return likeness(card.claims.name)

@@ -244,7 +244,11 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
         ("{kind: Ext, $schema: Dance}", MINUTELY, "unknown-type"),
         ("{kind: Ext}", MINUTELY, "required-field"),
         (", ".join(["{kind: Ext, $schema: Verify}"] * 9), MINUTELY, "flow-tasks"),
-        ("{kind: Ext, $schema: Verify}", "{kind: Event, events: {type: dataset.ref.updated}, cooldown: 1h}", "flow-trigger"),
+        (
+            "{kind: Ext, $schema: Verify}",
+            "{kind: Event, events: {type: dataset.ref.updated}, cooldown: 1h}",
+            "flow-trigger",
+        ),
     ],
 )
 async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks: str, trigger: str, rule: str) -> None:

@@ -232,7 +232,10 @@ def test_the_index_follows_what_is_kept(database: Database) -> None:
     assert names(Instant(NOW + 91 * DAY)) == [], "it has expired"
 
 
-@pytest.mark.parametrize(("name", "alike"), [("D-u Ｓt", 1), ("DUST", 1), ("dúst", 1), ("dusk", 0)])
+@pytest.mark.parametrize(
+    ("name", "alike"),
+    [("D-u Ｓt", 1), ("DUST", 1), ("dúst", 1), ("dusk", 0), ("du\u0455t", 1), ("\u217eust", 1), ("dvst", 0)],
+)
 def test_names_that_look_alike_are_counted(database: Database, name: str, alike: int) -> None:
     keep(database, made(), made(key=STRANGER, owner=STRANGER, name=name))
     index = CardIndex([database.read])

@@ -1,0 +1,59 @@
+"""Folds names that readers take for one another into one text, by the confusables of Unicode (UTS 39).
+
+UTS 39 maps each confusable to a prototype. The table here is grouped instead: whatever two characters are confusable by
+any chain of mappings are one. Names are compared without case, and a capital I looks like a small l, so i and l are one
+too. More names fold together than look alike to everybody; they are shown to a person, and nothing is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import unicodedata
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Final
+
+_CASELESS: Final = {"i": "l"}
+
+
+def likeness(name: str) -> str:
+    """Folds width, case, marks, punctuation, and characters that look alike in any script."""
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    prototypes = _prototypes()
+    folded = "".join(prototypes.get(each, each) for each in plain)
+    letters = unicodedata.normalize("NFKD", folded).casefold()
+    return "".join(_CASELESS.get(each, each) for each in letters if each.isalnum())
+
+
+@functools.cache
+def _prototypes() -> Mapping[str, str]:
+    """One text for each group of confusable characters; read with the first name."""
+    table = json.loads(files("confusable_homoglyphs").joinpath("confusables.json").read_bytes())
+    groups = _Groups()
+    for text, others in table.items():
+        for each in others:
+            groups.join(text, each["c"])
+    return {text: groups.prototype(text) for text in table if len(text) == 1}
+
+
+class _Groups:
+    """Sets of texts that are one (union-find). The prototype is of ASCII letters, if any is, and then the longest."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def join(self, one: str, other: str) -> None:
+        first, second = sorted((self.prototype(one), self.prototype(other)), key=_preferred)
+        if first != second:
+            self._parents[second] = first
+
+    def prototype(self, text: str) -> str:
+        while (parent := self._parents.get(text, text)) != text:
+            self._parents[text] = self._parents.get(parent, parent)
+            text = parent
+        return text
+
+
+def _preferred(text: str) -> tuple[bool, bool, int, str]:
+    return not text.isascii(), not text.isalpha(), -len(text), text
