@@ -192,6 +192,7 @@ async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_
         for _ in range(2):
             table = await in_thread(lambda: client.do_get(endpoint.ticket).read_all())
             assert table.to_pylist() == [{"n": 3}]
+        await idle(alice)
 
         # Its first rows come at once, and the rest never.
         endless = "select a.range from range(100000000000) a"
