@@ -95,11 +95,12 @@ class Guard:
     def handles(self, ids: Iterable[str]) -> Collection[str]:
         """Returns those of some ids of resources that may be read. Blocking."""
         state = self._reader.read()
-        dids = {held: DatasetId.parse(did) for did, held in state.datasets.items()}
         wanted = list(ids)
-        public = self._reader.public_of([dids[each] for each in wanted if each in dids])
+        public = self._reader.public_of([state.dids[each] for each in wanted if each in state.dids])
         return {
-            each for each in wanted if self._role(state, _resource(state, each, is_published=dids.get(each) in public))
+            each
+            for each in wanted
+            if self._role(state, _resource(state, each, is_published=state.dids.get(each) in public))
         }
 
     def me(self) -> wire.AccountView:
@@ -131,8 +132,8 @@ class Guard:
         return next((each for each in acting if sought in (each, state.names.get(each, "").casefold())), None)
 
     def _thing(self, state: AccessState, id_: str) -> Thing:
-        did = next((did for did, held in state.datasets.items() if held == id_), None)
-        public = did is not None and bool(self._reader.public_of([DatasetId.parse(did)]))
+        dataset = state.dids.get(id_)
+        public = dataset is not None and bool(self._reader.public_of([dataset]))
         return _resource(state, id_, is_published=public)
 
     # Words.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chain.errors import Refused
 from chain.ids import DatasetId
 from odfd.access.callers import AccountCallers
 from odfd.access.manifest import ACCOUNT, RELATIONS, callers_of, statements_of
 from odfd.access.relations import Principal, Relations, Thing
-from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
 from odfd.state.directory import StateDirectory
 
 
@@ -27,6 +27,23 @@ class AccessState(NamedTuple):
     """By id of each resource, its account."""
     datasets: Mapping[str, str]
     """Ids of resources, by did."""
+    dids: Mapping[str, DatasetId]
+    """The same the other way round."""
+
+    def holds_after(self, event: ResourceEvent) -> bool:
+        """Whether a change, such as one of a status, says nothing of access."""
+        after = event.resource
+        return (
+            event.op != "Deleted"
+            and after.type not in (ACCOUNT, RELATIONS)
+            and self.accounts.get(after.id, _UNKNOWN) == after.account
+            and (after.type != "Dataset" or after.did is None or self.datasets.get(after.did) == after.id)
+        )
+
+
+_UNKNOWN: Final = object()
+_LOOKED_AT: Final = 200
+"""Changes after which the state is computed anew without looking at each."""
 
 
 class AccessReader:
@@ -46,21 +63,25 @@ class AccessReader:
         self._kept: AccessState | None = None
 
     def read(self) -> AccessState:
-        """Returns what stands now; it is computed anew where the log of resources grew."""
+        """Returns what stands now; it is computed anew where the log of resources has a change of access."""
         self._adopt()
         with self._lock, self._home.database.read() as connection:
             store = DeclaredStore(connection)
             version = store.epoch(), store.newest()
-            if self._kept is None or self._kept.version != version:
+            if self._kept is None or not _holds(self._kept, store):
                 self._kept = state_of(store.all(), version)
+            elif self._kept.version != version:
+                self._kept = self._kept._replace(version=version)
             return self._kept
 
     def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
         """Raises Refused where the account of a derived dataset may not read one of its inputs."""
-        state = self.read()
-        account = state.accounts.get(state.datasets.get(str(dataset), ""))
-        if account is None:
+        self._adopt()
+        with self._home.database.read() as connection:
+            declared = DeclaredStore(connection).with_did(str(dataset))
+        if declared is None or (account := declared.account) is None:
             return
+        state = self.read()
         public, acting = self.public_of(inputs), Principal(account)
         for each in inputs:
             id_ = state.datasets.get(str(each), "")
@@ -70,9 +91,18 @@ class AccessReader:
                 raise Refused(text, rule="access-inputs", hint=hint)
 
 
+def _holds(kept: AccessState, store: DeclaredStore) -> bool:
+    epoch, number = kept.version
+    if epoch != store.epoch() or number < store.floor():
+        return False
+    news = store.events(number, _LOOKED_AT + 1)
+    return len(news) <= _LOOKED_AT and all(map(kept.holds_after, news))
+
+
 def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) -> AccessState:
     """Makes the state of all resources."""
     every = list(resources)
+    datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}
     owners = {each.id: each.account for each in every}
     statements = [said for each in every if each.type == RELATIONS for said in statements_of(each)]
     accounts = [each for each in every if each.type == ACCOUNT]
@@ -82,5 +112,6 @@ def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) ->
         callers=callers_of(accounts),
         names={each.id: each.name for each in accounts},
         accounts=owners,
-        datasets={each.did: each.id for each in every if each.type == "Dataset" and each.did is not None},
+        datasets=datasets,
+        dids={held: DatasetId.parse(did) for did, held in datasets.items()},
     )

@@ -17,6 +17,7 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from odfd.api.access import state as access_state
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.rules import RULES
 from odfd.api.routes import application
@@ -602,3 +603,27 @@ spec:
         (item,) = await node.pull("mine")  # by the owner of the node, for the account
         assert (item.outcome, item.fault.rule) == ("failed", "access-inputs")
         assert "theirs" not in item.message
+
+
+async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        computed: list[int] = []
+        compute = access_state.state_of
+        monkeypatch.setattr(access_state, "state_of", lambda *said: (computed.append(1), compute(*said))[1])
+
+        async def lists() -> set[str]:
+            _, answer = await asking.ask(ALICE, "GET", "/v1/datasets")
+            return {each["name"] for each in answer}
+
+        assert await lists() == {"hers"}
+        before = len(computed)
+        for number in range(3):
+            await node.apply(DATASET.format(name="theirs", more=f", labels: {{a: b{number}}}"))
+            assert await lists() == {"hers"}
+        assert len(computed) == before
+        await asking.apply(ALICE, DATASET.format(name="hers-too", more=""))
+        assert await lists() == {"hers", "hers-too"}
+        assert len(computed) > before
