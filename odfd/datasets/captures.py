@@ -121,12 +121,6 @@ def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]
     return [_bound(row) for row in CAPTURES.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
 
 
-def totals(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
-    """Counts the captures of a dataset, and their bytes. Reads each."""
-    found = of(connection, dataset)
-    return len(found), sum(each.capture.size for each in found)
-
-
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> int:
     """Drops the captures of a dataset, damaged ones too; their objects go with the next collection."""
     return connection.execute("DELETE FROM captures WHERE dataset = ?", (dataset,)).rowcount

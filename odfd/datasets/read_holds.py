@@ -193,7 +193,7 @@ class HoldGuard:
 def _check_ttl(ttl: int) -> None:
     if not MIN_TTL <= ttl <= MAX_TTL:
         raise Invalid(
-            f"a hold for {ttl / SECOND:g} seconds",
+            f"a hold for {ttl / SECOND:,.0f} seconds",
             rule="hold-ttl",
             hint="from 1 second to 24 hours; whoever needs it longer renews it",
         )

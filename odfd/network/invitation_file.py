@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Remote
 from odfd.network.invitation import MAX_TEXT
 from p2p.files import Files
 from p2p.web.body import Patience
@@ -51,7 +51,11 @@ def invitation_url(text: str) -> str:
 
 async def fetch_invitation(url: str, web: Files) -> str:
     """The text of a file. Raises Remote, NotFound, Invalid; what the text says is for ``read_invitation``."""
-    body = await web.cat(url, MAX_FILE)
+    try:
+        body = await web.cat(url, MAX_FILE)
+    except Remote as fault:
+        fault.hint = _ASK  # nothing asks again by itself, as a mirror does
+        raise
     if body is None:
         raise NotFound(f"there is no invitation at {url}", rule="invitation-file", hint=_ASK)
     try:

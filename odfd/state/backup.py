@@ -7,6 +7,7 @@ Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -249,6 +250,13 @@ def _show(report: Report, done: int, total: int) -> None:
     report.done, report.total = done, total
 
 
+_FULL: Final = "free space there, or name a folder on a larger disk"
+_NOT_ALLOWED: Final = (
+    "the daemon writes it, so its user must be allowed to; under systemd name the folder in ReadWritePaths= too"
+    " (docs/backup.md)"
+)
+
+
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """Faults of the disk, as faults."""
@@ -258,6 +266,5 @@ def _writing(folder: Path) -> Iterator[None]:
         raise Environment(
             f"cannot write the backup to {folder}: {error.strerror}",
             rule="backup-write",
-            hint="the daemon writes it, so its user must be allowed to; under systemd name the folder in"
-            " ReadWritePaths= too (docs/backup.md)",
+            hint=_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else _NOT_ALLOWED,
         ) from error

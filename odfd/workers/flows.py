@@ -232,7 +232,8 @@ class FlowWorker:
             outcome, message, written = await self._ended(firing.plan)
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
-            self.scheduler.untouch(firing.key) if watched is not None else None
+            if watched is not None:
+                self.scheduler.untouch(firing.key)
             seen, after = written or before, await self._head_of(watched)
             now = self._clock.now()
             record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen)

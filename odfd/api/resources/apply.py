@@ -136,12 +136,8 @@ class ApplyOperation:
         Raises Conflict for another generation.
         """
         found = await trio.to_thread.run_sync(self._possible, request, terms)
-        wanted, snapshots, planned, skips = (
-            found.wanted,
-            found.wanted.snapshots,
-            found.planned,
-            request.on_error == "skip",
-        )
+        wanted, planned = found.wanted, found.planned
+        snapshots, skips = wanted.snapshots, request.on_error == "skip"
         others = [each for each in planned if each.after.type not in ELSEWHERE]
         total = len(planned) + sum(each.is_legacy for each in snapshots)
 

@@ -90,3 +90,15 @@ async def test_a_server_that_drips_is_left(site: Site) -> None:
         with pytest.raises(Remote) as left:
             await fetch_invitation(f"{site.url}/x", web)
     assert left.value.rule == "web-slow"
+
+
+async def test_a_server_that_is_not_there_is_told_with_what_a_person_can_do() -> None:
+    class Away:
+        async def cat(self, url: str, limit: int) -> bytes | None:
+            raise Remote(f"{url} cannot be had", rule="web-failed", hint="a mirror asks again by itself")
+
+    web: Any = Away()
+    with pytest.raises(Remote) as refused:
+        await fetch_invitation("https://example.org/i", web)
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("ask who invites")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from chain.store.objects import SMALL
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
 from odfd.runtime.tasks import Report
+from odfd.state import backup
 from odfd.state.backup import DESCRIPTION, FOLDERS, LAST, last_backup, listing, snapshots_in
 from odfd.state.directory import DATABASE, open_state_directory
 from odfd.state.restore import choose, restore
@@ -190,3 +192,11 @@ async def test_every_folder_of_the_state_is_kept_or_made_anew(world: Any, worlds
         there = {entry.name for entry in os.scandir(alice.home.directory) if entry.is_dir()}
     assert not there - made_anew - {*FOLDERS, "objects", "uploads"}
     assert LAST not in there
+
+
+def test_a_full_disk_is_told_apart_from_a_forbidden_one(tmp_path: Path) -> None:
+    for number, word in ((errno.ENOSPC, "free space"), (errno.EACCES, "must be allowed")):
+        with pytest.raises(Environment) as refused, backup._writing(tmp_path):
+            raise OSError(number, os.strerror(number))
+        assert refused.value.hint is not None
+        assert word in refused.value.hint
