@@ -115,13 +115,13 @@ def _parser(
     return subparsers.add_parser(name, **{"epilog": epilog, **options})
 
 
-YES: Final = argument("-y", "--yes", action="store_true", help="do not ask")
+YES: Final = argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def confirm(question: str, declined: str) -> None:
     """Raises Usage without a terminal, Refused with the message ``declined`` for any answer but yes."""
     if not sys.stdin.isatty():
-        raise Usage(f"nobody is here to answer: {question}", hint="add --yes if you mean it")
+        raise Usage(f"cannot ask without a terminal: {question}", hint="add --yes to confirm")
     output.remark(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused(declined, rule="not-confirmed")

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from chain.errors import Fault
@@ -29,6 +29,11 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"width": _width(), **options})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Fills paragraphs to the terminal's width. One with columns or examples, which two blanks align, is kept."""
+        fill = super()._fill_text, partial(argparse.HelpFormatter._fill_text, self)
+        return "\n\n".join(fill["  " not in each](each, width, indent) for each in text.split("\n\n"))
 
 
 @cache

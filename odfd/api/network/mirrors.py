@@ -130,7 +130,7 @@ class MirrorService:
         return await self._all_shown(self._scheduler.all())
 
     async def remove(self, ref: str) -> wire.MirrorView:
-        """Mirror it no longer; the dataset stays until it is deleted."""
+        """End a mirror; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
         await self._scheduler.remove(dataset)

@@ -13,8 +13,8 @@ commands = Commands()
 
 @commands.add(
     "account",
-    description="Show who you are at this node: its owner, an account, or nobody that it knows.\n"
-    "Accounts are resources: odfctl get accounts lists them, odfctl apply makes them.",
+    description="Show who you are at this node: its owner, an account, or nobody that it knows. Accounts are "
+    "resources: odfctl get accounts lists them, odfctl apply makes them.",
     example="-o json",
 )
 def _account(session: Session, _: argparse.Namespace) -> None:

@@ -39,12 +39,19 @@ commands = Commands()
 @commands.add(
     "apply",
     argument(
-        "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
+        "-f",
+        "--file",
+        action="append",
+        required=True,
+        metavar="FILE|DIR|URL|-",
+        help="a file, folder or URL with manifests; repeatable",
     ),
-    argument("--dry-run", action="store_true", help="say what would be done, and do nothing"),
-    argument("--keep-going", action="store_true", help="leave out what cannot be applied, and apply the others"),
-    argument("--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"),
-    description="Create what the manifests describe, update what differs, leave alone what is so already.",
+    argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
+    argument("--keep-going", action="store_true", help="apply all valid manifests, and report the others"),
+    argument(
+        "--prune", metavar="SELECTOR", help="afterwards delete sets and flows with these labels that no manifest names"
+    ),
+    description="Create the resources that the manifests describe, and update those that differ.",
     example="-f datasets/ --dry-run",
 )
 def _apply(session: Session, args: argparse.Namespace) -> int:

@@ -19,20 +19,20 @@ from odfd.control.client import Answer, part
 if TYPE_CHECKING:
     from odfd.cli.offline.keyfile import KeyFile
 
-_OFFLINE = "file that holds the dataset's key"
+_OFFLINE = "file with the dataset's key"
 
 
 commands = Commands()
 authority = commands.group(
     "authority",
     help="who may sign for a dataset",
-    description="Who may sign heads of a dataset, and the roots that decide it. A dataset begins with one key that is\n"
-    "both; rotate takes it offline, and ends the right of any other key but this node's.",
+    description="Who may sign heads of a dataset, and which root keys decide that. A new dataset has one key for "
+    "both; rotate takes it offline, and makes this node's key the only writer.",
     example="rotate nyc.flights --offline-key flights.key",
 )
 
 
-@authority.add("show", REF, help="as known here", example="nyc.flights")
+@authority.add("show", REF, help="print the authority that this node knows", example="nyc.flights")
 def _show(session: Session, args: argparse.Namespace) -> None:
     session.answer(session.client.get(_path(args.ref), wire.AuthorityView), authority_text)
 
@@ -45,12 +45,12 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         "--reason",
         choices=("rotation", "recovery", "fork"),
         default="rotation",
-        help="what the epoch says: as planned, after a theft, or that of two histories the one here is kept",
+        help="reason written in the epoch: planned, after a theft, or this node's history of two is kept",
     ),
-    help="from now on this node's key writes, and no other",
+    help="make this node's key the only writer",
     description=(
-        "With --offline-key and the dataset's key on this node, the key is moved into FILE. With the key in FILE\n"
-        "already, it signs: so a new node takes a dataset over from one whose key was stolen."
+        "If the dataset's key is on this node, --offline-key moves it into FILE. If FILE already holds the "
+        "key, that key signs: so a new node takes over a dataset after the old node's key was stolen."
     ),
     example="nyc.flights --offline-key flights.key",
 )
@@ -78,15 +78,15 @@ _WRITER = (
     argument("key", metavar="KEY", help="did:key:…"),
     argument("--offline-key", metavar="FILE", help=_OFFLINE),
 )
-_DAYS = argument("--days", type=int, default=365, metavar="N", help="for so long; at most 399")
+_DAYS = argument("--days", type=int, default=365, metavar="N", help="days that it is valid; at most 399")
 
 
-@authority.add("add-writer", *_WRITER, _DAYS, help="a key may write too", example="nyc.flights did:key:z6Mk…")
+@authority.add("add-writer", *_WRITER, _DAYS, help="let another key write too", example="nyc.flights did:key:z6Mk…")
 def _add_writer(session: Session, args: argparse.Namespace) -> None:
     _change(session, args, wire.AuthorityDraftRequest(action="add-writer", key=args.key, days=args.days))
 
 
-@authority.add("remove-writer", *_WRITER, help="a key writes no longer", example="nyc.flights did:key:z6Mk…")
+@authority.add("remove-writer", *_WRITER, help="remove a writer's key", example="nyc.flights did:key:z6Mk…")
 def _remove_writer(session: Session, args: argparse.Namespace) -> None:
     _change(session, args, wire.AuthorityDraftRequest(action="remove-writer", key=args.key))
 

@@ -34,16 +34,16 @@ commands = Commands()
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="of all columns of the primary key; of others too, where several rows have the key",
+        help="value of each primary-key column; other columns too if several rows have the key",
     ),
-    argument("--set", action="append", default=[], metavar="COLUMN=VALUE", help="what it says from now on"),
-    argument("--null", action="append", default=[], metavar="COLUMN", help="say nothing in this column"),
-    argument("--retract", action="store_true", help="take the row back"),
-    argument("--ahead", action="store_true", help="also when its time is a day ahead of the clock"),
-    argument("--dry-run", action="store_true", help="only show what would be written"),
-    description="Correct one row of a ledger, found by its key. It is written as it was and as it is from now on;\n"
-    "nothing of its history goes. What is ingested later with the old values does not undo it. Derived datasets\n"
-    "follow with their next pull, or say what has to be done first.",
+    argument("--set", action="append", default=[], metavar="COLUMN=VALUE", help="new value of a column"),
+    argument("--null", action="append", default=[], metavar="COLUMN", help="set a column to null"),
+    argument("--retract", action="store_true", help="retract the row"),
+    argument("--ahead", action="store_true", help="allow a time more than a day ahead of the clock"),
+    argument("--dry-run", action="store_true", help="print what would be written, and write nothing"),
+    description="Correct one row of a ledger, found by its key. The correction adds the old and the new row; history "
+    "stays. A later ingest of the old values does not undo it. Derived datasets apply it with their next "
+    "pull, or say what you have to do first.",
     example="nyc.flights --key event_time=2013-01-01T10:00:00Z --key carrier=UA --set delay=12",
 )
 def _correct(session: Session, args: argparse.Namespace) -> None:

@@ -19,17 +19,22 @@ commands = Commands()
 
 @commands.add(
     "diff",
-    argument("refs", nargs="*", metavar="REF[@CUT]", help="two of them"),
+    argument("refs", nargs="*", metavar="REF[@CUT]", help="two datasets, or two cuts of one"),
     argument(
-        "-f", "--file", action="append", default=[], metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="FILE|DIR|URL|-",
+        help="a file, folder or URL with manifests; repeatable",
     ),
-    argument("--prune", metavar="SELECTOR", help="with -f, as of apply"),
-    argument("--current", action="store_true", help="what holds of them, instead of their logs"),
-    argument("--values", action="store_true", help="leave offset, op and system_time out: what rows say, and no more"),
+    argument("--prune", metavar="SELECTOR", help="with -f: as of odfctl apply"),
+    argument("--current", action="store_true", help="compare what holds now, instead of the logs"),
+    argument("--values", action="store_true", help="ignore offset, op and system_time"),
     argument("-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)),
-    description="Rows that are in one of two alone: - of the first, + of the second. Each is a dataset, or one at\n"
-    "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). With -f: what an apply of manifests\n"
-    "would change; nothing is changed. Ends with 1 when there is a difference.",
+    description="Print the rows that only one of two has: - of the first, + of the second. Each is a dataset, also at "
+    "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). With -f: print what applying "
+    "manifests would change, and change nothing. Ends with 1 when there is a difference.",
     example="weather@12 weather\n--current weather@2024-05-01 weather\n-f datasets/",
 )
 def _diff(session: Session, args: argparse.Namespace) -> int:

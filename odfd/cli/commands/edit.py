@@ -29,8 +29,8 @@ commands = Commands()
     "edit",
     argument("kind", metavar="KIND"),
     argument("name", metavar="NAME"),
-    description="Open the manifest of a resource in $VISUAL or $EDITOR, and apply what it became.\nWhat is wrong "
-    "is said at the top of the file, which is opened again; an unchanged file ends it.",
+    description="Open the manifest of a resource in $VISUAL or $EDITOR, and apply the result. Mistakes are written at "
+    "the top of the file, which is opened again; saving it unchanged ends the command.",
     example="dataset nyc.flights",
 )
 def _edit(session: Session, args: argparse.Namespace) -> int:

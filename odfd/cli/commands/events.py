@@ -24,12 +24,17 @@ _COLUMNS: tuple[TableColumn[wire.ResourceChange], ...] = (
 
 @commands.add(
     "events",
-    argument("--for", dest="of", metavar="KIND/NAME", help="of one resource, also one that is deleted"),
-    argument("-w", "--watch", action="store_true", help="then each as it comes; lines begin with their version"),
-    argument("--since", metavar="VERSION", help="with -w: only what came after"),
-    argument("-n", "--limit", type=int, metavar="N", help="the last N (100)"),
-    description="What became of resources: which came, changed and went, and what the node made of them.\n"
-    "The log is kept over restarts, for a day and 100,000 events at the least.",
+    argument("--for", dest="of", metavar="KIND/NAME", help="only events of this resource, which may be deleted"),
+    argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="afterwards print each event as it happens; each line begins with its version",
+    ),
+    argument("--since", metavar="VERSION", help="with -w: only events after this version"),
+    argument("-n", "--limit", type=int, metavar="N", help="number of lines (100)"),
+    description="Print what happened to resources: which were created, changed and deleted, and what the node did "
+    "with them. The log survives restarts. It keeps at least one day and 100,000 events.",
     example="--for flow/hourly\n-w --for dataset/nyc.flights",
 )
 def _events(session: Session, args: argparse.Namespace) -> None:

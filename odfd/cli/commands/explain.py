@@ -13,9 +13,7 @@ from odfd.control.client import part
 commands = Commands()
 
 
-@commands.add(
-    "types", description="List the types of resources that manifests can be of, and those that do not act yet."
-)
+@commands.add("types", description="List the types of resources, and say which ones do not act yet.")
 def _types(session: Session, _: argparse.Namespace) -> None:
     session.answer(session.client.get("/types", list[wire.TypeView]), _type_table)
 
@@ -33,8 +31,8 @@ def _type_table(rows: list[wire.TypeView]) -> str:
 @commands.add(
     "explain",
     argument("what", metavar="TYPE[.PATH]"),
-    argument("--schema", action="store_true", help="its JSON Schema instead"),
-    description="Say what a type of resource is, or a part of one: its fields, and which of them must be given.",
+    argument("--schema", action="store_true", help="print its JSON Schema"),
+    description="Describe a type of resource, or a field of one: its fields, and which are required.",
     example="flow.spec.triggers",
 )
 def _explain(session: Session, args: argparse.Namespace) -> None:

@@ -14,24 +14,26 @@ from odfd.control.client import part
 commands = Commands()
 hold = commands.group(
     "hold",
-    description="A hold keeps the history of a dataset as it is for a reader: while it lives the dataset is not reset,"
-    " compacted or deleted, a mirror does not follow a rewritten history, and lets go of no data. It expires unless it"
-    " is renewed.",
+    description="A hold keeps the history of a dataset for a reader. Meanwhile the dataset is not reset, compacted or "
+    "deleted, and a mirror neither follows a rewritten history nor drops data. It expires unless it is "
+    "renewed.",
     example="take nyc.flights --for 1h",
 )
-_FOR = argument("--for", dest="span", metavar="SPAN", help="until it expires: 1s to 24h (15min)")
+_FOR = argument("--for", dest="span", metavar="SPAN", help="time until it expires: 1s to 24h (15min)")
 _ID = argument("id", metavar="ID")
 
 
 @hold.add(
     "take",
     REF,
-    argument("--at", metavar="TIME", help="to read at this time, which must be complete; else as it is now"),
+    argument(
+        "--at", metavar="TIME", help="hold the dataset as of this time, which must be complete (default: as it is now)"
+    ),
     _FOR,
-    argument("--note", default="", metavar="TEXT", help="by whom, or for what"),
+    argument("--note", default="", metavar="TEXT", help="a note: who holds it, or for what"),
     help="hold a dataset",
-    description="Hold a dataset as it is now, or at a time that is complete (odfctl advance). The pin in the JSON"
-    " of the answer is what odfctl sql --pin reads.",
+    description="Hold a dataset as it is now, or at a complete time (odfctl advance). odfctl sql --pin reads the pin "
+    "in the JSON of the answer.",
     example="nyc.flights --at 2024-05-01T12:00:00Z --for 1h --note 'monthly report'",
 )
 def _take(session: Session, args: argparse.Namespace) -> None:
@@ -39,15 +41,13 @@ def _take(session: Session, args: argparse.Namespace) -> None:
     session.answer(session.client.post("/holds", wire.HoldView, request), _table)
 
 
-@hold.add(
-    "renew", _ID, _FOR, help="let one live longer", description="Let one live longer.", example="1f9c0a77e2d4b863"
-)
+@hold.add("renew", _ID, _FOR, help="extend a hold", description="Extend a hold.", example="1f9c0a77e2d4b863")
 def _renew(session: Session, args: argparse.Namespace) -> None:
     request = wire.HoldRenewal(seconds=_seconds(args))
     session.answer(session.client.put(f"/holds/{part(args.id)}", wire.HoldView, request), _table)
 
 
-@hold.add("release", _ID, help="end one", description="End one.", example="1f9c0a77e2d4b863")
+@hold.add("release", _ID, help="end a hold", description="End a hold.", example="1f9c0a77e2d4b863")
 def _release(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.delete(f"/holds/{part(args.id)}", wire.HoldView)
     session.answer(gone, lambda row: f"{row.dataset} is not held by {row.id} any more")
@@ -55,8 +55,8 @@ def _release(session: Session, args: argparse.Namespace) -> None:
 
 @hold.add(
     "list",
-    argument("ref", metavar="NAME", nargs="?", help="of this dataset alone"),
-    help="the holds there are",
+    argument("ref", metavar="NAME", nargs="?", help="only holds of this dataset"),
+    help="list holds",
 )
 def _list(session: Session, args: argparse.Namespace) -> None:
     found = session.client.get("/holds" + (f"?dataset={part(args.ref)}" if args.ref else ""), list[wire.HoldView])

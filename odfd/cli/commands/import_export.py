@@ -35,21 +35,24 @@ def _place(text: str) -> str:
     "export",
     REF,
     argument("to", metavar="DIR|URL|FILE"),
-    argument("--format", choices=FORMS, metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}"),
-    argument("--rows-per-file", type=int, metavar="N", help="with --format: FILE-00001, FILE-00002, … of N rows each"),
+    argument("--format", choices=FORMS, metavar="FORMAT", help=f"write rows, as {', '.join(FORMS)}"),
+    argument(
+        "--rows-per-file", type=int, metavar="N", help="with --format: write FILE-00001, FILE-00002, … with N rows each"
+    ),
     argument(
         "--describe",
         action="append",
         default=[],
         choices=DOCUMENTS,
         metavar="STANDARD",
-        help="with rows: a document about them beside them, frictionless or croissant; repeatable",
+        help="with rows: also write a document about them, frictionless or croissant; repeatable",
     ),
     *TIMES,
-    description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
-    "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
-    "With --format, or to a FILE whose ending is one, odfctl writes the rows: of the log, or of what holds\n"
-    "(--current), at a time. A directory that is there, or a path that ends with /, is a directory by any name.",
+    description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
+    "user needs the right to. Served by any web server, the folder can be imported and mirrored by "
+    "others. With --format, or if FILE ends with a format's name, odfctl writes rows: of the log, or what "
+    "holds (--current), at a time. An existing directory, or a path that ends with /, is always a "
+    "directory.",
     example=(
         "nyc.flights ./out\n"
         "weather may.csv --current --as-of 2024-05-01\n"
@@ -104,8 +107,8 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     "import",
     argument("source", metavar="DIR|URL"),
     argument("--as", dest="as_name", metavar="NAME", help="local name"),
-    description="Take in a dataset from the ODF layout, as it is now; everything is verified first.\n"
-    "URL is https://HOST/FOLDER, ipfs://CID or ipns://NAME. What was cut off goes on where it stopped.",
+    description="Import a dataset from the ODF layout as it is now; everything is verified first. URL is "
+    "https://HOST/FOLDER, ipfs://CID or ipns://NAME. An interrupted import resumes where it stopped.",
     example="https://data.example/nyc.flights --as flights",
 )
 def _import(session: Session, args: argparse.Namespace) -> None:

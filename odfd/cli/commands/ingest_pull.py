@@ -27,16 +27,24 @@ commands = Commands()
     "ingest",
     REF,
     argument("files", nargs="+", metavar="FILE|-"),
-    argument("--format", metavar="FORMAT", help="csv, ndjson, json, parquet, …; else as the source says"),
-    argument("--event-time", metavar="T", help="for records without one, like 2024-05-01T12:30:00Z"),
-    argument("--source", metavar="NAME", help="the push source, where there are several"),
-    argument("--id", metavar="ID", help="of this push, which is taken in once; else its content tells"),
-    argument("--again", action="store_true", help="take it in although it was pushed before"),
-    argument("--preview", action="store_true", help="show what would be read of one file, and push nothing"),
+    argument(
+        "--format",
+        metavar="FORMAT",
+        help="format of the file: csv, ndjson, json, parquet, … (default: that of the source)",
+    ),
+    argument("--event-time", metavar="T", help="event time for records without one, like 2024-05-01T12:30:00Z"),
+    argument("--source", metavar="NAME", help="name of the push source, if there are several"),
+    argument(
+        "--id",
+        metavar="ID",
+        help="idempotency key of this push, which is ingested once (default: the hash of its content)",
+    ),
+    argument("--again", action="store_true", help="ingest it although it was pushed before"),
+    argument("--preview", action="store_true", help="print what would be read from one file, and push nothing"),
     description=(
-        "Push files, or standard input (-), into a root dataset. Each file of a snapshot source is a snapshot, in\n"
-        "the order given; other sources take all files in one transaction. The same files pushed again are\n"
-        "answered as the first time, and nothing is appended twice."
+        "Push files, or standard input (-), into a root dataset. With a snapshot source each file is one "
+        "snapshot, in the given order; other sources take all files in one transaction. Pushing the same "
+        "files again gives the first answer again and appends nothing."
     ),
     example="nyc.flights january.csv --format csv",
 )
@@ -80,18 +88,18 @@ def _send(session: Session, name: str) -> wire.Upload:
 
 @commands.add(
     "pull",
-    argument("refs", nargs="*", metavar="REF", help="a dataset that is here, or REPOSITORY/DATASET"),
-    argument("--as", dest="as_name", metavar="NAME", help="local name of what comes from a repository"),
-    argument("--all", action="store_true", help="everything here"),
-    argument("--recursive", action="store_true", help="inputs first"),
-    argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew"),
+    argument("refs", nargs="*", metavar="REF", help="a dataset of this node, or REPOSITORY/DATASET"),
+    argument("--as", dest="as_name", metavar="NAME", help="local name for a dataset from a repository"),
+    argument("--all", action="store_true", help="all datasets of this node"),
+    argument("--recursive", action="store_true", help="pull inputs first"),
+    argument("--repair", action="store_true", help="check every object, and fetch damaged ones again"),
     argument(
         "--fetch-uncacheable",
         action="store_true",
-        help="also from sources that were read and cannot tell whether they changed",
+        help="also read sources again that cannot say whether they changed",
     ),
-    description="Bring datasets up to date: poll the source, run the transform, sync the mirror.\n"
-    "REPOSITORY/DATASET is taken in from a repository, after everything of it is verified (odfctl repo).",
+    description="Bring datasets up to date: poll the source, run the transform, sync the mirror. REPOSITORY/DATASET "
+    "is pulled from a repository and verified before it counts (odfctl repo).",
     epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
     "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
 )
@@ -149,9 +157,10 @@ def outcome(session: Session, sent: Any) -> int:
     "watermark",
     REF,
     argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z"),
-    argument("--ahead", action="store_true", help="also when it is more than a day ahead of the clock"),
-    description="Move the watermark of a root dataset by hand, as when its source has gone quiet: windows over it\n"
-    "close up to there, and what comes later with an earlier time is late. It never goes back.",
+    argument("--ahead", action="store_true", help="allow a time more than a day ahead of the clock"),
+    description="Move the watermark of a root dataset by hand, for example when its source has no new rows: windows "
+    "over it close up to that time, and later rows with an earlier time are late. A watermark never moves "
+    "back.",
     example="nyc.flights 2013-12-31T00:00:00Z",
 )
 def _watermark(session: Session, args: argparse.Namespace) -> int:
@@ -163,8 +172,8 @@ def _watermark(session: Session, args: argparse.Namespace) -> int:
 @commands.add(
     "advance",
     REF,
-    description="Promise that no block of an earlier time than now will follow, for those who read the dataset at a\n"
-    "time. It adds no block, and is not taken back; later blocks get later times.",
+    description="Promise readers that no block with an earlier time than now will follow. This adds no block and "
+    "cannot be taken back; later blocks get later times.",
     example="nyc.flights",
 )
 def _advance(session: Session, args: argparse.Namespace) -> int:
@@ -174,20 +183,20 @@ def _advance(session: Session, args: argparse.Namespace) -> int:
 
 flow = commands.group(
     "flow",
-    description="A flow pulls a dataset when its schedule says so, or when other datasets have new data. Derived"
-    " datasets that no flow names follow their inputs, and go by their own name here. odfctl get flows lists all.",
+    description="A flow pulls a dataset by its schedule, or when other datasets have new data. A derived dataset "
+    "without a flow follows its inputs, under its own name here. odfctl get flows lists all.",
     example="pause fx-daily",
 )
 
 
-_NAME = argument("name", metavar="NAME", help="of the flow, or of the derived dataset")
+_NAME = argument("name", metavar="NAME", help="name of the flow, or of the derived dataset")
 
 
 @flow.add(
     "pause",
     _NAME,
-    help="run it no more for now, over restarts too; what passes meanwhile is not caught up",
-    description="Run it no more for now, over restarts too; what passes meanwhile is not caught up.",
+    help="pause a flow; runs that are missed meanwhile are not caught up",
+    description="Pause a flow, also over restarts. Runs that are missed meanwhile are not caught up.",
     example="fx-daily",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
@@ -198,8 +207,8 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 @flow.add(
     "resume",
     _NAME,
-    help="go on with one that was paused",
-    description="Go on with one that was paused.",
+    help="resume a paused flow",
+    description="Resume a paused flow.",
     example="fx-daily",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:

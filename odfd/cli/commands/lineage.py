@@ -24,8 +24,8 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
 @commands.add(
     "lineage",
     REF,
-    argument("--record", type=int, metavar="OFFSET", help="of this record"),
-    argument("--column", metavar="C", help="only what this column of the record was made of"),
+    argument("--record", type=int, metavar="OFFSET", help="trace this record"),
+    argument("--column", metavar="C", help="only the rows on which this column of the record depends"),
     argument(
         "-o",
         "--output",
@@ -34,16 +34,23 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
         metavar="FORMAT",
         help=f"{', '.join(FORMATS)}; datasets also as a drawing: dot for Graphviz, svg, mermaid for Markdown",
     ),
-    argument("--graph", choices=tuple(DRAWINGS), help="the same drawings"),
+    argument("--graph", choices=tuple(DRAWINGS), help="the same as -o dot, svg or mermaid"),
     argument(
         "--events",
         choices=("openlineage",),
-        help="the newest transactions of a derived dataset as run events, a line each",
+        help="print the newest transactions of a derived dataset as run events, one a line",
     ),
-    argument("--limit", type=int, default=20, metavar="N", help="records told of each record, or transactions (20)"),
-    description="Without --record: the datasets that a dataset is made of, and those that are made of it here.\n"
-    "With --record: which records of its inputs that record was made of, and why of these, from dataset\n"
-    "to dataset down to the source of the first ingest. docs/provenance.md says what counts.",
+    argument(
+        "--limit",
+        type=int,
+        default=20,
+        metavar="N",
+        help="maximum records listed for each record, or transactions (20)",
+    ),
+    description="Without --record: the datasets from which a dataset is derived, and those that are derived from it "
+    "here. With --record: the input records from which that record was computed, with the reason for "
+    "each, from dataset to dataset back to the ingested source. docs/provenance.md defines which records "
+    "count.",
     example=(
         "nyc.flights.delays\n"
         "nyc.flights.delays --record 17 --column delay -o json\n"

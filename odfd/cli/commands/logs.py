@@ -21,14 +21,14 @@ _TASK: Final = "task"
 
 @commands.add(
     "logs",
-    argument("task", nargs="?", metavar="task/ID", help="of one task, also one that is finished"),
-    argument("-f", "--follow", action="store_true", help="then each line as it comes"),
-    argument("-n", "--limit", type=int, metavar="N", help="the last N (100)"),
-    argument("--level", choices=LEVELS, help="of this level and above"),
-    argument("--part", metavar="PART", help="of one part of the daemon, like p2p or odfd.mirrors"),
-    description="The last lines of the daemon's log, oldest first. It keeps 10,000 lines and 4 MiB since it began;\n"
-    "older ones are where its standard error goes (journalctl -u odfd). The settings node.log-level and\n"
-    "node.log-levels say which lines there are.",
+    argument("task", nargs="?", metavar="task/ID", help="only lines of one task, which may be finished"),
+    argument("-f", "--follow", action="store_true", help="afterwards print each line as it is logged"),
+    argument("-n", "--limit", type=int, metavar="N", help="number of lines (100)"),
+    argument("--level", choices=LEVELS, help="only lines of this level and above"),
+    argument("--part", metavar="PART", help="only lines of one part of the daemon, like p2p or odfd.mirrors"),
+    description="Print the last lines of the daemon's log, oldest first. The daemon keeps the last 10,000 lines, at "
+    "most 4 MiB; older lines are where its standard error goes (journalctl -u odfd). The settings "
+    "node.log-level and node.log-levels decide which lines it logs.",
     example="-f --level warning\ntask/1f0a2b3c\n--part odfd.mirrors -n 20",
 )
 def _logs(session: Session, args: argparse.Namespace) -> None:

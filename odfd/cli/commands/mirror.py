@@ -22,23 +22,21 @@ mirror = commands.group(
 @mirror.add(
     "add",
     argument("ref", metavar="REF", help="did:odf:…, https://HOST/FOLDER, ipns://NAME or ipfs://CID"),
-    argument(
-        "--via", metavar="ipfs|URL", help="look there too: on IPFS, through the Kubo of the settings, or at a URL"
-    ),
+    argument("--via", metavar="ipfs|URL", help="also fetch from IPFS (through the Kubo of the settings) or from a URL"),
     argument("--as", dest="as_name", metavar="NAME", help="local name"),
-    argument("--network", metavar="N", help="where to look for it"),
-    argument("--want", choices=("chain", "data"), default="data", help="how much of it to hold (data)"),
-    argument("--keep", metavar="HOW", help="how much of its data: all, 30d, 10GiB or 30d,10GiB of the newest (all)"),
+    argument("--network", metavar="N", help="the network in which to look for it"),
+    argument("--want", choices=("chain", "data"), default="data", help="blocks only, or data too (data)"),
+    argument("--keep", metavar="HOW", help="how much of the newest data to keep: all, 30d, 10GiB or 30d,10GiB (all)"),
     argument(
         "--priority",
         metavar="N",
         type=int,
         default=0,
-        help="when limits.mirror-bytes is reached, lower ones give way (0)",
+        help="mirrors with lower numbers lose data first when limits.mirror-bytes is reached (0)",
     ),
-    argument("--rate", metavar="SIZE", help="bytes a second at most: 500kB, 2MiB, none (none)"),
-    argument("--use", metavar="EXPR", help="what must be known before it is used here"),
-    argument("--serve", metavar="EXPR", help="what must be known before it is passed on"),
+    argument("--rate", metavar="SIZE", help="maximum bytes a second: 500kB, 2MiB, none (none)"),
+    argument("--use", metavar="EXPR", help="facts required before use on this node"),
+    argument("--serve", metavar="EXPR", help="facts required before serving to others"),
     argument("--expect", metavar="HASH", help="a block that the chain must contain"),
     argument(
         "--from",
@@ -46,15 +44,17 @@ mirror = commands.group(
         metavar="PEER",
         nargs="+",
         default=(),
-        help="who shares it with this node: these alone are asked, and it is private here",
+        help="peers that share it with this node; only they are asked, and the mirror is private",
     ),
-    argument("--private", action="store_true", default=None, help="say and give nothing of it to others"),
+    argument(
+        "--private", action="store_true", default=None, help="keep the mirror private: announce and serve nothing of it"
+    ),
     help="mirror a dataset",
-    description="Mirror a dataset, and fetch what there is of it now.\n"
-    "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( ).\n"
-    "With --keep 30d data of the newest block's last 30 days is held, and older data let go; blocks all stay.\n"
-    "Data that was never here was never looked at: of such a mirror rely on chain, not on data.\n"
-    "What is found in a network is passed on there; what comes from a web server is private: odfctl publish.",
+    description="Mirror a dataset: fetch it now, and follow it. EXPR combines the facts chain, data, reproduced, "
+    "attested:K and fresh by & | and ( ). With --keep 30d the mirror keeps all blocks, and the data of "
+    "the newest 30 days. Data that was never fetched was never verified: of such a mirror rely on chain, "
+    "not on data. The node serves a mirror in the network where it was found; a mirror of a web server is "
+    "private: odfctl publish.",
     example="did:odf:fed01… --as flights --serve 'data & attested:1'",
 )
 def _add(session: Session, args: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
     kinds.MIRROR.show(session, held)
 
 
-@mirror.add("list", help="the mirrors of this node")
+@mirror.add("list", help="list the mirrors of this node")
 def _list(session: Session, _: argparse.Namespace) -> None:
     kinds.MIRROR.show_all(session, kinds.MIRROR.all(session), "no mirrors yet: odfctl mirror add REF")
 
@@ -88,8 +88,8 @@ _NAME = argument("ref", metavar="NAME")
 @mirror.add(
     "remove",
     _NAME,
-    help="mirror it no longer",
-    description="Mirror it no longer; the dataset stays until it is deleted.",
+    help="end a mirror",
+    description="End a mirror; the dataset stays until you delete it.",
     example="flights",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
 @mirror.add(
     "pause",
     _NAME,
-    help="fetch nothing more for now",
+    help="pause a mirror",
     description=("Fetch nothing more of it until it is resumed, also after a restart; what is here is still served."),
     example="flights",
 )
@@ -112,8 +112,8 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 @mirror.add(
     "resume",
     _NAME,
-    help="go on with one that was paused",
-    description="Go on where it was paused; what came of objects by then is not fetched again.",
+    help="resume a paused mirror",
+    description="Resume a paused mirror; complete objects are not fetched again.",
     example="flights",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:

@@ -33,8 +33,8 @@ network = commands.group(
     "join",
     argument("name", metavar="INVITATION|URL"),
     YES,
-    description="Become part of a network by an invitation, or by the address of a web site that has one: says who"
-    " invites and what the network asks, then asks.",
+    description="Join a network by an invitation, or by the address of a web site that has one. Shows who invites and "
+    "what the network requires, and asks for consent.",
     example="odf:AbC…",
 )
 def _follow(session: Session, args: argparse.Namespace) -> None:
@@ -47,10 +47,17 @@ def _follow(session: Session, args: argparse.Namespace) -> None:
 @network.add(
     "join",
     argument("name", metavar="NAME|INVITATION|URL"),
-    argument("--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"),
+    argument(
+        "--bootstrap",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="MULTIADDR",
+        help="addresses of peers to contact first",
+    ),
     YES,
-    help="become part of a network",
-    description="Become part of a network, now and after each start.",
+    help="join a network",
+    description="Join a network, now and after each start.",
     example="demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
 )
 def _join(session: Session, args: argparse.Namespace) -> None:
@@ -98,11 +105,12 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
 @network.add(
     "invite",
     argument("name", metavar="NAME"),
-    argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is good ({_SPAN})"),
-    argument("--qr", action="store_true", help="show it as a QR code, too"),
-    help="a line by which others join",
-    description="Write an invitation: one line that names the network, peers to meet first, and whose policies hold"
-    " there. Whoever has it learns these addresses, and joins with odfctl join; it gives no rights.",
+    argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is valid ({_SPAN})"),
+    argument("--qr", action="store_true", help="also print it as a QR code"),
+    help="write an invitation, by which others join",
+    description="Write an invitation: one line with the network's name, addresses of first peers, and whose policies "
+    "hold there. Everybody who has it learns these addresses and can join by odfctl join; it gives no "
+    "rights.",
     example="demo --for 30d --qr",
 )
 def _invite(session: Session, args: argparse.Namespace) -> None:
@@ -129,20 +137,22 @@ def _show_code(text: str) -> None:
     output.say(drawn.getvalue(), end="")
 
 
-@network.add("leave", argument("name", metavar="NAME"), help="be part of it no longer", example="demo")
+@network.add("leave", argument("name", metavar="NAME"), help="leave a network", example="demo")
 def _leave(session: Session, args: argparse.Namespace) -> None:
     left = session.client.delete(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(left, lambda row: f"left {row.name}")
 
 
-@network.add("list", help="networks we are part of")
+@network.add("list", help="list the networks of this node")
 def _list(session: Session, _: argparse.Namespace) -> None:
     kinds.NETWORK.show_all(
         session, kinds.NETWORK.all(session), "part of no network yet: odfctl network join NAME --bootstrap MULTIADDR"
     )
 
 
-@network.add("show", argument("name", metavar="NAME"), help="what is announced there", example="demo")
+@network.add(
+    "show", argument("name", metavar="NAME"), help="list the datasets that are announced in a network", example="demo"
+)
 def _show(session: Session, args: argparse.Namespace) -> None:
     now = session.clock.now()
     columns: tuple[TableColumn[wire.Announced], ...] = (
@@ -159,10 +169,10 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
 
 
-peer = commands.group("peer", description="The other nodes that this one has met.", example="list")
+peer = commands.group("peer", description="The other nodes that this node knows.", example="list")
 
 
-@peer.add("list", help="peers we know")
+@peer.add("list", help="list known peers")
 def _list_peers(session: Session, _: argparse.Namespace) -> None:
     kinds.PEER.show_all(
         session,
@@ -174,27 +184,27 @@ def _list_peers(session: Session, _: argparse.Namespace) -> None:
 _PEER = argument("peer", metavar="PEER")
 
 
-@peer.add("show", _PEER, help="one peer at length", example="12D3KooWQ…")
+@peer.add("show", _PEER, help="print all about one peer", example="12D3KooWQ…")
 def _show_peer(session: Session, args: argparse.Namespace) -> None:
     session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
 
 
 @peer.add(
     "netcheck",
-    help="how others reach this node",
-    description="Say how others reach this node, what does not work and what to do. Peers are asked to dial back all"
-    " the time; to see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
+    help="check how others reach this node",
+    description="Say how others reach this node, what does not work, and what to do. Peers dial back regularly; to "
+    "see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
 )
 def _netcheck(session: Session, _: argparse.Namespace) -> None:
     session.answer(session.client.get("/netcheck", list[wire.Probe]), doctor_text)
 
 
-@peer.add("block", _PEER, help="never talk to it again", example="12D3KooWQ…")
+@peer.add("block", _PEER, help="refuse all connections with a peer", example="12D3KooWQ…")
 def _block(session: Session, args: argparse.Namespace) -> None:
     kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
 
 
-@peer.add("unblock", _PEER, help="talk to it again", example="12D3KooWQ…")
+@peer.add("unblock", _PEER, help="allow a blocked peer again", example="12D3KooWQ…")
 def _unblock(session: Session, args: argparse.Namespace) -> None:
     kinds.PEER.show(session, session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
 
@@ -202,7 +212,7 @@ def _unblock(session: Session, args: argparse.Namespace) -> None:
 @peer.add(
     "connect",
     argument("multiaddr", metavar="MULTIADDR"),
-    help="meet a peer",
+    help="connect to a peer",
     example="/ip4/192.0.2.7/tcp/4150/p2p/12D3KooWQ…",
 )
 def _connect(session: Session, args: argparse.Namespace) -> None:

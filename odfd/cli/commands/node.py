@@ -28,8 +28,8 @@ commands = Commands()
 
 @commands.add(
     "status",
-    argument("--wait", metavar="D", help="for a daemon that is starting: 30s, 5m; so long until it answers"),
-    description="Who this node is, its peers, datasets, engine and disk.",
+    argument("--wait", metavar="D", help="wait for this long until a starting daemon answers: 30s, 5m"),
+    description="Print this node's name and key, peers, datasets, engine and disk.",
     epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
 )
 def _status(session: Session, args: argparse.Namespace) -> None:
@@ -124,10 +124,13 @@ def _disk(disk: wire.DiskView | None) -> str:
 @commands.add(
     "doctor",
     argument(
-        "--deep", action="store_true", help="every page, index, seal and link of the database: minutes, for large ones"
+        "--deep",
+        action="store_true",
+        help="also check every page, index, seal and link of the database, which can take minutes",
     ),
-    description="Try everything the node stands on, and say what to do. Ends with 0 when all is well, 1 when"
-    " something failed. It costs little; --deep reads all of the database. Blocks and objects are verify's.",
+    description="Check everything that the node depends on, and say what to do. Ends with 0 when all is well, 1 when "
+    "a check failed. It is cheap; --deep reads the whole database. odfctl verify checks blocks and "
+    "objects.",
     example="--deep",
 )
 def _doctor(session: Session, args: argparse.Namespace) -> int:
@@ -155,8 +158,10 @@ def _all_probes(session: Session) -> Answer[list[wire.Probe]]:
 @commands.add(
     "watch",
     argument("kinds", nargs="*", metavar="KIND"),
-    argument("--since", type=int, metavar="N", help="from the one after number N on; 0: all that are kept"),
-    description="Events as they happen, until ^C. KIND is one or the beginning of one: mirror, verdict.mismatch.",
+    argument(
+        "--since", type=int, metavar="N", help="begin after event number N; 0: with the oldest event that is kept"
+    ),
+    description="Print events as they happen, until ^C. KIND is a kind or its beginning: mirror, verdict.mismatch.",
     example="--since 0 dataset verdict",
 )
 def _watch(session: Session, args: argparse.Namespace) -> None:
@@ -183,10 +188,11 @@ def _event_text(event: wire.EventView) -> str:
 @commands.add(
     "backup",
     argument("to", metavar="DIR"),
-    argument("--keep", type=int, default=7, metavar="N", help="snapshots that stay there (7)"),
-    description="Copy what the running node holds, as of one moment, into a folder: datasets, statements, keys.\n"
-    "A later backup into the same folder copies what is new. The daemon writes it, so it must be allowed to.\n"
-    "It holds secret keys: keep it as you keep those. Journals of signing are left out; odfctl restore says why.",
+    argument("--keep", type=int, default=7, metavar="N", help="number of snapshots to keep (7)"),
+    description="Copy the state of the running node, as of one moment, into a folder: datasets, statements, keys. A "
+    "later backup into the same folder copies only new objects. The daemon writes the folder, so its user "
+    "needs the right to. It contains secret keys: keep it where only you can read it. Signing journals "
+    "are left out; odfctl restore says why.",
     example="/mnt/backup/alice --keep 14",
 )
 def _backup(session: Session, args: argparse.Namespace) -> None:

@@ -18,9 +18,9 @@ commands = Commands()
 
 @commands.add(
     "ui",
-    argument("--open", action="store_true", help="open it too, in this user's browser"),
-    description="Print the address of the node's page, for a browser on this machine. It is good once, for two\n"
-    "minutes; whoever opens it may do what the page does until the node stops, or for twelve hours of rest.",
+    argument("--open", action="store_true", help="also open it in this user's browser"),
+    description="Print the address of the node's page, for a browser on this machine. The address works once, within "
+    "two minutes. The session it opens ends when the node stops, or after twelve hours without a request.",
     example="--open",
 )
 def _ui(session: Session, args: argparse.Namespace) -> None:

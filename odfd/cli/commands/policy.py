@@ -24,10 +24,10 @@ _GROUP = '{name = "…", keys = ["did:key:…"]}'
 
 
 commands = Commands()
-policy = commands.group("policy", help="what this node asks for", example="show")
+policy = commands.group("policy", help="the policy of this node", example="show")
 
 
-@policy.add("show", help="the policy in force")
+@policy.add("show", help="print the policy in force")
 def _show(session: Session, _: argparse.Namespace) -> None:
     policy = session.client.get("/policy", wire.PolicyView)
     session.show(policy.sent, details.plain)
@@ -41,10 +41,10 @@ def _show(session: Session, _: argparse.Namespace) -> None:
     argument("file", metavar="FILE"),
     help="sign a policy for the network, with this node's key",
     description=(
-        "FILE says in TOML what the network asks, as [policy] of the settings does: use, serve, [validators] with\n"
-        "f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] with\n"
-        "max-stale. Nodes whose policy.network-key is this node's key tighten theirs at once; what would loosen\n"
-        "them waits until a person accepts it."
+        "FILE contains the network's policy in TOML, like [policy] in the settings: use, serve, [validators] "
+        "with f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] "
+        "with max-stale. Nodes with this node's key as policy.network-key apply stricter rules at once; rules "
+        "that would loosen theirs wait until a person accepts them."
     ),
     example="network.toml",
 )
@@ -55,8 +55,8 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
 @policy.add(
     "accept",
     argument("sid", metavar="ID"),
-    help="let all that the network says hold here",
-    description="For what trust policy show lists as waiting: rules that ask for less, or count others.",
+    help="accept the network's whole policy on this node",
+    description="Accept the rules that trust policy show lists as waiting: they ask for less, or count others.",
     example="f1620a1b2…",
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:

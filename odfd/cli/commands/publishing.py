@@ -18,7 +18,7 @@ from odfd.errors import Usage
 commands = Commands()
 _DATASETS = (
     argument("refs", nargs="*", metavar="NAME"),
-    argument("--all", action="store_true", help="every dataset that is here now"),
+    argument("--all", action="store_true", help="all datasets of this node"),
 )
 
 
@@ -26,21 +26,19 @@ _DATASETS = (
     "unpublish",
     *_DATASETS,
     description=(
-        "Say and give no more of datasets: they are private again, also after a restart. What others took of them\n"
-        "stays theirs."
+        "Stop announcing and serving datasets: they are private again, also after a restart. Others keep their copies."
     ),
     example="nyc.flights",
 )
 @commands.add(
     "publish",
     *_DATASETS,
-    argument("--to", nargs="+", action="extend", default=[], metavar="NETWORK", help="in these networks alone"),
+    argument("--to", nargs="+", action="extend", default=[], metavar="NETWORK", help="only in these networks"),
     description=(
-        "Let others see datasets and take them: peers of the network, and over HTTP and IPFS where the settings\n"
-        "say so. Until then nothing of a dataset leaves the node, not even that it is here. With --all those that\n"
-        "are here now; policy.publish.datasets of the settings publishes later ones too. With --to they are\n"
-        "announced and given to members of these networks, and are nowhere else: not in other networks, not over\n"
-        "HTTP, IPFS or repositories."
+        "Announce datasets and serve them: to peers of the network, and over HTTP and IPFS if the settings "
+        "say so. An unpublished dataset is invisible to others. --all publishes the datasets that exist now; "
+        "the setting policy.publish.datasets also publishes future ones. With --to, only members of these "
+        "networks see them: not other networks, nor anybody over HTTP, IPFS or repositories."
     ),
     example="nyc.flights",
 )
@@ -61,13 +59,13 @@ def _change(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "share",
     argument("ref", metavar="NAME"),
-    argument("--with", dest="peers", nargs="+", default=(), metavar="PEER", help="who may have it"),
-    argument("--revoke", nargs="+", default=(), metavar="PEER", help="who gets nothing more of it"),
+    argument("--with", dest="peers", nargs="+", default=(), metavar="PEER", help="a peer that may read it"),
+    argument("--revoke", nargs="+", default=(), metavar="PEER", help="a peer that may read it no longer"),
     description=(
-        "Give a private dataset to some peers, and to nobody else: for all others it is not here. A peer is named\n"
-        "by its id (12D3KooW…: its odfctl status shows it), its key (did:key:…), or the beginning of an id that\n"
-        "odfctl peer list shows. It takes the dataset with: odfctl mirror add DID --from THIS-PEER. What a peer has\n"
-        "stays with it when it is revoked. With neither option: with whom it is shared."
+        "Share a private dataset with some peers; for all others it does not exist. A peer is named by its id "
+        "(12D3KooW…, which its odfctl status shows), its key (did:key:…), or the beginning of an id in odfctl "
+        "peer list. It fetches the dataset by: odfctl mirror add DID --from THIS-PEER. A revoked peer keeps "
+        "its copy. Without options: list with whom the dataset is shared."
     ),
     example="nyc.flights --with 12D3KooWGRUVh7PNDWUWwSgkVCHcBrrS2wwnVVJyTzsjUx8V8wjp",
 )
@@ -101,8 +99,9 @@ _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
 ipfs = commands.group(
     "ipfs",
     description=(
-        "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made of the dataset's key. It goes\n"
-        "there through the Kubo that [ipfs] api of the settings names; whoever takes it from there checks all."
+        "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made from the dataset's key. The "
+        "node writes it through the Kubo in the setting [ipfs] api; nodes that mirror it from there verify "
+        "everything."
     ),
     example="publish nyc.flights",
 )
@@ -111,13 +110,13 @@ ipfs = commands.group(
 @ipfs.add(
     "publish",
     REF,
-    argument("--once", action="store_true", help="as it is now, and no more"),
-    argument("--offline-key", metavar="FILE", help="file that holds the dataset's key"),
-    help="put it there and keep it up to date",
+    argument("--once", action="store_true", help="publish it once, without updates"),
+    argument("--offline-key", metavar="FILE", help="file with the dataset's key"),
+    help="publish a dataset on IPFS and keep it up to date",
     description=(
-        "Put a dataset on IPFS: what is new since the last time is added, and its name points to it. From then on\n"
-        "it follows the dataset, and its record is renewed before it expires. With --offline-key the dataset's\n"
-        "own name points to that of this node, for a dataset whose key is kept elsewhere; the key is sent nowhere."
+        "Publish a dataset on IPFS: new content is added, and its name points to it. The node then publishes "
+        "each change, and renews the record before it expires. With --offline-key, for a dataset whose key is "
+        "kept elsewhere, the dataset's own name points to a name of this node; the key is sent nowhere."
     ),
     example="nyc.flights",
 )
@@ -162,7 +161,7 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
     return render(columns, rows)
 
 
-@ipfs.add("list", help="what we have there")
+@ipfs.add("list", help="list the datasets of this node on IPFS")
 def _list(session: Session, _: argparse.Namespace) -> None:
     rows = session.client.get("/publications", list[wire.PublicationView])
     session.answer(rows, lambda rows: _publications(session, rows))
@@ -173,8 +172,8 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 @ipfs.add(
     "withdraw",
     REF,
-    help="take it away from our Kubo",
-    description="Take it away from our Kubo; its collector frees the disk. What others keep of it stays theirs.",
+    help="remove a dataset from this node's Kubo",
+    description="Remove a dataset from this node's Kubo; Kubo's collector frees the disk. Copies of others stay.",
     example="nyc.flights",
 )
 def _withdraw(session: Session, args: argparse.Namespace) -> None:

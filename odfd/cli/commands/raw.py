@@ -16,8 +16,9 @@ from odfd.errors import ExitCode
 commands = Commands()
 raw = commands.group(
     "raw",
-    description="The bytes of a dataset's source, as they came: each is bound to the time and the blocks that it became"
-    " in one transaction with them. From these bytes the blocks are computed again, exactly.",
+    description="Captures are the bytes of a dataset's source as they came. Each is stored in one transaction with "
+    "the time and the blocks that were made from it, so that the blocks can be computed from it again, "
+    "exactly.",
     example="keep nyc.flights",
 )
 
@@ -25,8 +26,8 @@ raw = commands.group(
 @raw.add(
     "keep",
     REF,
-    help="keep the bytes of its source from now on",
-    description="Keep the bytes of its source from now on, over restarts too.",
+    help="capture the bytes of a dataset's source from now on",
+    description="Capture the bytes of a dataset's source from now on, also after restarts.",
     example="nyc.flights",
 )
 def _keep(session: Session, args: argparse.Namespace) -> None:
@@ -37,8 +38,8 @@ def _keep(session: Session, args: argparse.Namespace) -> None:
 @raw.add(
     "stop",
     REF,
-    help="keep no more of them",
-    description="Keep no more of them; those that are kept stay.",
+    help="stop capturing",
+    description="Stop capturing; captured bytes stay.",
     example="nyc.flights",
 )
 def _stop(session: Session, args: argparse.Namespace) -> None:
@@ -46,7 +47,7 @@ def _stop(session: Session, args: argparse.Namespace) -> None:
     session.answer(answer, lambda row: f"no more bytes of the source of {row.dataset} are kept; {_total(row)} stay")
 
 
-@raw.add("list", REF, help="what is kept, newest first", example="nyc.flights")
+@raw.add("list", REF, help="list captures, newest first", example="nyc.flights")
 def _list(session: Session, args: argparse.Namespace) -> None:
     answer = session.client.get(f"/datasets/{part(args.ref)}/raw", wire.RawView)
     session.answer(answer, lambda row: render(_COLUMNS, row.captures))
@@ -57,9 +58,9 @@ def _list(session: Session, args: argparse.Namespace) -> None:
 @raw.add(
     "replay",
     REF,
-    help="compute its blocks again from them, and compare",
-    description="Compute its blocks again from the kept bytes, at their times, and compare them with the chain's."
-    " Nothing is fetched or written.",
+    help="compute the blocks again from captures, and compare",
+    description="Compute blocks again from captures, at their times, and compare them with the chain. Nothing is "
+    "fetched or written.",
     example="nyc.flights",
 )
 def _replay(session: Session, args: argparse.Namespace) -> int:
@@ -73,8 +74,8 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
     "drop",
     REF,
     YES,
-    help="forget what is kept",
-    description="Forget what is kept of it; the next odfctl gc frees the bytes. The rows of the dataset stay.",
+    help="delete captures",
+    description="Delete the captures of a dataset; the next odfctl gc frees the disk. The dataset's rows stay.",
     example="nyc.flights --yes",
 )
 def _drop(session: Session, args: argparse.Namespace) -> None:

@@ -31,10 +31,10 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
 @commands.add(
     "log",
     REF,
-    argument("--kind", action="append", default=[], metavar="EVENT", help="only these events; repeatable"),
-    argument("--limit", type=int, default=20, metavar="N", help="how many (20)"),
-    argument("--before", type=int, metavar="N", help="below this sequence number"),
-    argument("--epoch", type=int, metavar="N", help="blocks that a later epoch gave up, where they are kept"),
+    argument("--kind", action="append", default=[], metavar="EVENT", help="only events of this kind; repeatable"),
+    argument("--limit", type=int, default=20, metavar="N", help="number of blocks (20)"),
+    argument("--before", type=int, metavar="N", help="only blocks below this sequence number"),
+    argument("--epoch", type=int, metavar="N", help="blocks that a later epoch dropped, if the node keeps them"),
     description="Blocks of a dataset, newest first.",
     example="nyc.flights --kind AddData --limit 3",
 )
@@ -52,8 +52,8 @@ def _log(session: Session, args: argparse.Namespace) -> None:
     "tail",
     REF,
     *TIMES,
-    argument("-n", "--records", type=int, default=10, metavar="N", help="how many (10)"),
-    description="The last records of a dataset, by offset; or of what it was at another time.",
+    argument("-n", "--records", type=int, default=10, metavar="N", help="number of records (10)"),
+    description="Print the last records of a dataset, by offset, now or as of another time.",
     example="nyc.flights.delays -n 5\nweather --as-of 2024-05-01",
 )
 def _tail(session: Session, args: argparse.Namespace) -> int:
@@ -119,7 +119,7 @@ def _rows(records: wire.Records) -> str:
 @commands.add(
     "schema",
     REF,
-    description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.",
+    description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.",
     example="nyc.flights",
 )
 def _schema(session: Session, args: argparse.Namespace) -> None:

@@ -21,8 +21,8 @@ from odfd.errors import render as render_fault
 commands = Commands()
 repo = commands.group(
     "repo",
-    description="A repository is a folder, a place on the web or a bucket with many datasets in the ODF layout,\n"
-    "each in a folder of its name. odfctl push NAME --to REPO gives to it, odfctl pull REPO/NAME takes from it.",
+    description="A repository is a folder, a web site or a bucket with many datasets in the ODF layout, each in a "
+    "folder of its name. odfctl push NAME --to REPO writes to it, odfctl pull REPO/NAME reads from it.",
     example="add archive file:///srv/odf",
 )
 
@@ -31,10 +31,14 @@ repo = commands.group(
     "add",
     argument("name", metavar="NAME"),
     argument("url", metavar="URL|DIR", help="file://…, https://…, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"),
-    argument("--credentials", metavar="SECRETSET", help="the SecretSet with the keys of a bucket; none: it is open"),
-    argument("--region", metavar="REGION", help="of a bucket (us-east-1)"),
-    help="know a repository by a name",
-    description="Know a repository by a name. It is a resource: odfctl apply takes a manifest of one too.",
+    argument(
+        "--credentials",
+        metavar="SECRETSET",
+        help="the SecretSet with the keys of a bucket; without it, requests are not signed",
+    ),
+    argument("--region", metavar="REGION", help="region of a bucket (us-east-1)"),
+    help="give a repository a name on this node",
+    description="Give a repository a name on this node. It is a resource: odfctl apply takes a manifest of one too.",
     example="archive file:///srv/odf",
 )
 def _add(session: Session, args: argparse.Namespace) -> int:
@@ -45,7 +49,7 @@ def _add(session: Session, args: argparse.Namespace) -> int:
     return apply_texts(session, (wire.ManifestText(source="repo add", text=json.dumps(manifest)),))
 
 
-@repo.add("list", help="those that are known")
+@repo.add("list", help="list repositories")
 def _list(session: Session, _: argparse.Namespace) -> None:
     kinds.REPOSITORY.show_all(session, kinds.REPOSITORY.all(session), "no repository yet: odfctl repo add NAME URL")
 
@@ -53,8 +57,8 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 @repo.add(
     "remove",
     argument("name", metavar="NAME"),
-    help="know it no longer; what lies there stays",
-    description="Know it no longer. What lies there stays, and so does what was pulled from it.",
+    help="forget a repository; its content stays",
+    description="Forget a repository. Its content stays, and so do the datasets that were pulled from it.",
     example="archive",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
@@ -65,11 +69,17 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "push",
     argument("refs", nargs="*", metavar="NAME"),
-    argument("--all", action="store_true", help="every dataset that is published"),
-    argument("--to", metavar="REPO[/NAME]", help="where to; not needed where there is one repository"),
-    argument("--private", action="store_true", help="also what is not published: whoever reads the place has it then"),
-    description="Give datasets to a repository: first what is new of data, then blocks, then the head, which\n"
-    "moves only if nobody moved it meanwhile. What was cut off goes on where it stopped.",
+    argument("--all", action="store_true", help="all published datasets"),
+    argument(
+        "--to", metavar="REPO[/NAME]", help="the repository, or REPO/NAME; not needed if there is only one repository"
+    ),
+    argument(
+        "--private",
+        action="store_true",
+        help="also unpublished datasets: everybody who can read the repository can read them then",
+    ),
+    description="Push datasets to a repository: first new objects, then blocks, then the head, which is replaced only "
+    "if nobody else replaced it meanwhile. An interrupted push resumes where it stopped.",
     epilog="example:  odfctl push nyc.flights --to archive\n\n"
     "exit code 4: a dataset is private, or the place is not written",
 )

@@ -42,9 +42,11 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     "get",
     argument("kind", metavar="KIND"),
     argument("names", nargs="*", default=[], metavar="NAME"),
-    argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'"),
-    argument("-w", "--watch", action="store_true", help="then each change as it comes, without end"),
-    argument("--since", metavar="VERSION", help="with -w: only what came after; each line begins with its version"),
+    argument("-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"),
+    argument("-w", "--watch", action="store_true", help="afterwards print each change as it happens, until ^C"),
+    argument(
+        "--since", metavar="VERSION", help="with -w: only changes after this version; each line begins with its version"
+    ),
     description=f"List things of a kind, or those that are named. KIND is {_KINDS}.",
     example="datasets\ndataset nyc.flights -o manifest > flights.yaml",
     writes_manifests=True,
@@ -203,8 +205,8 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     "rename",
     REF,
     argument("name", metavar="NAME"),
-    description="Give a dataset another local name. Its id stays, and whoever else has it calls it as before.\n"
-    "Manifests and URLs that use the old name no longer find it.",
+    description="Give a dataset another local name. Its id stays, and other nodes keep their names for it. Manifests "
+    "and URLs with the old name no longer find it.",
     example="nyc.flights flights",
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
@@ -217,9 +219,10 @@ def _rename(session: Session, args: argparse.Namespace) -> None:
     "delete",
     argument("kind", metavar="KIND"),
     argument("names", nargs="*", default=[], metavar="NAME"),
-    argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'"),
+    argument("-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"),
     YES,
-    description="Remove datasets, flows, mirrors, networks, validators, sets. A dataset goes with its data, for good.",
+    description="Delete datasets, flows, mirrors, networks, validators, sets. A dataset's data is deleted too, for "
+    "good.",
     example="dataset nyc.flights --yes",
 )
 def _delete(session: Session, args: argparse.Namespace) -> None:

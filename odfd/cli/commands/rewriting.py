@@ -21,15 +21,16 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 _EPOCH = (
-    "\nAn epoch is opened for it, signed by the dataset's roots, so that mirrors can tell it from a lie; whether they"
-    "\nfollow is their policy.rewrite.follow. What is derived from blocks that go has to be derived anew."
+    " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can tell it from a "
+    "lie; their policy.rewrite.follow says whether they follow. Datasets that were derived from dropped "
+    "blocks have to be derived again."
 )
 
 
 commands = Commands()
 _CARE = (
-    argument("--dry-run", action="store_true", help="only say what would be done"),
-    argument("--offline-key", metavar="FILE", help="file that holds the dataset's key"),
+    argument("--dry-run", action="store_true", help="print what would be done, and do nothing"),
+    argument("--offline-key", metavar="FILE", help="file with the dataset's key"),
     YES,
 )
 """Options of what gives up history."""
@@ -38,15 +39,15 @@ _CARE = (
 @commands.add(
     "reset",
     REF,
-    argument("to", metavar="#N|HASH", help="the block that becomes the head"),
+    argument("to", metavar="#N|HASH", help="make an earlier block the head"),
     argument(
         "--reason",
         choices=("reset", "recovery", "fork"),
         default="reset",
-        help="what the epoch says: history is to be another, or a lie or a theft is undone, or two histories end",
+        help="reason written in the epoch: the history changes, a lie or a theft is undone, or a fork ends",
     ),
     *_CARE,
-    description="Make an earlier block the head; later ones are given up. Their disk is freed by gc." + _EPOCH,
+    description="Make an earlier block the head and drop later ones. odfctl gc frees their disk." + _EPOCH,
     example="nyc.flights '#7'",
 )
 def _reset(session: Session, args: argparse.Namespace) -> int:
@@ -56,12 +57,12 @@ def _reset(session: Session, args: argparse.Namespace) -> int:
 @commands.add(
     "compact",
     REF,
-    argument("--max-slice-bytes", type=int, metavar="B", help="of those merged into one (300000000)"),
-    argument("--max-slice-rows", type=int, metavar="N", help="of one merged slice (10000)"),
-    argument("--keep-metadata-only", action="store_true", help="drop every record, keep all other blocks"),
+    argument("--max-slice-bytes", type=int, metavar="B", help="maximum bytes of a merged slice (300000000)"),
+    argument("--max-slice-rows", type=int, metavar="N", help="maximum records of a merged slice (10000)"),
+    argument("--keep-metadata-only", action="store_true", help="drop all records, keep all other blocks"),
     *_CARE,
-    description="Merge slices of a root dataset that follow each other into larger ones; every record stays as it is.\n"
-    "With --keep-metadata-only all records go; a derived dataset is derived anew by the next pull." + _EPOCH,
+    description="Merge consecutive slices of a root dataset into larger ones; every record stays as it is. With "
+    "--keep-metadata-only all records are dropped; the next pull computes a derived dataset again." + _EPOCH,
     example="nyc.flights --max-slice-rows 1000000",
 )
 def _compact(session: Session, args: argparse.Namespace) -> int:
@@ -125,12 +126,12 @@ _OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
 
 @commands.add(
     "gc",
-    argument("--dry-run", action="store_true", help="only say what would be freed"),
+    argument("--dry-run", action="store_true", help="print what would be freed, and free nothing"),
     description=(
-        "Free the disk of objects that no block names any more, as those of a compacted dataset. What was read\n"
-        "since the last collection waits for the next one, for a reader may not be done with it. The trust\n"
-        "ledger lets go of statements that were superseded long ago. The daemon collects by itself every\n"
-        "node.collect-hours."
+        "Free the disk of objects that no block names any more, such as those of a compacted dataset. Objects "
+        "that were read since the last collection wait for the next one, because a reader may still need "
+        "them. Statements that were superseded long ago are dropped from the trust ledger. The daemon does "
+        "this every node.collect-hours."
     ),
     example="--dry-run",
 )

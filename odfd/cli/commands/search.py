@@ -20,17 +20,23 @@ _AGAIN: Final = 0.25
 
 @commands.add(
     "search",
-    argument("words", nargs="*", metavar="WORD", help="all of them, or beginnings of them; none: everything"),
+    argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="words, or beginnings of words, that must all occur; without any: all datasets",
+    ),
     argument("--license", default="", metavar="NAME", help="under this licence, by its short name"),
     argument("--column", default="", metavar="NAME", help="with a column of this name"),
-    argument("--since", metavar="SPAN", help="changed within: 12h, 30d"),
-    argument("--attested", type=int, default=0, metavar="K", help="vouched for by K of the validators that count here"),
-    argument("--wait", metavar="SPAN", help="look again for so long, until something is found: 30s, 1m"),
-    argument("--limit", type=int, default=20, metavar="N", help="so many at most (20)"),
-    description="Find datasets in the network by what their publishers tell of them: name, keywords, description,\n"
-    "columns.\n"
-    "Those come first that may be relied on most here, then those that most peers serve; what publishers say of\n"
-    "themselves counts for nothing. odfctl describe dataset did:odf:… shows one at length, before it is mirrored.",
+    argument("--since", metavar="SPAN", help="changed within this time: 12h, 30d"),
+    argument(
+        "--attested", type=int, default=0, metavar="K", help="confirmed by K of the validators on this node's list"
+    ),
+    argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
+    argument("--limit", type=int, default=20, metavar="N", help="maximum number of results (20)"),
+    description="Find datasets in the network by their cards: name, keywords, description, columns. Datasets on which "
+    "this node relies most come first, then those that most peers serve; the publisher's own words do not "
+    "count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
     example="air quality --license CC-BY-4.0 --since 30d",
 )
 def _search(session: Session, args: argparse.Namespace) -> None:

@@ -13,10 +13,10 @@ from odfd.cli.session import Session
 from odfd.control import wire
 
 commands = Commands()
-secret = commands.group("secret", help="the key of secrets", example="rotate")
+secret = commands.group("secret", help="the key that secrets are sealed to", example="rotate")
 
 
-@secret.add("key", help="show the public key that secrets are sealed to for this node")
+@secret.add("key", help="print this node's public key for sealing secrets")
 def _key(session: Session, _: argparse.Namespace) -> None:
     key = session.client.get("/secrets/key", wire.SecretKey)
     session.answer(key, lambda _: json.dumps(key.sent, separators=(",", ":")))
@@ -24,9 +24,9 @@ def _key(session: Session, _: argparse.Namespace) -> None:
 
 @secret.add(
     "seal",
-    argument("set", metavar="SET", help="name of the SecretSet that it is for"),
-    argument("key", metavar="KEY", help="its name there"),
-    argument("--to", metavar="FILE", help="what odfctl secret key printed; else the daemon is asked"),
+    argument("set", metavar="SET", help="name of its SecretSet"),
+    argument("key", metavar="KEY", help="its name in the SecretSet"),
+    argument("--to", metavar="FILE", help="the public key that odfctl secret key printed (default: the daemon's)"),
     help="seal a value, read from standard input, for one place in a manifest",
     example="hooks signing < signing.txt\nhooks signing --to key.json < signing.txt",
 )
@@ -48,7 +48,7 @@ def _seal(session: Session, args: argparse.Namespace) -> None:
     session.remark(f"for spec.secrets of the SecretSet {args.set}; no other set, key or node opens it")
 
 
-@secret.add("rotate", help="seal all values to a new key, and destroy the one before")
+@secret.add("rotate", help="seal all values to a new key, and destroy the old key")
 def _rotate(session: Session, _: argparse.Namespace) -> None:
     done = session.client.post("/secrets/rotation", wire.SecretRotation)
     session.answer(done, lambda row: f"{plural(row.values, 'value')} sealed to a new key")

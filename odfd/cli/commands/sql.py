@@ -31,7 +31,9 @@ commands = Commands()
 
 @commands.add(
     "sql",
-    argument("query", nargs="?", metavar="SQL", help="the query; -: standard input; nothing: a shell, on a terminal"),
+    argument(
+        "query", nargs="?", metavar="SQL", help="the query; - reads standard input; without it, a terminal gets a shell"
+    ),
     argument("-f", "--file", metavar="FILE", help="read the query from a file"),
     argument("-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)),
     argument(
@@ -40,12 +42,14 @@ commands = Commands()
         action="append",
         default=[],
         metavar="[NAME=]VALUE",
-        help="for $NAME, or for the next ?; numbers, true, false and null are such, quoted in JSON they are text",
+        help="value for $NAME, or for the next ?; numbers, true, false, null are typed unless quoted as in JSON",
     ),
-    argument("--pin", metavar="FILE", help="read what an earlier answer read: its pins, or its JSON"),
+    argument(
+        "--pin", metavar="FILE", help="read the same blocks as an earlier answer: a file with its pins, or its JSON"
+    ),
     argument("--save-pin", metavar="FILE", help="write the pins of this answer to a file"),
-    argument("--require", metavar="EXPR", help="refuse unless all that is read satisfies it, like attested:2"),
-    argument("--cut", action="store_true", help="with --require: read only what satisfies it"),
+    argument("--require", metavar="EXPR", help="refuse data that does not satisfy this, like attested:2"),
+    argument("--cut", action="store_true", help="with --require: read only up to the last block that satisfies it"),
     argument(
         "--prove", metavar="FILE", help="write a signed statement about the answer, for odfctl trust recheck FILE"
     ),
@@ -54,10 +58,10 @@ commands = Commands()
         choices=("duckdb", "spark"),
         default="duckdb",
         metavar="ENGINE",
-        help="duckdb, or spark: the engine of transforms, for its functions; the query is one that both understand",
+        help="duckdb, or spark (the engine of transforms); the query must be valid for both",
     ),
-    description="Answers a SELECT over this node's datasets. `weather` is its log, `current.weather` what holds.\n"
-    "Behind a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
+    description="Answer a SELECT over this node's datasets. `weather` is its log, `current.weather` what holds now. "
+    "After a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
     example="-o csv 'select city, max(temp) from current.weather group by city'",
 )
 def _sql(session: Session, args: argparse.Namespace) -> int:

@@ -55,10 +55,9 @@ commands = Commands()
 @commands.add(
     "support",
     argument("file", metavar="FILE", type=Path, help="a new .tar.gz"),
-    description="Write an archive of what helps others to find what is wrong with the node: status, probes,\n"
-    "settings, tasks, events, names and states of datasets, mirrors, flows and peers. No data, no blocks,\n"
-    "no keys; secrets of settings and in addresses are masked. Names of private datasets and addresses of peers\n"
-    "are in it: look into it before you send it.",
+    description="Write an archive for those who help you: status, probes, settings, tasks, events, and names and "
+    "states of datasets, mirrors, flows and peers. It has no data, no blocks and no keys, and secrets are "
+    "masked. It does name private datasets and addresses of peers: look at it before you send it.",
     example="alice.tar.gz",
 )
 def _support(session: Session, args: argparse.Namespace) -> int:

@@ -19,9 +19,9 @@ commands = Commands()
 
 @commands.add(
     "top",
-    argument("--every", metavar="D", default="2s", help="between two looks (2s)"),
-    description="The node's figures, what needs a person, tasks and mirrors with how fast they are, peers, until q.\n"
-    "Keys: q leaves, space rests or goes on, r looks now, 1 to 4 go to a table, Tab to the next. It only looks.",
+    argument("--every", metavar="D", default="2s", help="time between updates (2s)"),
+    description="Show the node live: what needs a person, tasks and mirrors with their rates, and peers. It changes "
+    "nothing. Keys: q quits, space pauses or resumes, r updates now, 1 to 4 select a table, Tab the next.",
     example="--every 5s",
 )
 def _top(session: Session, args: argparse.Namespace) -> None:

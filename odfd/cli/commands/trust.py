@@ -27,7 +27,7 @@ trust = commands.group(
 )
 
 
-@trust.add("show", REF, help="one dataset", example="nyc.flights.delays")
+@trust.add("show", REF, help="print what is known about one dataset", example="nyc.flights.delays")
 def _show(session: Session, args: argparse.Namespace) -> None:
     view = session.client.get(f"/datasets/{part(args.ref)}/trust", wire.TrustView)
     session.answer(view, lambda value: trust_text(value, session.clock.now(), session.again))
@@ -36,12 +36,12 @@ def _show(session: Session, args: argparse.Namespace) -> None:
 @trust.add(
     "evidence",
     argument("id", metavar="ID"),
-    argument("--fetch", action="store_true", help="ask connected peers for it"),
-    argument("-O", "--out", metavar="FILE", help="where to; else standard output"),
-    help="what proves a verdict",
+    argument("--fetch", action="store_true", help="ask connected peers for evidence"),
+    argument("-O", "--out", metavar="FILE", help="output file (standard output)"),
+    help="get the evidence for a verdict",
     description=(
-        "Save what proves a verdict: a bundle that anyone can check. With --fetch connected peers are asked for\n"
-        "one that is not kept here; every byte of it is checked, and it is kept here from then on."
+        "Save the evidence for a verdict: a bundle that anyone can check. With --fetch, connected peers are "
+        "asked for a bundle that is not here; every byte of it is checked, and the node keeps it."
     ),
     example="f162044d0… -O lie.odfe",
 )
@@ -78,16 +78,16 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="of an answer: a dataset's folder (odfctl export); repeatable",
+        help="for an answer: the folder of a dataset (odfctl export); repeatable",
     ),
-    help="run a bundle's step, or a proven answer's query, again (†)",
+    help="run the step of a bundle, or the query of a proven answer, again (†)",
     description=(
-        "Checks a bundle with nothing but the file: signatures, hashes and links, then the accused step is run\n"
-        "again on this machine's engine. No daemon and no network. Ends with 0 when the lie is confirmed, 1 when\n"
-        "the step is right, 5 when the file is no sound bundle or incomplete, 7 when this machine cannot tell.\n\n"
-        "Of an answer (odfctl sql --prove FILE) the same is asked of the same blocks: of the daemon's datasets,\n"
-        "or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, 7 when this\n"
-        "machine cannot tell."
+        "Check a bundle by the file alone: signatures, hashes and links, and a second run of the accused step "
+        "on this machine's engine, without daemon and network. Ends with 0 when the lie is confirmed, 1 when "
+        "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot tell.\n\n"
+        "For an answer (odfctl sql --prove FILE), the query runs again on the same blocks: of the daemon's "
+        "datasets, or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, "
+        "7 when this machine cannot tell."
     ),
     example="lie.odfe\nanswer.json --from ./weather",
 )
@@ -102,13 +102,13 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
     REF,
     OneOf(
         argument("--follow", metavar="HASH", help="rely on the history up to this block; or a version's id"),
-        argument("--abandon", action="store_true", help="take nothing more of it, whatever comes"),
+        argument("--abandon", action="store_true", help="accept no more blocks of it"),
     ),
-    help="decide what no rule can: which history to follow, or none",
+    help="choose which history to follow, or none, where no rule decides",
     description=(
-        "For a dataset that forks, that validators refute, whose authority is disputed, or whose new epoch gives\n"
-        "up blocks that are here. trust show lists what may be followed. It holds on this node alone, up to the\n"
-        "block named, and what comes later stops the dataset again."
+        "For a dataset that forks, that validators refute, whose authority is disputed, or whose new epoch "
+        "drops blocks that are here. trust show lists the histories to choose from. The choice holds on this "
+        "node only, up to the named block; another fork after it stops the dataset again."
     ),
     example="nyc.flights --follow f1620a1b2…",
 )
@@ -125,7 +125,7 @@ validator = trust.group("validator", help="whose verdicts count", example="add d
     "add",
     argument("key", metavar="DID"),
     argument("--group", required=True, metavar="NAME"),
-    help="count a key, as a member of a group; a group has one voice",
+    help="add a validator's key to a group; a group has one vote",
     example="did:key:z6Mk… --group uni-graz",
 )
 def _add(session: Session, args: argparse.Namespace) -> None:
@@ -135,7 +135,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
     kinds.VALIDATOR.show(session, added)
 
 
-@validator.add("remove", argument("key", metavar="DID"), help="count it no longer", example="did:key:z6Mk…")
+@validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
 def _remove(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.delete(f"/validators/{part(args.key)}", wire.ValidatorView)
     session.answer(gone, lambda row: f"{row.key} counts no longer")
@@ -146,8 +146,9 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     argument("group", metavar="GROUP"),
     help="let a suspended group count again",
     description=(
-        "A group is suspended when one of its keys voted twice, or when it stands alone against others of equal\n"
-        "machines in two datasets for two days. What is lifted never suspends it again; anything new does."
+        "A group is suspended when one of its keys voted twice, or when others with equal engines "
+        "contradicted it in two datasets for two days. The same evidence does not suspend it again; new "
+        "evidence does."
     ),
     example="uni-graz",
 )
@@ -156,7 +157,7 @@ def _lift(session: Session, args: argparse.Namespace) -> None:
     kinds.VALIDATOR.show_all(session, rows)
 
 
-@validator.add("list", help="all that count")
+@validator.add("list", help="list validators")
 def _list(session: Session, _: argparse.Namespace) -> None:
     kinds.VALIDATOR.show_all(
         session,
@@ -173,15 +174,15 @@ trust.include(authority.commands)
     argument(
         "--alone",
         action="store_true",
-        help="also when none that is listed can be asked: you say that nothing else was signed, or nobody will tell",
+        help="sign although no listed node can be asked; you state that the key signed nothing else",
     ),
-    help="let keys sign again whose signing journals are gone",
+    help="let keys sign again after their signing journals were lost",
     description=(
-        "A key that does not know what it has signed might contradict itself, which others prove and keep. When\n"
-        "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it. Validators and\n"
-        "witnesses that the policy lists count, strangers do not: the node itself goes on with more groups than\n"
-        "may be faulty, this command with one. What was signed and is not here has to be fetched then:\n"
-        "odfctl pull REF --repair."
+        "A key that does not know what it has signed could contradict itself, which others can prove. When "
+        "its journal (keys/*.journal) is lost, the node asks connected peers what they have seen of it. Only "
+        "listed validators and witnesses count: the node signs again by itself after answers of more groups "
+        "than may be faulty, this command after one. Signed blocks that are missing here have to be fetched "
+        "then: odfctl pull REF --repair."
     ),
     example="--alone",
 )

@@ -22,11 +22,13 @@ commands = Commands()
 @commands.add(
     "verify",
     argument("target", metavar="REF|DIR"),
-    argument("--level", choices=("chain", "data", "reproduced"), default="data", help="how deep (data)"),
-    argument("--from", dest="from_block", metavar="#N", default="0", help="data and transforms from here on"),
-    argument("--full", action="store_true", help="forget what was verified before"),
-    description="Check everything again, believing nobody. Levels: chain (hashes, links, rules), data (every slice\n"
-    "against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon).\n"
+    argument("--level", choices=("chain", "data", "reproduced"), default="data", help="how thoroughly (data)"),
+    argument(
+        "--from", dest="from_block", metavar="#N", default="0", help="check data and transforms only from this block on"
+    ),
+    argument("--full", action="store_true", help="check again what was verified before"),
+    description="Check everything again, trusting nobody. Levels: chain (hashes, links, rules), data (every slice "
+    "against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon). "
     "Ends with 0 when all is well, 1 when something is not. A directory (†) needs no daemon.",
     example="./mirror/nyc.flights\nnyc.flights.delays --level reproduced",
 )
@@ -60,12 +62,13 @@ engine = commands.group(
 @engine.add(
     "prove",
     REF,
-    argument("--dry-run", action="store_true", help="only compare; record nothing"),
-    help="re-run all of a dataset's history on this node's engine",
+    argument("--dry-run", action="store_true", help="only compare; change nothing"),
+    help="run all of a dataset's history again on this node's engine",
     description=(
-        "Re-run every transform of a dataset, from the first on, on the engine of this node. If all answers are\n"
-        "the same, and the dataset is this node's own, the transform is declared anew with this engine's digest:\n"
-        "a signed block, after which the engine pinned before is not needed any more. Ends with 1 if one differs."
+        "Run every transform of a dataset again, from the first on, on the engine of this node. If all "
+        "results are equal and the dataset is this node's own, a signed block declares the transform with "
+        "this engine's digest; the engine pinned before is not needed any more. Ends with 1 if a result "
+        "differs."
     ),
     example="nyc.flights.delays",
 )

@@ -28,9 +28,9 @@ commands = Commands()
     argument("kind", metavar="KIND"),
     argument("name", metavar="NAME"),
     argument("--for", dest="condition", metavar="CONDITION"),
-    argument("--timeout", metavar="D", help="30s, 5m, 1h; without it, for ever"),
-    description="Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON.\n"
-    "Ends with 0 when it holds, 1 when the time is over. A task is waited for until it is finished.",
+    argument("--timeout", metavar="D", help="maximum time to wait: 30s, 5m, 1h (no limit)"),
+    description="Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON. Ends "
+    "with 0 when it holds, 1 at the timeout. A task is waited for until it is finished.",
     example="dataset nyc.flights --for 'blocks>=15' --timeout 5m",
 )
 def _wait(session: Session, args: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ block = commands.group(
     argument(
         "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
     ),
-    help="a block as its manifest",
+    help="print a block as its manifest",
     example="nyc.flights@#3",
 )
 def _show(session: Session, args: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     argument(
         "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
     ),
-    help="the hash of a block",
+    help="print the hash of a block",
     example="FILE",
 )
 def _hash(session: Session, args: argparse.Namespace) -> None:
@@ -57,8 +57,8 @@ def _hash(session: Session, args: argparse.Namespace) -> None:
 @block.add(
     "encode",
     argument("manifest", metavar="MANIFEST.yaml", help="a MetadataBlock manifest, - for standard input"),
-    argument("-O", "--output-file", metavar="FILE", required=True, help="where the block's bytes go"),
-    help="the block that a manifest describes",
+    argument("-O", "--output-file", metavar="FILE", required=True, help="file for the block's bytes"),
+    help="make the block that a manifest describes",
     description="Takes what `block show -o yaml` prints, and gives back the same bytes.",
     example="seed.yaml -O seed.block",
 )

@@ -41,7 +41,7 @@ def _count(text: str) -> int:
 @data.add(
     "hash",
     argument("file", metavar="FILE.parquet"),
-    help="both hashes of a slice",
+    help="print both hashes of a slice",
     description="The physical hash names the file's bytes, the logical hash its rows, however they are encoded.",
     example="part.parquet -o json",
 )
@@ -80,8 +80,8 @@ def _hash_text(answer: dict[str, Any]) -> str:
 @data.add(
     "show",
     argument("file", metavar="FILE.parquet"),
-    argument("-n", "--rows", type=_count, default=10, metavar="N", help="rows to show (10)"),
-    help="columns and first rows of a slice",
+    argument("-n", "--rows", type=_count, default=10, metavar="N", help="number of rows (10)"),
+    help="print columns and first rows of a slice",
     example="part.parquet -n 20",
 )
 def _show(session: Session, args: argparse.Namespace) -> None:

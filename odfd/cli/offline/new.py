@@ -39,8 +39,8 @@ commands = Commands()
     argument("source", metavar="FILE|URL"),
     argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it"),
     description=(
-        "Look into a file, or at a URL, and write the manifest of a root that takes it in (†: no daemon needed).\n"
-        "What was not sure is a comment in it. A file is to be pushed, a URL is polled."
+        "Look into a file, or at a URL, and write the manifest of a root dataset for it (†: no daemon "
+        "needed). Guesses are marked by comments in it. A file is pushed, a URL is polled."
     ),
     epilog="example:  odfctl new nyc.flights january.csv.gz\n          odfctl apply -f nyc.flights.yaml",
 )

@@ -43,11 +43,11 @@ commands = Commands()
 @commands.add(
     "restore",
     argument("backup", metavar="BACKUP", help="the folder that odfctl backup wrote to"),
-    argument("directory", metavar="DIR", help="a folder that is empty, or not there"),
-    argument("--snapshot", metavar="NAME", help="of those in BACKUP/snapshots; the newest"),
-    argument("--skip-damaged", action="store_true", help="go on without objects that are damaged"),
-    description="Make a state directory from a backup, with no daemon: every file and object is hashed, database\n"
-    "and chains are looked through, and only then does DIR get its name. Start the node with --state DIR.",
+    argument("directory", metavar="DIR", help="an empty or new folder"),
+    argument("--snapshot", metavar="NAME", help="one of BACKUP/snapshots (the newest)"),
+    argument("--skip-damaged", action="store_true", help="restore without damaged objects"),
+    description="Make a state directory from a backup, without a daemon. Every file and object is hashed, and "
+    "database and chains are checked, before DIR appears. Start the node with --state DIR.",
     example="/mnt/backup/alice ./alice",
 )
 def _restore(session: Session, args: argparse.Namespace) -> None:
@@ -114,16 +114,16 @@ FRESH_SECONDS: Final = 86_400
 
 
 upgrade = commands.group(
-    "upgrade", description="Before a node is started with this version of odfd.", example="check /var/lib/odfd"
+    "upgrade", description="Checks before this version of odfd starts a node.", example="check /var/lib/odfd"
 )
 
 
 @upgrade.add(
     "check",
     argument("directory", metavar="DIR", help="the state directory of the node"),
-    help="try on a copy whether this version can take over a node's state",
-    description="Tell what a start of this version would change in a state directory, tried on a copy of its\n"
-    "database, and whether there is a backup to go back to. Nothing is changed; the node may be running.",
+    help="check on a copy whether this version can take over a node's state",
+    description="Say what a start of this version would change in a state directory, tried on a copy of its database, "
+    "and whether there is a backup to go back to. Nothing is changed; the node may be running.",
     example="/var/lib/odfd",
 )
 def _check(session: Session, args: argparse.Namespace) -> int:

@@ -11,10 +11,12 @@ from chain.errors import Fault
 from odfd.cli.command import argument
 
 TIMES: Final = (
-    argument("--current", action="store_true", help="what holds of the log, instead of the log"),
-    argument("--as-of", metavar="TIME", help="what was known then: 2024-05-01, or 2024-05-01T12:00:00Z"),
-    argument("--at-block", metavar="N|HASH", help="the blocks up to that one"),
-    argument("--as-at", metavar="TIME", help="what held then in the world, by event time"),
+    argument("--current", action="store_true", help="read what holds now, instead of the log"),
+    argument(
+        "--as-of", metavar="TIME", help="read what was known at this system time: 2024-05-01, or 2024-05-01T12:00:00Z"
+    ),
+    argument("--at-block", metavar="N|HASH", help="read the blocks up to and including this one"),
+    argument("--as-at", metavar="TIME", help="read rows whose event time is not later than this"),
 )
 """The options that ``source`` reads."""
 
