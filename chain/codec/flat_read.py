@@ -153,7 +153,7 @@ def _slots(source: Source, table: int) -> tuple[int, int, int]:
     """Position and size of a table's vtable, and the table's own size; all inside."""
     vtable = table - _I32(source.raw, table)[0]
     if not 0 <= vtable <= source.size - 4:
-        raise Invalid("a vtable lies outside", rule="flatbuffers")
+        raise Invalid("a vtable lies outside the buffer", rule="flatbuffers")
     size, extent = _VTABLE_HEAD(source.raw, vtable)
     if size < 4 or size & 1 or vtable + size > source.size or extent < 4 or table + extent > source.size:
         raise Invalid("a broken vtable", rule="flatbuffers")

@@ -26,7 +26,7 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     names = rows.column_names
     have = set(names)
     if twice := sorted({name for name in names if name in schema.names and names.count(name) > 1}):
-        raise Invalid(f"column {twice[0]!r} of a slice stands twice", rule="schema-evolution", hint=_VERIFY)
+        raise Invalid(f"column {twice[0]!r} occurs twice in a slice", rule="schema-evolution", hint=_VERIFY)
     columns = [
         _column(rows.column(field.name), field) if field.name in have else pa.nulls(rows.num_rows, field.type)
         for field in schema

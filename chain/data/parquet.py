@@ -265,7 +265,7 @@ class SliceFile:
         if self.rows == 0 or column not in self.schema.names:
             return None
         if self.schema.names.count(column) > 1:
-            raise Invalid(f"column {column!r} stands more than once", rule="slice-system-columns")
+            raise Invalid(f"column {column!r} occurs more than once", rule="slice-system-columns")
         kind = self.schema.field(column).type
         if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             raise Invalid(

@@ -193,7 +193,7 @@ class ColumnsAreDistinct(Rule):
             return
         names = [each.name for each in event.schema.fields]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield self.broken(f"column {name!r} stands more than once")
+            yield self.broken(f"column {name!r} occurs more than once")
 
 
 class ChangelogStays(Rule):

@@ -75,7 +75,7 @@ def follow(before: Rights, authority: Authority, signed: Signed) -> Rights:
     roots = _distinct(authority.roots.keys, "roots")
     if authority.roots.threshold > len(roots):
         raise Invalid(
-            f"a threshold of {authority.roots.threshold} with {len(roots)} roots: nobody could sign the next version",
+            f"a threshold of {authority.roots.threshold} with {len(roots)} roots: no one could sign the next version",
             rule="authority-threshold",
         )
     writers = _distinct((writer.key for writer in authority.writers), "writers")
@@ -146,7 +146,7 @@ def _distinct(named: Iterable[KeyDid], what: str) -> frozenset[KeyDid]:
         keys.check_public_key(key.public_key)
     distinct = frozenset(listed)
     if len(distinct) != len(listed):
-        raise Invalid(f"a key stands twice among the {what}", rule="authority-keys", hint="a key has one voice")
+        raise Invalid(f"a key occurs twice among the {what}", rule="authority-keys", hint="a key has one vote")
     return distinct
 
 

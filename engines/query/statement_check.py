@@ -223,13 +223,13 @@ def _with_clauses(tables: Sequence[TableRef], statement: bytes, clauses: Sequenc
         owner = next((n for n, table in reversed(list(enumerate(tables))) if table.end <= clause.start), None)
         if owner is None or not is_blank(statement[tables[owner].end : clause.start]):
             raise Invalid(
-                "a clause of time stands where no dataset is named",
+                "a time clause is not behind a dataset's name",
                 rule="query-time",
                 place=place_of(statement, clause.start),
-                hint="it stands right behind the name: FROM weather FOR SYSTEM_TIME AS OF '2024-05-01' AS w",
+                hint="write it right after the name: FROM weather FOR SYSTEM_TIME AS OF '2024-05-01' AS w",
             )
         if any(other.kind == clause.kind for other in given.setdefault(owner, [])):
-            raise Invalid("a clause of time stands twice", rule="query-time", place=place_of(statement, clause.start))
+            raise Invalid("a dataset has two time clauses", rule="query-time", place=place_of(statement, clause.start))
         given[owner].append(clause)
     return [
         TableRef(table.path, table.start, table.end, table.alias, tuple(given.get(number, ())))

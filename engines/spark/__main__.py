@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _record(options: SessionOptions, java: Java) -> None:
     """One start, and a few queries; the archive is written as the JVM ends."""
     if options.archive is None:
-        raise Invalid("nobody said where the archive is to be", rule="engine-archive", hint="--archive FILE")
+        raise Invalid("the archive's path is missing", rule="engine-archive", hint="--archive FILE")
     dump_base(java, options.archive)
     spark = Jvm(options)
     try:

@@ -92,9 +92,9 @@ class ReadHolds:
         ).fetchone()
         if total >= MAX_HOLDS or own >= MAX_OF_DATASET:
             raise Refused(
-                f"{plural(own, 'hold')} on the dataset, {total} on all, are as many as there may be",
+                f"{plural(own, 'hold')} on the dataset, {total} on all, is the limit",
                 rule="hold-limit",
-                hint="release those that nobody needs: odfctl hold list",
+                hint="release holds that are not needed: odfctl hold list",
             )
         return self._put(msgspec.structs.replace(hold, taken=now, expires=Instant(now + ttl)))
 
@@ -195,5 +195,5 @@ def _check_ttl(ttl: int) -> None:
         raise Invalid(
             f"a hold for {ttl / SECOND:,.0f} seconds",
             rule="hold-ttl",
-            hint="from 1 second to 24 hours; whoever needs it longer renews it",
+            hint="from 1 second to 24 hours; renew it if you need it longer",
         )

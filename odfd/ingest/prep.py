@@ -179,7 +179,7 @@ def _check_allowed(command: Sequence[str], settings: IngestSettings) -> None:
         raise Refused(
             f"prepare: Pipe would run {' '.join(command)!r} as this user",
             rule="prepare-pipe",
-            hint="set ingest.allow-pipe = true if you trust whoever writes the manifests",
+            hint="set ingest.allow-pipe = true if you trust all who write manifests",
         )
 
 

@@ -141,9 +141,9 @@ def _known(
     found = [log.find(dataset, part.id) for part in parts]
     if any(there is not None and there.content != part.content for there, part in zip(found, parts, strict=True)):
         raise Refused(
-            f"the id {terms.id!r} was of a push of other files, or through another source",
+            f"the id {terms.id!r} was used for a push of other files, or through another source",
             rule="push-id",
-            hint="give each push an id of its own; --again replaces what the id stands for",
+            hint="give each push its own id; --again ingests under the same id again",
         )
     if terms.id is None and not traits(source.merge).only_adds:
         newest = log.newest(dataset)

@@ -51,7 +51,7 @@ class Readable(NamedTuple):
             raise Invalid(
                 f"{text} lies in the node's own directory",
                 rule="source-own",
-                hint="a source never reads what the node keeps, its keys among it; copy the file elsewhere",
+                hint="a source never reads the node's own files, such as its keys; copy the file elsewhere",
             )
         if _lies_in(real, _KERNEL) and not _lies_in(real, _MEMORY):
             leads = "" if real == path else f" leads to {real}, which"

@@ -79,9 +79,9 @@ def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
 def check_open(step: FetchStep) -> None:
     """Raises Refused for a source that is not equally open to all validators."""
     if not isinstance(step, FetchUrl) or not step.url.startswith(("http://", "https://")):
-        raise Refused("its source is no web page", rule="source-not-open", hint="nobody else can fetch it")
+        raise Refused("its source is not on the web", rule="source-not-open", hint="other nodes cannot fetch it")
     if any(header.name.casefold() in CREDENTIALS for header in step.headers or ()):
-        raise Refused("its source asks for credentials", rule="source-not-open", hint="nobody else can fetch it")
+        raise Refused("its source asks for credentials", rule="source-not-open", hint="other nodes cannot fetch it")
 
 
 async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:

@@ -68,7 +68,7 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
             included.add("Schema")
         if "Proof" in included and (self.require or self.cut):
             raise Invalid(
-                "what is relied on differs by who asks, and is not proven", rule="request", hint="leave it out"
+                "reliance depends on the asking node and cannot be proven", rule="request", hint="leave it out"
             )
         return msgspec.structs.replace(
             self,

@@ -98,7 +98,7 @@ def origin_of(reader: ChainReader, block: Block) -> Origin:
     raise NotFound(
         f"block #{block.sequence_number} was written without a source: its chain declares none",
         rule=NO_SOURCE,
-        hint="who signed the block is all that is known of where its records came from",
+        hint="only the signer of the block is known, not where its records came from",
     )
 
 
@@ -169,7 +169,7 @@ def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, f
         if each not in consumed:
             raise Invalid(
                 f"block #{asked.block.sequence_number} does not say what it consumed of input {alias}",
-                rule="lineage-block", hint="whoever made it left that out, so its records cannot be traced",
+                rule="lineage-block", hint="the block's author left it out, so its records cannot be traced",
             )  # fmt: skip
         view = _view(chains, (each, alias, consumed[each]), known, declared)
         inputs.append(_input(objects, view, folder / f"schema-{number}.parquet"))

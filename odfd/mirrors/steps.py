@@ -213,7 +213,7 @@ def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
         raise Invalid(
             f"the Seed of {rights.dataset.short} is not the one that its authority names",
             rule="graft",
-            hint="whoever has its key signed two datasets under one id: ask its owner",
+            hint="the owner of its key signed two datasets under one id: ask its owner",
         )
 
 

@@ -70,7 +70,7 @@ class EvidenceFetcher:
             raise NotFound(
                 f"no connected peer keeps evidence {name.short}",
                 rule="evidence",
-                hint="who reported it may be away: odfctl peer list; or get the file from them in another way",
+                hint="its reporter may be offline: odfctl peer list; or get the file from them in another way",
             )
         manifest = await self._manifest(name, holders, folder)
         self._check_disk(manifest.size)

@@ -77,7 +77,7 @@ class JointReplication:
         most = max((count for count, _ in found), default=0)
         if not most and dataset is not None:
             raise Remote(
-                f"{dataset.short} is limited to networks that these peers are not in",
+                f"{dataset.short} is limited to networks to which these peers do not belong",
                 rule="other-network",
                 hint="odfctl describe shows where it is; odfctl peer list who is connected",
             )

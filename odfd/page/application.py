@@ -116,7 +116,7 @@ class PageApplication:
         foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
         other = origin and origin != f"{self._door.scheme}://{host}"
         if foreign or other or not (origin or scope["method"] in ("GET", "HEAD")):
-            raise Refused("another page asks, or one that does not say who it is", rule="page-origin")
+            raise Refused("the request comes from another page, or has no origin", rule="page-origin")
 
     def _check_session(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
         cookie, key = _cookie(headers, self._name(headers)), _text(headers, KEY_HEADER)

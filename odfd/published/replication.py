@@ -304,7 +304,7 @@ class WithPublished:
         await shown.source.forget(edition.head.dataset.multibase)
         return Remote(
             f"what is published under {as_written(edition.root)} does not hold: {fault.message}", rule=fault.rule,
-            hint="its owner has to publish it anew, or who serves it lies",
+            hint="its owner has to publish it again, or the server lies",
         )  # fmt: skip
 
     async def _fill(self, shown: LastSeen, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:

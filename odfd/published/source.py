@@ -75,8 +75,8 @@ class PublishedSource:
         raw = await self._transport.files.cat(f"{root}/{SIGNED_HEAD}", MAX_STATEMENT)
         if raw is None:
             raise Remote(
-                f"nobody signed what is under {root}", rule="published-unsigned",
-                hint=f"take it once, as it is: odfctl import {as_written(root)}",
+                f"the dataset under {root} has no signature", rule="published-unsigned",
+                hint=f"import it once, without a signature: odfctl import {as_written(root)}",
             )  # fmt: skip
         if known is not None and known.root == root and known.statements[-1] == raw:
             return known

@@ -99,7 +99,7 @@ class Bucket:
         self.put_if(PROBE, b"odfd", None)
         if self.put_if(PROBE, b"odfd", None) or self.put_if(PROBE, b"odfd", '"of-nothing"'):
             raise Refused(
-                f"{self.name} does not keep conditions of writes: of two who push one would be lost in silence",
+                f"{self.name} ignores conditions of writes: of two concurrent pushes one would be lost silently",
                 rule="repository-conditions",
                 hint="a store with conditional writes (If-None-Match, If-Match) is needed to push; pulling works",
             )

@@ -91,7 +91,7 @@ class Repositories:
         """Resolves as ``target``; without a text, the only repository. Raises also Refused for a read-only one."""
         target = self.target(self._only() if text is None else text, dataset)
         if target.place.kind == "web":
-            hint = "whoever keeps the server writes its folder: odfctl push to a file:// repository that it serves"
+            hint = "the server's operator writes its folder: odfctl push to a file:// repository that it serves"
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 

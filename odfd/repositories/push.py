@@ -191,7 +191,7 @@ def _parting(chain: ChainReader, there: Multihash, bucket: Bucket, folder: str) 
         found = bucket.get(f"{folder}/{BLOCKS}/{name}", MAX_BLOCK)
         if found is None or Multihash.sha3_256(found.content) != name:
             text = f"{bucket.name}/{folder} does not hold its block {name.short}"
-            raise Remote(text, rule="published-tree", hint="whoever keeps it mends it; or push under another name")
+            raise Remote(text, rule="published-tree", hint="ask its operator to repair it, or push under another name")
         name = read_link(found.content).prev_block_hash
         if name is None:
             return 0, walked

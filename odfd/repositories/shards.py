@@ -184,7 +184,7 @@ class FileShards:
             raise self._broken(f"{STATE} names a head that is no hash") from None
 
     def _broken(self, why: str) -> Remote:
-        return Remote(f"{self._files.name}: {why}", rule="shard-state", hint="whoever keeps it mends it")
+        return Remote(f"{self._files.name}: {why}", rule="shard-state", hint="ask its operator to repair it")
 
 
 def _encoded(state: _State) -> bytes:

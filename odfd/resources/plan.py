@@ -240,7 +240,7 @@ def cycle_fault(names: Sequence[str], place: str) -> Invalid:
     """Makes the fault of a cycle; ``names``: along it, the first also at the end."""
     text = f"they refer to each other in a circle: {' -> '.join(names)}"
     return Invalid(
-        text, rule="reference-cycle", hint="what is derived goes one way; leave one of them out", place=place
+        text, rule="reference-cycle", hint="derivations must not form a circle; leave one of them out", place=place
     )
 
 

@@ -301,7 +301,7 @@ def _unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[Seal
         raise Invalid(
             f"blocks from #{page.start} of {place} changed while they were imported",
             rule="block-hash",
-            hint="try again when nobody writes to the folder",
+            hint="try again when the folder does not change",
         )
     return sealed
 

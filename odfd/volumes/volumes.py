@@ -132,7 +132,7 @@ class Volumes:
             resource = DeclaredStore(connection).get(volume)
         if resource is None:
             raise Environment(
-                f"the volume {volume} in which data lies is not declared any more", rule=AWAY, hint="apply it again"
+                f"the volume {volume} that holds data is not declared any more", rule=AWAY, hint="apply it again"
             )
         return self.open(resource)
 

@@ -169,7 +169,7 @@ class Witnessing:
             f"nobody shows that {question.old.size} cosigned last are the beginning of {plural(tree.size, 'block')} of "
             f"{tree.origin}",
             rule="trust.unproven",
-            hint="it is not cosigned; nodes that hold either history are told of both heads",
+            hint="it is not cosigned; nodes that hold either history get both heads",
         )
 
     def _log_fault(self, dataset: DatasetId, fault: Fault) -> None:

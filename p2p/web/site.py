@@ -188,7 +188,7 @@ def _check(content: str, response: httpx.Response) -> None:
         raise Remote(f"{content} answers with status {status}", rule="web-failed", hint=_AGAIN)
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
-        raise Remote(f"{content} comes as {encoding[:40]}, which nobody asked for", rule="web-answer")
+        raise Remote(f"{content} comes as {encoding[:40]}, which was not requested", rule="web-answer")
 
 
 def _range_of(response: httpx.Response) -> tuple[int, int | None]:

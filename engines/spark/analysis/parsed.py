@@ -360,7 +360,7 @@ def _row_of(name: str) -> Function:
     row = FUNCTIONS.get(name)
     if row is None and ", " not in name:
         raise Refused(
-            f"{name[:80]}: there is no such function, or nobody has looked yet at what it does",
+            f"{name[:80]}: there is no such function, or its determinism is not established",
             rule="unknown-function", hint="use a function that docs/functions.md lists",
         )  # fmt: skip
     denial = DEPENDENCES["code"].denial if row is None else row.denial

@@ -50,12 +50,12 @@ def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | No
         return Ruling(shape, only_late, declared.behind)
     if only_late:
         raise Invalid(
-            "SET odf.rows = 'late' stands before a query that puts rows together", rule="late-rows",
-            hint="select the late rows one by one, and put them together in a dataset of its own",
+            "SET odf.rows = 'late' is set for a query that combines rows", rule="late-rows",
+            hint="select the late rows one by one, and combine them in another dataset",
         )  # fmt: skip
     if declared.behind is not None:
         raise Invalid(
-            "SET odf.watermark stands before a query whose watermark follows from those of its inputs",
+            "SET odf.watermark is set for a query whose watermark follows from those of its inputs",
             rule="watermark", hint="leave it out",
         )  # fmt: skip
     if shape.mode is Mode.TABLE:

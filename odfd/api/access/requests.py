@@ -40,7 +40,7 @@ class AccessControl:
         wanted = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
         caller: Caller | None = scope.get(CALLER)
         if caller is None and not scope.get(OWNED):
-            raise Refused("nobody knows who asks", rule="access-caller", hint="ask at the control socket")
+            raise Refused("the caller cannot be identified", rule="access-caller", hint="ask at the control socket")
         uid = self._own_uid if caller is None else caller.uid
         if uid in (0, self._own_uid) and not wanted:
             return OWNER

@@ -258,7 +258,7 @@ def _searched(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 def _card(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(ref: str) -> wire.CardView:
         short = DatasetId.parse(ref).short
-        nothing = NotFound(f"{short}: nobody told what it is", rule="card", hint="odfctl search lists what is known")
+        nothing = NotFound(f"{short}: no card describes it", rule="card", hint="odfctl search lists what is known")
         try:
             kept = await _cards(guard, [await operation(ref)])
         except NotFound:

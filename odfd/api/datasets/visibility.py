@@ -211,9 +211,9 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
 
 def _is_theirs(entry: DatasetEntry) -> Refused:
     return Refused(
-        f"others share {entry.name} with this node, and whoever owns it says with whom",
+        f"others share {entry.name} with this node; only its owner may pass it on",
         rule="share-of-others",
-        hint="its owner may publish it; then mirror it anew: odfctl mirror add DID",
+        hint="ask its owner to publish it; then mirror it again: odfctl mirror add DID",
     )
 
 

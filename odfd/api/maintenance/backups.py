@@ -33,7 +33,7 @@ class BackupService:
             raise Invalid(f"{request.to} is no absolute path", rule="backup-folder", hint=hint)
         if await trio.to_thread.run_sync(self._is_inside, folder):
             hint = "name one on another disk"
-            raise Invalid(f"{folder} lies in the state directory itself", rule="backup-folder", hint=hint)
+            raise Invalid(f"{folder} is inside the state directory", rule="backup-folder", hint=hint)
         return task_ref(self._context.board.submit("backup", str(folder), partial(self._work, folder, request.keep)))
 
     def _is_inside(self, folder: Path) -> bool:

@@ -79,7 +79,7 @@ class SearchService:
         dataset = DatasetId.parse(ref)
         card = await trio.to_thread.run_sync(self.index.card, dataset)
         if card is None or card.is_withdrawal:
-            reason = "its publisher shows it no more" if card is not None else "nobody told what it is"
+            reason = "its publisher shows it no more" if card is not None else "no card describes it"
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
             raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
         counts = self._holders.of([dataset])

@@ -140,7 +140,9 @@ class QueryService:
         cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
         plan = await trio.to_thread.run_sync(self._planner.plan, (table,), cut)
         if plan.views[0].view.is_computed:
-            raise Refused("that is no log as it lies in its slices", rule="query-slices", hint="ask for its rows")
+            raise Refused(
+                "this is not a plain log that can be read from slices", rule="query-slices", hint="ask for its rows"
+            )
         (planned,) = plan.views
         with self._inputs.held(plan.views):
             await trio.to_thread.run_sync(self._inputs.sound, plan.views)

@@ -238,7 +238,9 @@ class DeclarationService:
         kind = self._type(word)
         if kind.name in ELSEWHERE:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
-            raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
+            raise Refused(
+                f"a {kind.name} is deleted together with the thing that it describes", rule="resource-delete", hint=hint
+            )
         view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation, force=force)))
         self._events.emit("resource.deleted", view.name, view.type)
         return view

@@ -128,7 +128,7 @@ class AuthorityService:
         node, writers = self._home.keys.node_key().did, {each.key for each in said.writers}
         if request.drop_key and node not in writers:
             raise Refused(
-                "without the dataset's key nobody here could write",
+                "without the dataset's key nothing on this node could sign heads",
                 rule="authority-drop-key",
                 hint="make this node a writer in the same version: odfctl trust authority rotate REF",
             )

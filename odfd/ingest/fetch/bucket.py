@@ -99,7 +99,7 @@ def check_bucket(step: FetchFilesGlob, access: BucketAccess, settings: IngestSet
     for text in filter(None, (access.secret_access_key, access.session_token)):
         if TEMPLATE.fullmatch(text) is None:
             raise Invalid(
-                "a key of a bucket that stands in a source is in the chain, for everybody who has it",
+                "a bucket's key in a source would be in the chain, readable by everybody who has the chain",
                 rule="source-password",
                 hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
             )

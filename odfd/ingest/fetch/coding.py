@@ -129,9 +129,9 @@ def _codings(header: str, shown: str, check: Check) -> list[_Inflating]:
     unknown = [each for each in listed if each not in _GZIP and each != _DEFLATE]
     if unknown or len(listed) > _CODINGS:
         raise Remote(
-            f"{shown}: the server sends it as {header!r}, which nobody asked for",
+            f"{shown}: the server sends it as {header!r}, which was not requested",
             rule="content-encoding",
-            hint="gzip and deflate are undone; ask whoever runs the server, or fetch with a tool of your own",
+            hint="only gzip and deflate are supported; ask the server's operator, or download the file yourself",
         )
     return [_Inflating(shown, each, check) for each in reversed(listed)]
 

@@ -113,7 +113,7 @@ def check_http(step: FetchUrl, request: HttpRequest, settings: IngestSettings) -
             )
         if TEMPLATE.fullmatch(auth.client_secret) is None:
             raise Invalid(
-                "a clientSecret in a source stands in the chain, for everybody who has it",
+                "a clientSecret in a source would be in the chain, readable by everybody who has the chain",
                 rule="source-password",
                 hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
             )

@@ -92,7 +92,7 @@ def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None
     found = _USER_INFO.match(TEMPLATE.sub("", step.url))
     if (found is not None and found[1]) or _WRITTEN_OUT.search(step.url):
         raise Invalid(
-            "a password in the URL of a source stands in the chain, for everybody who has it",
+            "a password in a source's URL would be in the chain, readable by everybody who has the chain",
             rule="source-password",
             hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
         )

@@ -106,7 +106,7 @@ def _split(url: str, text: str) -> urllib.parse.SplitResult:
     try:
         return urllib.parse.urlsplit(url)
     except ValueError as error:  # brackets that hold no address of IPv6
-        raise Invalid(f"{text} is no URL", rule="url-host", hint="an address of IPv6 stands in [ ]") from error
+        raise Invalid(f"{text} is no URL", rule="url-host", hint="write an IPv6 address in [ ]") from error
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
@@ -118,7 +118,7 @@ def refuse_password(written: str) -> None:
     found = _USER_INFO.match(TEMPLATE.sub("", written))
     if found is not None and found[1]:
         raise Invalid(
-            "a password in the URL of a source stands in the chain, for everybody who has it",
+            "a password in a source's URL would be in the chain, readable by everybody who has the chain",
             rule="source-password",
             hint="write ${{ env.NAME }} in its place, and let sources see it: [ingest] variables",
         )

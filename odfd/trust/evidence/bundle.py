@@ -98,7 +98,7 @@ def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
     signed = envelope.unseal(canonical.encode(sealed), Authority.MAX_ENVELOPE)
     predicate = statement.decode_any(signed.payload)
     if not isinstance(predicate, Authority):
-        raise Invalid("something else stands among the versions of the authority", rule="bundle-authority")
+        raise Invalid("the list of authority versions contains something else", rule="bundle-authority")
     return predicate, signed
 
 
@@ -171,7 +171,7 @@ class Reader:
                 self._bytes(-each.size % _BLOCK)
             rest = self._bytes(2 * _BLOCK) + self._file.read(tarfile.RECORDSIZE)
             if any(rest) or len(rest) > tarfile.RECORDSIZE:
-                raise Invalid("the file goes on after its last object", rule="bundle-file", hint=_HINT)
+                raise Invalid("the file has bytes after its last object", rule="bundle-file", hint=_HINT)
 
     def _pieces(self, listed: Listed) -> Iterator[bytes]:
         digest = hashlib.sha3_256()

@@ -143,7 +143,7 @@ class BundleStore:
             raise Environment(
                 f"the evidence takes {size:,} bytes, and of one dataset {most:,} are kept",
                 rule="evidence-room",
-                hint="whoever made it can give you the file",
+                hint="its author can give you the file",
             )
         for name in leaving(self._all(), dataset, size, self._room):
             self.drop(name)

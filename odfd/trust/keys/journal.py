@@ -101,9 +101,9 @@ class SigningJournal:
     def _check_kept(self) -> None:
         if self.is_lost:
             raise Refused(
-                f"the signing journal {self._path.name} is gone, and with it what this key has said",
+                f"the signing journal {self._path.name} is lost, and with it the record of what this key signed",
                 rule="trust.journal",
-                hint="odfctl trust sign asks peers for it; with nobody to ask, odfctl trust sign --alone",
+                hint="odfctl trust sign asks peers for it; if no peer can know, odfctl trust sign --alone",
             )
 
     def _replace(self, entries: dict[str, JournalEntry]) -> None:

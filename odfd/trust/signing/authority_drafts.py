@@ -107,9 +107,9 @@ def _next(
 ) -> Authority:
     if rights.version >= MAX_VERSION:
         raise Refused(
-            f"this is version {MAX_VERSION} of the authority, and there is none after it",
+            f"this is version {MAX_VERSION} of the authority, the last possible one",
             rule="authority-versions",
-            hint="publish on as a new dataset; who may sign and what is kept of this one is settled for good",
+            hint="continue in a new dataset; the signers of this one can no longer change",
         )
     roots = sorted(rights.roots) if rights.version else [dataset_key(rights.dataset)]
     epochs = rights.epochs if epoch is None else (*rights.epochs, epoch)[-SHOWN_EPOCHS:]

@@ -212,7 +212,7 @@ class EvidenceRechecker:
         if not isinstance(case, IncompleteBundle):
             here = await trio.to_thread.run_sync(self._hash_at, claim)
             if case.step.hash != here:
-                raise Invalid("its step is not the block that stands here", rule="bundle-step")
+                raise Invalid("its step is not the block of this chain", rule="bundle-step")
         staging = folder / "staging"
         staging.mkdir()
         with trio.move_on_after(SECONDS):

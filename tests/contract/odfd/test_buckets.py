@@ -278,7 +278,7 @@ def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("${{ env.SECRET }}", "plain", "stands in a source is in the chain"),
+        ("${{ env.SECRET }}", "plain", "would be in the chain"),
         ("${{ env.SECRET }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
         ("secretAccessKey: ${{ env.SECRET }} ", "sessionToken: ${{ env.SECRET }} ", "go together"),
         ("eu-central-1", "'EU central'", "its region is none"),
@@ -311,6 +311,6 @@ def test_an_unknown_option_is_told_with_those_of_buckets() -> None:
 
 def test_no_bucket_of_a_stranger_is_asked(tmp_path: Path) -> None:
     event = source(EXAMPLES[0])
-    with pytest.raises(Refused, match="its source is no web page"):
+    with pytest.raises(Refused, match="its source is not on the web"):
         check_open(event.fetch)
     check_fetch(event.fetch, IngestSettings(staging=tmp_path, allowed=tuple(KEYS)), fetch_options(event.read.schema))

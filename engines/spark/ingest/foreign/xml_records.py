@@ -87,7 +87,7 @@ class RecordReader:
     def _put(self, name: str, value: str) -> None:
         if name in self._record:
             raise self._fault(
-                f"{name!r} stands more than once in a record, and a column holds one value",
+                f"{name!r} occurs more than once in a record, and a column holds one value",
                 f"say record: {'/'.join([*self._path, *name.split('/')[:1]])} to have a row of each",
             )
         self._record[name] = value

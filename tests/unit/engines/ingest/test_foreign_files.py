@@ -188,7 +188,7 @@ def test_records_of_xml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text,said,line",
     [
-        (FEED.replace("<name/>", "<name>x</name><name>y</name>"), "'name' stands more than once", 7),
+        (FEED.replace("<name/>", "<name>x</name><name>y</name>"), "'name' occurs more than once", 7),
         (FEED.replace("</feed>", ""), "not XML: no element found", 12),
         (FEED.replace("<feed", '<!DOCTYPE x [<!ENTITY a "aaaa">]><feed'), "a document type", 2),
         ("<feed>" + "<a>" * 200, "elements of more than", 1),

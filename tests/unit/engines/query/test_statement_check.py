@@ -119,9 +119,9 @@ def test_clauses_of_time_belong_to_the_table_before_them() -> None:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("select * from weather w as of '2024-05-01'", "a clause of time stands where no dataset is named"),
-        ("select 1 as of '2024-05-01'", "a clause of time stands where no dataset is named"),
-        ("select * from w as of '2024-05-01' as of '2024-05-02'", "a clause of time stands twice"),
+        ("select * from weather w as of '2024-05-01'", "a time clause is not behind a dataset's name"),
+        ("select 1 as of '2024-05-01'", "a time clause is not behind a dataset's name"),
+        ("select * from w as of '2024-05-01' as of '2024-05-02'", "a dataset has two time clauses"),
     ],
 )
 def test_a_clause_that_belongs_to_nothing_is_refused(sql: str, said: str) -> None:

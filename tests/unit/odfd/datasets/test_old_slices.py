@@ -140,7 +140,7 @@ def test_compaction_merges_on_each_side_of_the_change_and_never_across(grown: Gr
         (pa.table({"place": pa.array([{"city": "Graz", "lost": 1}])}), "place.lost is in no schema"),
         (pa.table({"place": pa.array(["Graz"])}), "of an older slice cannot be read as struct"),
         (pa.table({"note": pa.array([[1]])}), "of an older slice cannot be read as string"),
-        (pa.table([["a"], ["b"]], names=["note", "note"]), "column 'note' of a slice stands twice"),
+        (pa.table([["a"], ["b"]], names=["note", "note"]), "column 'note' occurs twice in a slice"),
     ],
 )
 def test_rows_of_no_earlier_schema_are_refused_by_name(rows: pa.Table, why: str) -> None:

@@ -242,12 +242,12 @@ def test_the_example_of_the_page_is_asked(text: str, service: str, pull: Callabl
     request = fetch_options(event.read.schema)
     assert isinstance(request, HttpRequest)
     assert contents(pull(request, path="/v1/orders"))[0]["orders"] == [{}]
-    with pytest.raises(Refused, match="no web page"):
+    with pytest.raises(Refused, match="not on the web"):
         check_open(event.fetch)
     written = text.replace("${{ env.SECRET }}", "secret")
     found = check_source(source(written), IngestSettings(staging=tmp_path, variables=SECRETS))
     assert found is not None
-    assert "stands in the chain" in str(found[1])
+    assert "would be in the chain" in str(found[1])
 
 
 @pytest.mark.parametrize(

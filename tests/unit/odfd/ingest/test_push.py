@@ -90,7 +90,7 @@ async def test_other_content_is_another_push(bench: Any) -> None:
 async def test_an_id_stands_for_one_push(bench: Any) -> None:
     with_source(bench, MergeAppend())
     await push_files(bench.deps, DATASET, [bench.write("a.csv", ONE)], PushTerms(id="x"), bench)
-    with pytest.raises(Refused, match="'x' was of a push of other files") as caught:
+    with pytest.raises(Refused, match="'x' was used for a push of other files") as caught:
         await push_files(bench.deps, DATASET, [bench.write("b.csv", TWO)], PushTerms(id="x"), bench)
     assert (caught.value.rule, "--again" in caught.value.hint) == ("push-id", True)
     for bad in ("", "x" * 201):

@@ -143,13 +143,13 @@ async def test_with_nobody_to_ask_a_person_decides(world: Any, worlds: Any) -> N
         assert "the node's key; the key of cities" in found["keys"].message
         await alice.heard("head.unsigned")
         shown = await alice.api.trust.show("cities")
-        assert "is gone" in shown.unsigned
+        assert "is lost" in shown.unsigned
         (item,) = await add_rows(world, alice)
         assert item.fault is not None
         assert item.fault.rule == "trust.journal"
         assert alice.size("cities") == size
         draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
-        with pytest.raises(Refused, match="is gone"):
+        with pytest.raises(Refused, match="is lost"):
             await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
         with pytest.raises(Refused, match="no listed validator or witness could be asked") as caught:
             await alice.sign_again()

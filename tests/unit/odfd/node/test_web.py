@@ -301,7 +301,7 @@ async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: A
         cities = await exported(world, worlds, alice, site)
     shutil.move(site.folder / "cities", site.folder / "away")
     async with world.running("bob") as bob:
-        with pytest.raises(Remote, match="nobody signed") as told:
+        with pytest.raises(Remote, match="has no signature") as told:
             await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities")))
         assert f"odfctl import {site.url}/cities" in told.value.hint
         with pytest.raises(Invalid, match="is not a dataset"):

@@ -94,7 +94,7 @@ def test_a_lost_journal_signs_nothing(tmp_path: Path, damage: Callable[[Path], N
             lambda key=key: keys.may_note(key.did, "head", (0, 1), "aa"),
             lambda key=key: keys.last_signed(key.did, "head"),
         ):
-            with pytest.raises(Refused, match="is gone") as caught:
+            with pytest.raises(Refused, match="is lost") as caught:
                 ask()
             assert caught.value.rule == "trust.journal"
             assert "--alone" in caught.value.hint
