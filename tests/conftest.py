@@ -6,7 +6,8 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,12 +77,24 @@ def _named(nodeid: str) -> str:
     return nodeid.removeprefix("tests/").partition("[")[0]
 
 
+@cache
 def unit_of(nodeid: str) -> str:
     """What a test is given out with: its file, or those of its name. Rules of the tree share what they parsed."""
     test = _named(nodeid)
     if test.startswith("meta/"):
         return "meta"
     return test if test in LONGEST else test.partition("::")[0]
+
+
+class Numbered(list[str]):
+    """Tests of a process. xdist asks for the number of each, which a list finds by comparing it with all before."""
+
+    def __init__(self, tests: Iterable[str]) -> None:
+        super().__init__(tests)
+        self._numbers = {test: number for number, test in enumerate(self)}
+
+    def index(self, test: str, *_: Any) -> int:
+        return self._numbers[test]
 
 
 class Units(LoadScopeScheduling):
@@ -93,6 +106,18 @@ class Units(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        super().add_node_collection(node, collection)
+        if node in self.registered_collections:
+            self.registered_collections[node] = Numbered(collection)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """A unit that is done goes: after each test, xdist counts what is left of all that a process ever had."""
+        unit = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        if all(self.assigned_work[node][unit].values()):
+            del self.assigned_work[node][unit]
 
     def _assign_work_unit(self, node: Any) -> None:
         """Where only units of Spark are left, any process takes them."""
@@ -123,6 +148,31 @@ class Units(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
     return Units(config, log)
+
+
+def brief(kind: Any) -> Any:
+    """Tells the controller of a test once, not six times: short output shows none of the rest when all goes well."""
+
+    class Brief(kind):  # type: ignore[misc]
+        def pytest_runtest_logstart(self) -> None: ...
+
+        def pytest_runtest_logfinish(self) -> None: ...
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == "call" or not report.passed:
+                super().pytest_runtest_logreport(report)
+
+    return Brief
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    plugins, option = session.config.pluginmanager, session.config.option
+    worker: Any = next((each for each in plugins.get_plugins() if hasattr(each, "sendevent")), None)
+    if worker is None or option.verbose > 0 or option.durations is not None or option.xmlpath is not None:
+        return
+    plugins.unregister(worker)
+    worker.__class__ = brief(type(worker))
+    plugins.register(worker)
 
 
 @pytest.hookimpl(tryfirst=True)

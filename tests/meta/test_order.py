@@ -71,3 +71,34 @@ def test_after_a_process_that_ended_the_others_get_what_is_left(pytestconfig: py
     assert scheduler.remove_node(ended) == "b::1"
     assert other.given == [[names.index("b::2")]]
     assert scheduler.workqueue == {"c": {"c::1": False}}
+
+
+def test_a_unit_that_is_done_is_not_counted_again(pytestconfig: pytest.Config) -> None:
+    names, process = ["a::1", "a::2", "b::1", "b::2", "c::1", "c::2", "d::1"], Process()
+    scheduler = scheduling(pytestconfig, {process: names})
+    scheduler.assigned_work = {process: {"a": {"a::1": False, "a::2": False}, "b": {"b::1": False, "b::2": False}}}
+    scheduler.workqueue.update({"c": {"c::1": False, "c::2": False}, "d": {"d::1": False}})
+    for done in (0, 2, 1):
+        scheduler.mark_test_complete(process, done)
+    assert scheduler.assigned_work[process] == {
+        "b": {"b::1": True, "b::2": False},
+        "c": {"c::1": False, "c::2": False},
+    }
+    assert process.given == [[names.index("c::1"), names.index("c::2")]]
+
+
+def test_a_short_report_tells_what_failed_and_what_was_called(pytestconfig: pytest.Config) -> None:
+    told: list[Any] = []
+
+    class Worker:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            told.append(report)
+
+    said = [(when, outcome) for when in ("setup", "call", "teardown") for outcome in ("passed", "failed", "skipped")]
+    reports = {each: pytest.TestReport("a::1", ("a", 1, "1"), {}, each[1], None, each[0]) for each in said}  # type: ignore[arg-type]
+    worker = pytestconfig.pluginmanager.getplugin(str(TESTS / "conftest.py")).brief(Worker)()
+    for report in reports.values():
+        worker.pytest_runtest_logreport(report)
+    assert told == [
+        report for each, report in reports.items() if each not in {("setup", "passed"), ("teardown", "passed")}
+    ]
