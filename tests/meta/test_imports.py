@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-from worlds.source_tree import parsed
+from worlds.source_tree import called, nodes
 
 TREE = Path(__file__).parents[2]
 
@@ -183,14 +183,14 @@ def imports(name: str, path: Path) -> list[str]:
 
 def _imports(name: str, path: Path) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             base = [*base, *([node.module] if node.module else [])]
             yield from (".".join([*base, alias.name]) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and called(node).endswith("import_module"):
             yield from (each.value for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
