@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Sequence
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import structlog
 from hypothesis import settings
+from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("odfd", deadline=None)
@@ -20,6 +23,11 @@ settings.register_profile("odfd", deadline=None)
 settings.load_profile("odfd")
 settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20)
 """``make quick``; a test that says how many examples it needs keeps them."""
+
+structlog.configure(
+    processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(exception_formatter=plain_traceback)]
+)
+"""A bug that a test provokes is logged as plain text: to colour its stack takes longer than all else in such a test."""
 
 gc.disable()
 os.environ.setdefault("ODFD_FLOWS_FOLLOW", "false")
@@ -58,18 +66,28 @@ def _no_files(folder: str, names: Iterable[str]) -> set[str]:
     return {name for name in names if (path := Path(folder, name)).exists() and not (path.is_file() or path.is_dir())}
 
 
+def _is_in_memory(node: pytest.Item) -> bool:
+    marks = {mark.name for mark in node.iter_markers()}
+    return not marks & {"engine", "e2e"} and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+
+
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Path]:
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     """In memory for tests without daemons and engines, which wait for a disk longer than they compute; those write by
-    the gigabyte. What a failed test left is copied to where pytest keeps it."""
-    marks = {mark.name for mark in request.node.iter_markers()}
-    if marks & {"engine", "e2e"} or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
-        yield tmp_path
+    the gigabyte. What a failed test left is where pytest keeps it. pytest's own looks at the folders of all tests
+    before it makes one, also for a test that has none of its own."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    if not _is_in_memory(request.node):
+        place = tmp_path_factory.mktemp(name)
+        yield place
+        if not request.node.stash.get(FAILED, False):
+            shutil.rmtree(place, ignore_errors=True)
         return
-    with tempfile.TemporaryDirectory(prefix="odfd-", dir=MEMORY, ignore_cleanup_errors=True) as place:
-        yield Path(place)
+    with tempfile.TemporaryDirectory(prefix="odfd-", dir=MEMORY, ignore_cleanup_errors=True) as memory:
+        yield Path(memory)
         if request.node.stash.get(FAILED, False):
-            shutil.copytree(place, tmp_path, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
+            kept = tmp_path_factory.mktemp(name)
+            shutil.copytree(memory, kept, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
 
 
 def _named(nodeid: str) -> str:
@@ -191,13 +209,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Modules and tests stay until the end: a third of collecting them went into looking whether they are garbage, and
-    every full collection of a test would look again. What an import left behind unclosed is told by the first test."""
+    every full collection of a test would look again, and the five with which pytest ends. What an import left behind
+    unclosed is told by the first test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # collecting took a fiftieth of all
     gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_unconfigure() -> None:
-    """Before pytest collects for the last time, and whatever was lost in a cycle is told."""
-    gc.unfreeze()
