@@ -17,9 +17,8 @@ from argparse_manpage.manpage import Manpage
 
 from config.paths import PRIVATE
 from odfd.cli import main as odfctl
-from odfd.cli import registry
+from odfd.cli import registry, shells
 from odfd.cli.command import Subparsers
-from odfd.cli.commands import completions
 from odfd.daemon import main as odfd
 
 TREE: Final = Path(__file__).parents[1]
@@ -103,13 +102,12 @@ def split() -> tuple[list[str], list[str]]:
 
 def shared() -> dict[str, str]:
     """Text of each file beside the code, by its place: pages, completions, units."""
-    words = dict(completions.vocabulary())
     made = {
         "share/man/man1/odfd.1": manual(odfd._parser(), "odfd"),
         "share/man/man1/odfctl.1": manual(whole_parser(), "odfctl"),
-        "share/bash-completion/completions/odfctl": completions._bash(words),
-        "share/zsh/site-functions/_odfctl": completions._zsh(words),
-        "share/fish/vendor_completions.d/odfctl.fish": completions._fish(words),
+        "share/bash-completion/completions/odfctl": shells.BASH,
+        "share/zsh/site-functions/_odfctl": shells.ZSH,
+        "share/fish/vendor_completions.d/odfctl.fish": shells.FISH,
     }
     return made | {place: (TREE / "systemd" / source).read_text() for place, source in UNITS.items()}
 

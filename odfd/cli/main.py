@@ -79,13 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    name = _command(words)
+    name = command_of(words)
     known = registry.entries()
-    parser = _parser()
+    parser = command_parser(known.get(name or ""))
     if name in known:
-        subparsers: Subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
-        registry.load(known[name], subparsers)
-        _everywhere(subparsers)
         args = parser.parse_args(words)
         if args.output in MANIFESTS and not args.writes_manifests:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
@@ -104,7 +101,17 @@ def _run(words: Sequence[str]) -> int:
     raise Usage(f"there is no command {name!r}", hint=_suggestion(name, list(known)))
 
 
-def _command(words: Sequence[str]) -> str | None:
+def command_parser(entry: registry.CommandEntry | None) -> Parser:
+    """Makes the parser of a command line that names one command, or none."""
+    parser = _parser()
+    if entry is not None:
+        subparsers: Subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
+        registry.load(entry, subparsers)
+        _everywhere(subparsers)
+    return parser
+
+
+def command_of(words: Sequence[str]) -> str | None:
     """The first word that is neither an option nor an option's value."""
     skip = False
     for word in words:
