@@ -1,4 +1,4 @@
-"""Holds the completion scripts of ``odfctl`` for bash, zsh and fish. Each asks ``odfctl completions`` what fits at the cursor."""
+"""Holds the completion scripts of ``odfctl`` for bash, zsh and fish. Each asks ``odfctl completions`` what fits."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 
 from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
@@ -36,6 +37,7 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
+from odfd.transfer.delta_log import check_types, write_delta_log
 from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
 from odfd.transfer.named import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
@@ -79,16 +81,22 @@ class ImportExport:
         self._clock = clock
         self._changed = changed
 
-    def export(self, entry: DatasetEntry, to: str) -> Work:
+    def export(self, entry: DatasetEntry, request: wire.ExportRequest) -> Work:
         """Raises Refused for a place that is not a folder."""
-        folder = local_folder(to)
+        folder = local_folder(request.to)
 
         async def work(report: Report) -> wire.TransferResult:
             await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+            if request.table is not None:
+                await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
             report.begin(f"writing {folder}", None, "blocks")
             show = partial(_show, report)
             done = await trio.to_thread.run_sync(lambda: self._exported(entry.id, folder, show))
-            return _result(entry.name, str(folder), done)
+            result = _result(entry.name, str(folder), done)
+            if request.table is None:
+                return result
+            version = await trio.to_thread.run_sync(self._table, entry, folder)
+            return msgspec.structs.replace(result, table_version=version)
 
         return work
 
@@ -121,6 +129,14 @@ class ImportExport:
             done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show)
             self._export_beside(dataset, folder)
         return done
+
+    @staticmethod
+    def _table(entry: DatasetEntry, folder: Path) -> int | None:
+        """Describes what the folder holds by now, which is whole and stays if this fails."""
+        chain = DirectoryChain(folder)
+        head = chain.head()
+        assert head is not None, "it was exported"
+        return write_delta_log(folder, entry.id, entry.name, chain, head)
 
     def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
         """Writes the statements next to the folder's dataset, so that others can mirror it with few requests."""

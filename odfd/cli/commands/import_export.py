@@ -47,6 +47,7 @@ def _place(text: str) -> str:
         metavar="STANDARD",
         help="with rows: also write a document about them, frictionless or croissant; repeatable",
     ),
+    argument("--table", choices=("delta",), help="also write metadata of a Delta Lake table beside the slices"),
     *TIMES,
     description="Write a dataset in the ODF layout, with its signed statements. The daemon writes the folder, so its "
     "user needs the right to. Served by any web server, the folder can be imported and mirrored by "
@@ -56,11 +57,14 @@ def _place(text: str) -> str:
     example=(
         "nyc.flights ./out\n"
         "weather may.csv --current --as-of 2024-05-01\n"
-        "weather rows.parquet --describe frictionless --describe croissant"
+        "weather rows.parquet --describe frictionless --describe croissant\n"
+        "weather ./lake --table delta"
     ),
 )
 def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
+    if form and args.table:
+        raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
     if form:
         return _rows(session, args, form)
     if args.rows_per_file is not None:
@@ -69,9 +73,12 @@ def _export(session: Session, args: argparse.Namespace) -> int:
         raise Usage("--describe is about a file of rows", hint="--format csv, ndjson or parquet writes one")
     if is_cut(args):
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
-    request = wire.ExportRequest(to=_place(args.to))
+    request = wire.ExportRequest(to=_place(args.to), table=args.table)
     done = submit(session, f"/datasets/{part(args.ref)}/export", request, wire.TransferResult)
     session.answer(done, lambda done: f"exported {_moved(done)} to {done.place}")
+    if args.table:
+        version = done.value.table_version
+        session.remark("no rows yet: no table" if version is None else f"Delta table: version {version}")
     return ExitCode.OK
 
 

@@ -406,6 +406,8 @@ class PullResult(Value, frozen=True, kw_only=True):
 class ExportRequest(Request, frozen=True, kw_only=True):
     to: str
     """Absolute path or URL, as the daemon sees it."""
+    table: Literal["delta"] | None = None
+    """A table format whose metadata is written beside the dataset."""
 
 
 class PushRequest(Request, frozen=True, kw_only=True):
@@ -452,3 +454,5 @@ class TransferResult(Value, frozen=True, kw_only=True):
     blocks: int
     objects: int
     bytes: int
+    table_version: int | None = None
+    """Of the table that an export wrote metadata for; null without one, or without rows."""
