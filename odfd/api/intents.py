@@ -57,7 +57,7 @@ class IntentService:
                 request = wire.MirrorRequest(source=spec["source"], as_name=name, **more)
                 await self._mirrors.check(request) if dry_run else await self._mirrors.begin(request)
             case "Network" if not dry_run:
-                await self._networks.join(wire.NetworkRequest(name=name, bootstrap=tuple(spec["bootstrap"])))
+                await self._networks.declare(wire.NetworkRequest(name=name, bootstrap=tuple(spec["bootstrap"])))
             case "Network":
                 await self._networks.check(name)
             case "Peer" if not dry_run:

@@ -156,7 +156,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=shown("no progress, no hints"))
-    loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=shown("causes of errors too"))
+    loudness.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=off,
+        help=shown("causes of errors too, and manifests"),
+    )
 
 
 def _everywhere(subparsers: Subparsers) -> None:

@@ -56,6 +56,16 @@ class NetworkService:
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
         """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key."""
+        network = await self.declare(request)
+        for address in network.bootstrap:
+            try:
+                await self._membership.connect(address)
+            except Remote:
+                continue  # it is dialled again and again; the view shows how many are connected
+        return await self._network_view(network)
+
+    async def declare(self, request: wire.NetworkRequest) -> Network:
+        """Joins without a wait for any peer: the network's own work dials them. Raises as ``join``."""
         network = Network(name=request.name, bootstrap=request.bootstrap)
         if request.invitation is not None:
             network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
@@ -63,12 +73,7 @@ class NetworkService:
         await self._membership.join(network)
         if network.policy_key:
             self._policy_changed()
-        for address in network.bootstrap:
-            try:
-                await self._membership.connect(address)
-            except Remote:
-                continue  # it is dialled again and again; the view shows how many are connected
-        return await self._network_view(network)
+        return network
 
     def _limit(self, network: Network) -> None:
         """Before a second network is joined, mirrors stay in the one that they were found in."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 from typing import Final
 
+from chain.errors import Remote
 from odfd import output
 from odfd.cli import details, formatting, kinds
 from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.commands.node import doctor_text
+from odfd.cli.declaring import declare
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -61,12 +64,16 @@ def _follow(session: Session, args: argparse.Namespace) -> None:
     example="demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
 )
 def _join(session: Session, args: argparse.Namespace) -> None:
-    request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
     if _is_invitation(args.name):
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
-        request = _accepted(session, args.name, args.yes)
-    joined = session.client.post("/networks", wire.NetworkView, request)
+        joined = session.client.post("/networks", wire.NetworkView, _accepted(session, args.name, args.yes))
+    else:
+        declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
+        for each in args.bootstrap:
+            with contextlib.suppress(Remote):  # it is dialled again and again; the table says how many are connected
+                session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=each))
+        joined = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     kinds.NETWORK.show(session, joined)
     if joined.value.policy_key:
         session.remark("its policy as it is heard: odfctl trust policy show")
@@ -182,6 +189,11 @@ def _list_peers(session: Session, _: argparse.Namespace) -> None:
 
 
 _PEER = argument("peer", metavar="PEER")
+_PEER_ID: Final = "12D3KooW"
+_PEER_ID_LENGTH: Final = 52
+"""Of a whole one; whose it is that begins so is asked for."""
+_KEY: Final = "did:key:"
+"""The daemon alone knows the peer of a key."""
 
 
 @peer.add("show", _PEER, help="print all about one peer", example="12D3KooWQ…")
@@ -201,7 +213,13 @@ def _netcheck(session: Session, _: argparse.Namespace) -> None:
 
 @peer.add("block", _PEER, help="refuse all connections with a peer", example="12D3KooWQ…")
 def _block(session: Session, args: argparse.Namespace) -> None:
-    kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
+    if args.peer.startswith(_KEY):
+        kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
+        return
+    is_whole = args.peer.startswith(_PEER_ID) and len(args.peer) == _PEER_ID_LENGTH
+    peer = args.peer if is_whole else session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).value.peer_id
+    declare(session, "Peer", peer, {"peerId": peer, "blocked": True}, key="peerId")
+    kinds.PEER.show(session, session.client.get(f"/peers/{part(peer)}", wire.PeerInfo))
 
 
 @peer.add("unblock", _PEER, help="allow a blocked peer again", example="12D3KooWQ…")

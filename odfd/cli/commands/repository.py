@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from odfd import output
 from odfd.cli import formatting, kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import apply_texts
+from odfd.cli.declaring import manifest_text
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
@@ -46,7 +46,7 @@ def _add(session: Session, args: argparse.Namespace) -> int:
     said = {"url": url, "credentials": args.credentials, "region": args.region}
     spec = {key: value for key, value in said.items() if value is not None}
     manifest = {"$schema": "Repository", "headers": {"name": args.name}, "spec": spec}
-    return apply_texts(session, (wire.ManifestText(source="repo add", text=json.dumps(manifest)),))
+    return apply_texts(session, (manifest_text(session, "repo add", manifest),))
 
 
 @repo.add("list", help="list repositories")

@@ -11,12 +11,13 @@ from odfd import output
 from odfd.cli import formatting, kinds
 from odfd.cli.command import REF, Commands, OneOf, argument
 from odfd.cli.commands import authority, policy
+from odfd.cli.declaring import declare
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
-from odfd.control.client import part
+from odfd.control.client import Answer, part
 from odfd.errors import Usage
 
 commands = Commands()
@@ -129,10 +130,11 @@ validator = trust.group("validator", help="whose verdicts count", example="add d
     example="did:key:z6Mk… --group uni-graz",
 )
 def _add(session: Session, args: argparse.Namespace) -> None:
-    added = session.client.post(
-        "/validators", wire.ValidatorView, wire.ValidatorRequest(key=args.key, group=args.group)
-    )
-    kinds.VALIDATOR.show(session, added)
+    spec = {"did": args.key, "group": args.group}
+    declare(session, "Validator", args.key.removeprefix("did:key:"), spec, key="did")
+    rows = session.client.get("/validators", list[wire.ValidatorView])
+    places = [place for place, row in enumerate(rows.value) if row.key == args.key]
+    kinds.VALIDATOR.show(session, Answer(rows.value[places[0]], rows.sent[places[0]]))
 
 
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")

@@ -27,6 +27,7 @@ from odfd.errors import to_problem
 from odfd.node.handlers import access_of
 from odfd.runtime.http import Application
 from odfd.state.idempotency import AnswerStore
+from odfd.workers.reconciler import Reconciler
 from worlds.eventually import PATIENCE
 
 ACCOUNT = """$schema: Account
@@ -125,6 +126,20 @@ async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(w
         assert await asking.ask(NOBODY, "GET", "/v1/datasets") == (200, [])
         status, problem = await asking.ask(NOBODY, "POST", "/v1/apply", {"manifests": []})
         assert (status, problem["rule"]) == (401, "access-identity")
+
+
+async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No controller has to come by: who may do what never lags behind what was applied."""
+
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Reconciler, "_turn", never)
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        assert (await asking.ask(BOB, "GET", "/v1/datasets"))[1] == []
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/v1/datasets"))[1]] == ["hers"]
 
 
 async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: Any) -> None:

@@ -17,7 +17,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.flows import store as flow_store
-from odfd.network.membership import BLOCKED
+from odfd.network.membership import BLOCKED, Membership
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.status import DRIFT, moved, pending
 from odfd.resources.store import Resources
@@ -429,6 +429,31 @@ async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytes
         assert dump(alice) == before
         await alice.apply(a_set("a", "2"), a_set("b"), a_set("c"))
         assert await names(alice) == ["a", "b", "c"]
+
+
+async def test_r51_an_apply_answers_before_anything_is_reconciled(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no controller, and for no peer of a network."""
+    may, observe = trio.Event(), SetController.observe
+
+    async def held(controller: Any, resource: Any) -> ObservedState:
+        await may.wait()
+        return await observe(controller, resource)
+
+    async def silent(membership: Any, address: str) -> NoReturn:
+        await trio.sleep_forever()
+        raise AssertionError(membership, address)
+
+    monkeypatch.setattr(SetController, "observe", held)
+    monkeypatch.setattr(Membership, "connect", silent)
+    network = f"$schema: Network\nheaders: {{name: far}}\nspec: {{bootstrap: [/ip4/192.0.2.1/tcp/1/p2p/{PEER}]}}\n"
+    async with world.running("alice") as alice:
+        with trio.fail_after(PATIENCE):
+            applied = await alice.apply(a_set(), network)
+        assert {each.kind: each.action for each in applied.items} == {"variableset": "created", "network": "created"}
+        there = await alice.api.declarations.get("vs", "a")
+        assert (there.headers["generation"], there.status["phase"] != "Ready") == (1, True)
+        may.set()
+        assert (await status(alice, "vs", "a"))["phase"] == "Ready"
 
 
 async def status(node: Any, word: str, name: str) -> dict[str, Any]:
