@@ -26,7 +26,7 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
 
     return [*_places(settings, at("control.socket", "node.state-dir")), *_log(settings, at("node.log-levels")),
             *_network(settings, at("p2p.bootstrap")),
-            *_flight(settings),
+            *_flight(settings), *_api(settings),
             *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
 
@@ -128,6 +128,19 @@ def _flight(settings: Settings) -> Iterator[Problem]:
                           "set flight.certificate, flight.key and flight.tokens, or listen at 127.0.0.1")  # fmt: skip
     if bool(flight.certificate) != bool(flight.key):
         yield Problem("setting flight.key", "TLS needs a certificate and its key", "set flight.certificate and it")
+
+
+def _api(settings: Settings) -> Iterator[Problem]:
+    api = settings.api
+    for address in api.listen:
+        if not HTTP_ADDRESS.fullmatch(address):
+            yield Problem("setting api.listen", f"not an IP address and a port: {address!r}",
+                          "write it like 127.0.0.1:7465 or [::1]:7465")  # fmt: skip
+        elif not _is_loopback(address) and not api.certificate:
+            yield Problem("setting api.listen", f"{address} is reached from beyond this machine, and in the clear",
+                          "set api.certificate and api.key, or listen at 127.0.0.1")  # fmt: skip
+    if bool(api.certificate) != bool(api.key):
+        yield Problem("setting api.key", "TLS needs a certificate and its key", "set api.certificate and it")
 
 
 def is_loopback(address: str) -> bool:

@@ -15,8 +15,8 @@ from config.check import cross
 from config.model import MAX_FILE, Settings
 from config.schema import ConfigError, Key, Problem
 
-RESERVED: Final = {"ODFD_ACCOUNT", "ODFD_CONFIG", "ODFD_SOCKET"}
-"""Variables of the programs themselves: which file to read, which socket to ask, and as whom."""
+RESERVED: Final = {"ODFD_ACCOUNT", "ODFD_CA_FILE", "ODFD_CONFIG", "ODFD_NODE", "ODFD_SOCKET", "ODFD_TOKEN_FILE"}
+"""Variables of the programs themselves: which file to read, which node to ask, and as whom."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,17 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Api:
+    listen: tuple[str, ...] = setting(
+        (),
+        "for odfctl and programs of other machines, by tokens of accounts, like 127.0.0.1:7465 or [::]:7465; addresses "
+        "beyond this machine need TLS; an empty list: nowhere",
+    )
+    certificate: str = setting("", "file of the certificates for TLS, PEM, naming its host; empty: no TLS")
+    key: str = setting("", "file of the certificate's private key, PEM")
+
+
+@dataclass(frozen=True, slots=True)
 class Flight:
     listen: tuple[str, ...] = setting(
         (), "for Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine need TLS and tokens"
@@ -375,6 +386,7 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     query: Query = field(default_factory=Query)
     flight: Flight = field(default_factory=Flight)
+    api: Api = field(default_factory=Api)
     ingest: Ingest = field(default_factory=Ingest)
     flows: Flows = field(default_factory=Flows)
     webhooks: Webhooks = field(default_factory=Webhooks)

@@ -86,6 +86,8 @@ _BY_RULE: Final = {
     "resource-version": 410,
     "resource-version-too-old": 410,
     "watch-limit": 429,
+    "access-token": 401,
+    "access-token-limit": 429,
 }
 """Where HTTP has a closer status than that of the family."""
 _BY_NAME: Final = {family.__name__: family for family, _ in _STATUS}

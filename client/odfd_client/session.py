@@ -19,9 +19,10 @@ def connect(
     """Connects to a node at a control socket: the given one, ``ODFD_SOCKET``, or the default of daemons.
 
     A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers questions over HTTP or Flight, about
-    what it has published; with a ``token`` of its ``flight.tokens``, about all. ``ca_file``: certificates (PEM) that
-    the one of a node at ``https`` or ``grpc+tls`` is checked against, in place of the system's. Raises Unreachable
-    where none answers, Invalid.
+    what it has published; with a ``token`` of its ``flight.tokens``, about all. ``https://HOST:PORT`` of its
+    ``api.listen`` with a ``token`` of an account answers about what that account may read. ``ca_file``: certificates
+    (PEM) that the one of a node at ``https`` or ``grpc+tls`` is checked against, in place of the system's. Raises
+    Unreachable where none answers, Refused for a token that is not good, Invalid.
     """
     if ca_file is not None and not (is_url(socket) and str(socket).startswith(("https:", "grpc+tls:"))):
         raise Invalid("certificates are for TLS", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
@@ -29,10 +30,12 @@ def connect(
         from odfd_client.flight_transport import FlightTransport
 
         transport: Transport = FlightTransport(str(socket), token, ca_file)
+    elif is_url(socket):
+        transport = Transport(str(socket), ca_file, token)
     elif token:
-        raise Invalid("a token is for Flight", rule="url", hint="grpc://HOST:PORT, or grpc+tls://HOST:PORT")
+        raise Invalid("a token is for a URL", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
     else:
-        transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ), ca_file)
+        transport = Transport(socket_path(socket, os.environ), ca_file)
     transport.get("/datasets")
     return Client(transport)
 

@@ -157,11 +157,17 @@ class Exchange:
 
 
 class Transport:
-    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP, with certificates of its own for TLS."""
+    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP, with certificates of its own for TLS.
 
-    def __init__(self, path: Path | str, ca_file: str | os.PathLike[str] | None = None) -> None:
-        """Raises Invalid where the file of certificates cannot be used."""
+    ``token``: of an account, for a node that answers accounts at its URL.
+    """
+
+    def __init__(self, path: Path | str, ca_file: str | os.PathLike[str] | None = None, token: str = "") -> None:
+        """Raises Invalid where the file of certificates cannot be used, or a token would be sent in the clear."""
         self.path = path
+        if token and not _is_kept_to(str(path)):
+            raise Invalid("a token is not sent in the clear", rule="url", hint="https://HOST:PORT")
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._tls = None if ca_file is None else _tls(ca_file)
         self._url = urlsplit(path) if isinstance(path, str) else None
 
@@ -184,7 +190,8 @@ class Transport:
         try:
             with translated_faults(self.path):
                 data = None if body is None else json.dumps(body, allow_nan=False).encode()
-                connection.request(method, target, data, {"content-type": "application/json"} if data else {})
+                more = {"content-type": "application/json"} if data else {}
+                connection.request(method, target, data, {**self._headers, **more})
                 response = connection.getresponse()
             exchange = Exchange(connection, response, self.path)
             if response.status >= 400:
@@ -217,6 +224,13 @@ class Transport:
             return parsed(exchange.whole())
         finally:
             exchange.close()
+
+
+def _is_kept_to(url: str) -> bool:
+    """Whether what is sent to a URL is read by the node alone: by TLS, or on this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme == "https" or host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:

@@ -56,6 +56,10 @@ class Principal(msgspec.Struct, frozen=True):
     is_owner: bool = False
     """Of the node: has every right."""
     name: str = ""
+    most: Role | None = None
+    """The role that it has at the most, as the token says by which it asks; ``None``: any."""
+    token: str = ""
+    """Id of that token."""
 
 
 OWNER: Final = Principal(is_owner=True)
@@ -112,6 +116,10 @@ class Relations:
 
     def role(self, subject: Principal, thing: Thing) -> Role | None:
         """Returns what a subject is to a resource; ``None``: nothing."""
+        role = self._role(subject, thing)
+        return role if role is None or subject.most is None else min(role, subject.most)
+
+    def _role(self, subject: Principal, thing: Thing) -> Role | None:
         if subject.is_owner:
             return Role.OWNER
         found = [Role.READER] if thing.is_published or self._has(ANONYMOUS, thing) else []

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chain.errors import Fault
-from odfd.control.endpoint import ACT_AS, CALLER, Caller
+from odfd.access.tokens import TokenGrant
+from odfd.control.endpoint import ACT_AS, CALLER, GRANT, Caller
 from odfd.control.responses import problem, whole_body
 from odfd.errors import Usage
 from odfd.runtime.http import Message
@@ -23,7 +24,7 @@ GRACE: Final = 10.0
 """Seconds that a request has to end after its client went away, or the node was told to stop."""
 WITHOUT: Final = frozenset({
     "/uploads", "/query", "/slices",
-    "/page", "/invitations", "/networks/{name}/invitations", "/datasets/{ref}/authority/key",
+    "/page", "/tokens", "/invitations", "/networks/{name}/invitations", "/datasets/{ref}/authority/key",
 })  # fmt: skip
 """POSTs whose body or answer is a stream, or whose answer may hold what only its receiver shall have."""
 
@@ -70,6 +71,9 @@ async def _answered(respond: Respond, request: Request, key: str, answers: Answe
 
 def _asker(request: Request) -> str:
     """Who asks, so that nobody is given the answer of another."""
+    grant: TokenGrant | None = request.scope.get(GRANT)
+    if grant is not None:
+        return f"token {grant.id}\n"
     caller: Caller | None = request.scope.get(CALLER)
     return "" if caller is None else f"{caller.uid} {request.headers.get(ACT_AS, '')}\n"
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
 from engines.query.frames import MEDIA_TYPE as FRAMES
 from odfd.api import graphql, resource_protocol
 from odfd.api.access.guard import NO_ACCOUNT
@@ -38,6 +38,7 @@ from odfd.api.endpoints import (
 )
 from odfd.api.idempotency import once
 from odfd.control import wire
+from odfd.control.endpoint import CALLER
 from odfd.control.responses import (
     FrameStream,
     LineStream,
@@ -163,6 +164,8 @@ async def _query(services: Services, request: Request) -> object:
 
 @asks(takes=wire.SlicesRequest, answers=bytes, media_type=FRAMES)
 async def _slices(services: Services, request: Request) -> object:
+    if CALLER not in request.scope:
+        raise Refused("files are given at the control socket alone", rule="query-slices", hint="ask for its rows")
     return FrameStream(partial(services.queries.slices, await body(request, wire.SlicesRequest)))
 
 
@@ -235,6 +238,9 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("PUT", "/resources/{type}/{name}/labels", _label),
     ("GET", "/changes", _changes),
     ("GET", "/account", lambda s, _: s.accounts.me()),
+    ("GET", "/tokens", lambda s, _: s.accounts.tokens()),
+    ("POST", "/tokens", with_body(wire.TokenRequest, lambda s: s.accounts.create_token)),
+    ("DELETE", "/tokens/{id}", lambda s, r: s.accounts.revoke_token(_name(r, "id"))),
     ("GET", "/secrets/key", lambda s, _: s.declarations.secret_key()),
     ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),

@@ -21,7 +21,7 @@ from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 from odfd.usage import UsageParser
 
-_TAKES_VALUE: Final = {"--socket", "--account", "-o", "--output"}
+_TAKES_VALUE: Final = {"--socket", "--node", "--token-file", "--ca-file", "--account", "-o", "--output"}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -127,7 +127,7 @@ def command_of(words: Sequence[str]) -> str | None:
 def _parser() -> Parser:
     parser = Parser(
         prog="odfctl",
-        usage="odfctl [--socket PATH] [--account NAME] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
+        usage="odfctl [--socket PATH | --node URL] [--account NAME] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
         description="Talk to the Open Data Fabric node on this machine.\n\n" + _listing(),
         epilog=(
             "Ends with 0 done, yes · 1 done, no · 2 wrong usage · 3 no daemon · 4 refused · 5 invalid input\n"
@@ -136,7 +136,8 @@ def _parser() -> Parser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"odfctl {__version__}")
-    parser.set_defaults(socket=None, account=None, output="table", quiet=False, verbose=False)
+    parser.set_defaults(socket=None, node=None, token_file=None, ca_file=None, account=None)
+    parser.set_defaults(output="table", quiet=False, verbose=False)
     _common(parser)
     return parser
 
@@ -149,6 +150,11 @@ def _common(parser: argparse.ArgumentParser) -> None:
         return text if parser.prog == "odfctl" else argparse.SUPPRESS
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
+    parser.add_argument("--node", metavar="URL", default=off, help=shown("a node elsewhere, by https (ODFD_NODE)"))
+    token = shown("file of the token for it (ODFD_TOKEN_FILE)")
+    parser.add_argument("--token-file", metavar="FILE", default=off, help=token)
+    certificates = shown("certificates that its own is checked against (ODFD_CA_FILE)")
+    parser.add_argument("--ca-file", metavar="FILE", default=off, help=certificates)
     parser.add_argument("--account", metavar="NAME", default=off, help=shown("account to act as (ODFD_ACCOUNT)"))
     if "-o" not in parser._option_string_actions:
         formats = (*FORMATS, *MANIFESTS, *SHAPES)

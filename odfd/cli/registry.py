@@ -50,6 +50,7 @@ GROUPS: Final = (
             CommandEntry("label", "set labels of a resource, to select by", _HERE + "resources"),
             CommandEntry("annotate", "set annotations of a resource", _HERE + "resources"),
             CommandEntry("account", "who you are here, and whose rights you have", _HERE + "account"),
+            CommandEntry("token", "tokens by which an account is asked for from other machines", _HERE + "token"),
             CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "secret"),
             CommandEntry("events", "what became of resources: who came, changed, went, failed", _HERE + "events"),
             CommandEntry("logs", "the last lines of the daemon's log, of all or of a task", _HERE + "logs"),

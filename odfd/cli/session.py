@@ -19,6 +19,7 @@ from odfd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from odfd.control.client import Answer, Client
+    from odfd.control.remote_node import RemoteNode
 
 T = TypeVar("T")
 FORMATS: Final = ("table", "json", "yaml", "ndjson")
@@ -44,6 +45,8 @@ class Session:
         self.clock = SystemClock()
         self._socket: str | None = args.socket
         self._account: str | None = getattr(args, "account", None)  # programs make sessions too
+        self._node: str | None = getattr(args, "node", None)
+        self._files = getattr(args, "token_file", None), getattr(args, "ca_file", None)
         self._client: Client | None = None
 
     @property
@@ -52,14 +55,27 @@ class Session:
             from odfd.control.client import Client
 
             self._client = Client(
-                socket_path(self._socket, os.environ), self._account or os.environ.get("ODFD_ACCOUNT", "")
+                socket_path(self._socket, os.environ),
+                self._account or os.environ.get("ODFD_ACCOUNT", ""),
+                self._remote(os.environ),
             )
         return self._client
+
+    def _remote(self, environ: Mapping[str, str]) -> RemoteNode | None:
+        """The node at a URL that is to be asked: ``--node``, ``ODFD_NODE``; ``--socket`` says that none is."""
+        url = self._node or ("" if self._socket else environ.get("ODFD_NODE", ""))
+        if not url:
+            return None
+        from odfd.control.remote_node import remote_node
+
+        files = [given or environ.get(name, "") for given, name in zip(self._files, _FILES, strict=True)]
+        return remote_node(url, *files)
 
     @property
     def again(self) -> str:
         """The first words of a command for the same daemon."""
         words = ["odfctl", *(["--socket", self._socket] if self._socket else [])]
+        words += ["--node", self._node] if self._node else []
         return " ".join([*words, *(["--account", self._account] if self._account else [])])
 
     def answer(self, answer: Answer[T], table: Callable[[T], str]) -> None:
@@ -106,6 +122,7 @@ def socket_path(given: str | None, environ: Mapping[str, str]) -> Path:
     return next((place for place in places if place.exists()), places[0])
 
 
+_FILES: Final = ("ODFD_TOKEN_FILE", "ODFD_CA_FILE")
 _FOLDERS: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME")
 
 

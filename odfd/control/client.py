@@ -17,13 +17,16 @@ import os
 import socket
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
 from odfd.errors import Bug, Unreachable, from_problem
+
+if TYPE_CHECKING:
+    from odfd.control.remote_node import RemoteNode
 
 ANSWER_SECONDS: Final = 60.0
 """For an answer to begin. What takes longer is a task, and those are followed, not waited for."""
@@ -68,10 +71,13 @@ class Client:
     ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
     """
 
-    def __init__(self, path: Path, account: str = "") -> None:
-        """``account``: by name or id, to act as; else that of the user who runs this."""
-        self.path = path
+    def __init__(self, path: Path, account: str = "", remote: RemoteNode | None = None) -> None:
+        """``account``: by name or id, to act as; else that of the user who runs this. ``remote``: asked in place."""
+        self._place: Path | RemoteNode = remote or path
+        self.path = remote.url if remote is not None else path
         self._acting = {"odfd-account": account} if account else {}
+        if remote is not None:
+            self._acting |= remote.headers
 
     def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
         return self._json("GET", path, kind, query=query)
@@ -176,7 +182,7 @@ class Client:
     ) -> Iterator[Exchange]:
         """The answer, of which the head is read."""
         target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
-        connection = _connected(self.path, patience)
+        connection = _connected(self._place, patience)
         try:
             exchange = Exchange(connection)
             exchange.send(method, target, {**self._acting, **(headers or {})}, body)
@@ -196,7 +202,9 @@ class Client:
             connection.close()
 
 
-def _connected(path: Path, patience: float | None) -> socket.socket:
+def _connected(path: Path | RemoteNode, patience: float | None) -> socket.socket:
+    if not isinstance(path, Path):
+        return path.connected(patience)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(patience)
     try:

@@ -34,6 +34,8 @@ ACT_AS: Final = "odfd-account"
 """The header of a request that names the account to act as."""
 OWNED: Final = "odfd.owned"
 """Key of a request's scope: it is asked in a session that the node's owner opened."""
+GRANT: Final = "odfd.grant"
+"""Key of a request's scope: what the token that it came with, over TCP, is good for."""
 _SO_PEERGROUPS: Final = 59
 _MAX_GROUPS: Final = 65536
 """NGROUPS_MAX of Linux."""

@@ -54,6 +54,9 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     answers = AnswerStore(parts.home.database, parts.context.clock.now)
     api = services.page.api = application(services, parts.context.logger, answers, access_of(parts, services))
     parts.context.servers.append(services.page.server)
+    if parts.remote is not None:
+        parts.remote.api = api
+        parts.context.servers.append(parts.remote.server)
     return Assembly(
         api=api,
         foundations=(
@@ -64,6 +67,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
+            *([] if parts.remote is None else [Child("api", parts.remote.run, Restart(from_start=False))]),
             *([] if parts.flight is None else [Child("flight", parts.flight.run, Restart(from_start=False))]),
         ),
         workers=tuple(workers),

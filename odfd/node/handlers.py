@@ -83,7 +83,7 @@ def services_of(parts: NodeParts) -> Services:
     remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
-        accounts=AccountService(),
+        accounts=AccountService(home, parts.tokens, context),
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
         flow=pulling,
         flows=flows,
@@ -122,7 +122,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """What decides who each request is from."""
     reader = AccessReader(parts.home, parts.visibility.public_of, services.declarations.adopt)
     services.flow.check_inputs = reader.check_inputs
-    return AccessControl(parts.home, reader, os.geteuid())
+    return AccessControl(parts.home, reader, os.geteuid(), parts.tokens.is_good)
 
 
 def _flows(
@@ -158,8 +158,9 @@ def _visibility(parts: NodeParts) -> VisibilityService:
 
 def _running(parts: NodeParts, flows: FlowService) -> RunningParts:
     return RunningParts(
-        parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
-    )
+        parts.engine, parts.membership, parts.site, parts.flight, parts.remote, parts.journal_recovery, flows,
+        parts.evaluator.me,
+    )  # fmt: skip
 
 
 def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers: Mapping[str, Controller]) -> None:

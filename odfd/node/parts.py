@@ -52,7 +52,7 @@ from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
-from odfd.node.query_parts import flight_of, queries_of
+from odfd.node.query_parts import doors_of, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
     checkpoint_receiver_of,
@@ -237,7 +237,7 @@ class NodeParts:
         self.flows = FlowWorker(home, context, self._follow)
         self.webhooks = WebhookWorker(home, context, webhook_networks(settings), partial(secrets.token_hex, 16))
         self.volumes = VolumeWorker(home, context)
-        self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
+        self.flight, self.tokens, self.remote = doors_of(settings, home, (self.queries, self.public_queries), context)
 
     def _follow(self) -> FollowSettings:
         flows = self.settings.flows

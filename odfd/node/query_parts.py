@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from odfd.api.queries.projections import ProjectionTables
 from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
+from odfd.control.remote import RemoteServer
 from odfd.control.tokens import Tokens
 from odfd.flight.backend import FlightBackend
 from odfd.flight.server import FlightListener, FlightServer
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
+from odfd.state.access_tokens import TokenStore
 from odfd.state.component_settings import query_isolation
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import FOLDS, STAGING, StateDirectory
@@ -59,7 +62,19 @@ def queries_of(
     return queries, public, projections
 
 
-def flight_of(
+def doors_of(
+    settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
+) -> tuple[FlightServer | None, TokenStore, RemoteServer | None]:
+    """Makes the Flight SQL server, the tokens of accounts, and the server of the control API over TCP.
+
+    A server is ``None`` where the settings have no address for it.
+    """
+    tokens = TokenStore(home.database, context.clock.now, secrets.token_bytes)
+    remote = RemoteServer(settings.api, tokens.admit, context.logger) if settings.api.listen else None
+    return _flight_of(settings, home, asked, context), tokens, remote
+
+
+def _flight_of(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> FlightServer | None:
     """Makes the Flight SQL server; ``None`` where the settings have no address for it."""

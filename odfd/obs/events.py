@@ -149,4 +149,6 @@ EVENT_KINDS: Final = {
     "webhook.answered": "a webhook that failed answers again",
     "webhook.failed": "five calls of a webhook in a row failed",
     "webhook.given-up": "a webhook was not told of a change: it failed for a day",
+    "token.created": "an account has a new token, by which it is asked for over TCP",
+    "token.revoked": "a token is good for nothing more",
 }

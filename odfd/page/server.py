@@ -20,11 +20,10 @@ from odfd.control.tokens import Tokens
 from odfd.page.application import PageApplication, PageDoor
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.serving import HttpServer, Response, listening, parsed
+from odfd.runtime.serving import HttpServer, Response, listening, parsed, places_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 
-HTTPS: Final = 443
 CERTIFICATE: Final = "http.ui-certificate"
 ANYWHERE: Final = "127.0.0.1:0"
 """Where settings name no address: a free port."""
@@ -92,8 +91,7 @@ class PageServer:
         tokens = Tokens(Path(settings.ui_tokens), "http.ui-tokens", required=True) if settings.ui_tokens else None
         if not settings.ui_certificate:
             return PageDoor(frozenset(f"{host}:{port}" for host in hosts), "http", tokens), f"http://{hosts[0]}:{port}"
-        # Browsers leave the port of the scheme out.
-        places = {f"{host}:{port}" for host in hosts} | (set(hosts) if port == HTTPS else set())
+        places = places_of(hosts, port, is_secure=True)
         return PageDoor(frozenset(places), "https", tokens), f"https://{hosts[0]}:{port}"
 
     async def _serve(self, life: Life) -> None:

@@ -45,6 +45,8 @@ class Limits:
     """Of a body, in each ``stall_seconds`` of waiting for it: who drips is gone too. 0: any."""
     drain_bytes: int = 1_048_576
     """Of a body that the application did not want; above it the connection is closed instead."""
+    drain_seconds: float = math.inf
+    """For that."""
 
 
 class _ClientLeft(Exception):
@@ -125,7 +127,8 @@ class _Exchange:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
                 await application(self._scope(extra), self._receive, self._send)
-                await self._drain()
+                with trio.move_on_after(self._limits.drain_seconds):
+                    await self._drain()
                 nursery.cancel_scope.cancel()
         if self._leaving.cancelled_caught:
             raise _ClientLeft

@@ -115,7 +115,7 @@ class HttpServer:
         leaving = trio.CancelScope()
         try:
             async with stream:
-                address = _address(stream)
+                address = address_of(stream)
                 with leaving, self._silent.silent(address, leaving), self._respond(stream) as response:
                     answer = self._counted(response.application, address, leaving)
                     secured = await self._secured(stream)
@@ -157,7 +157,7 @@ class HttpServer:
         return answer
 
 
-def _address(stream: trio.SocketStream) -> str:
+def address_of(stream: trio.SocketStream) -> str:
     """Of who connected; empty on a unix socket, and of who is gone again."""
     try:
         remote = stream.socket.getpeername()
@@ -203,6 +203,12 @@ def listening(place: ListenAddress) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     host, port = cast("tuple[Any, ...]", listener.getsockname())[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def places_of(hosts: Iterable[str], port: int, *, is_secure: bool) -> set[str]:
+    """Returns what the header Host may be; clients leave the port of the scheme out."""
+    named = set(hosts)
+    return {f"{host}:{port}" for host in named} | (named if port == (443 if is_secure else 80) else set())
 
 
 def _rule(setting: str) -> str:

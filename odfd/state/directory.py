@@ -45,7 +45,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
 from odfd.runtime.slots import KeyedLocks
-from odfd.state import idempotency
+from odfd.state import access_tokens, idempotency
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
@@ -73,6 +73,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures,
+    access_tokens,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"

@@ -17,6 +17,7 @@ import msgspec
 
 from chain.errors import Environment, Invalid, NotFound
 from odfd.runtime.tasks import Report
+from odfd.state import access_tokens
 from odfd.state.backup import (
     DESCRIPTION,
     FORMAT,
@@ -110,6 +111,7 @@ def described(snapshot: Path) -> BackupSnapshot:
 def _examined(directory: Path, examine: Examine) -> int:
     with open_state_directory(directory) as home:
         wrong = examine(home)
+        access_tokens.forget_all(home.database)  # some may have been revoked since
         keys = len(home.keys.lost())
     if wrong:
         raise Invalid(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 
 HERE = Path(__file__).parent
@@ -53,6 +54,16 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
     return run
 
 
+def _reached(folder: Path) -> dict[str, str]:
+    """Settings of a daemon that answers over TLS, by a certificate that lies in the folder of the document."""
+    certificate, key = certified(folder)
+    return {
+        "ODFD_API_LISTEN": "127.0.0.1:0",
+        "ODFD_API_CERTIFICATE": str(certificate),
+        "ODFD_API_KEY": str(key),
+    }
+
+
 @pytest.fixture
 def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The socket of a daemon of its own: no engine started, on free ports of the loopback. One document shows where it
@@ -60,6 +71,7 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """
     state = tmp_path / "node"
     listens = "first-steps" in request.node.name
+    api = _reached(tmp_path) if request.node.name.endswith("[access]") else {}
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),
@@ -71,6 +83,7 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         "ODFD_INGEST_SETTLE_SECONDS": "0",
         "ODFD_FLOWS_FOLLOW": "false",
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        **api,
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:
         manager.bind(str(tmp_path / "notify"))

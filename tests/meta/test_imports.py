@@ -157,7 +157,8 @@ WORLD = {
     "time", "random", "secrets", "os", "asyncio", "threading",
 }  # fmt: skip
 CLI_SEES = [
-    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
+    "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
+    "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
     "chain.visible",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",

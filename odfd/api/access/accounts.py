@@ -1,24 +1,89 @@
-"""Tells callers who they are, and keeps accounts that have something from being deleted."""
+"""Tells callers who they are, makes their tokens, and keeps accounts that have something from being deleted."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chain.errors import Refused
+import trio
+
+from chain import instant
+from chain.errors import Invalid, Refused
+from chain.instant import Instant
 from chain.wording import plural
+from odfd.access.relations import ROLES
+from odfd.access.tokens import TokenGrant
 from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.flows.schedule import parse_duration
 from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.state.access_tokens import TokenStore
 from odfd.state.directory import StateDirectory
 
+LONGEST: Final = 366 * 24 * 3600 * instant.SECOND
+MAX_NOTE: Final = 200
 _SHOWN: Final = 3
 
 
 class AccountService:
-    """The API service for the account that asks; accounts themselves are resources."""
+    """The API service for the account that asks and its tokens; accounts themselves are resources."""
+
+    def __init__(self, home: StateDirectory, tokens: TokenStore, context: Context) -> None:
+        self._home, self._tokens, self._context = home, tokens, context
 
     async def me(self) -> wire.AccountView:
         """Returns who asks: of the services that the node's owner gets, they."""
         return wire.AccountView(node_owner=True)
+
+    async def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
+        """Makes a token of an account; its answer alone has the token. Raises Refused, Invalid."""
+        if account is None:
+            hint = "odfctl --account NAME token create; one of every right is of an account with the attribute admin"
+            raise Refused("a token is of an account, and the owner of a node is none", rule="token-account", hint=hint)
+        expires = self._context.clock.now() + _length(request)
+        most = ROLES[request.role]
+        token, grant = await trio.to_thread.run_sync(
+            self._tokens.make, account, most, request.note, Instant(expires)
+        )  # fmt: skip
+        view = (await self._views([grant]))[0]
+        self._context.events.emit("token.created", view.account, f"{grant.id}, good until {view.expires_at}")
+        return wire.TokenView(
+            id=view.id, account=view.account, role=view.role, created_at=view.created_at, expires_at=view.expires_at,
+            note=view.note, token=token,
+        )  # fmt: skip
+
+    async def tokens(self, account: str | None = None) -> list[wire.TokenView]:
+        """Lists the tokens of an account, or of all."""
+        return await self._views(await trio.to_thread.run_sync(self._tokens.list, account))
+
+    async def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
+        """Ends a token at once. Raises NotFound."""
+        view = (await self._views([await trio.to_thread.run_sync(self._tokens.revoke, id_, account)]))[0]
+        self._context.events.emit("token.revoked", view.account, view.id)
+        return view
+
+    async def _views(self, grants: list[TokenGrant]) -> list[wire.TokenView]:
+        names = await trio.to_thread.run_sync(self._names)
+        return [
+            wire.TokenView(
+                id=each.id, account=names.get(each.account, each.account), role=each.most.word, note=each.note,
+                created_at=instant.render(each.created_at), expires_at=instant.render(each.expires_at),
+            )
+            for each in grants
+        ]  # fmt: skip
+
+    def _names(self) -> dict[str, str]:
+        with self._home.database.read() as connection:
+            return {each.id: each.name for each in DeclaredStore(connection).all("Account")}
+
+
+def _length(request: wire.TokenRequest) -> int:
+    """Nanoseconds. Raises Invalid."""
+    length = parse_duration(request.expires)
+    if not 0 < length <= LONGEST:
+        raise Invalid(f"a token is good for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")
+    if len(request.note) > MAX_NOTE or not request.note.isprintable():
+        raise Invalid("the note is no line of text", rule="token-note", hint=f"at most {MAX_NOTE} characters")
+    return length
 
 
 def account_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:

@@ -14,7 +14,7 @@ from chain.codec.bind import plain_of
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.model.events import SetPollingSource
 from odfd.access.manifest import RELATIONS, RelationsSpec
-from odfd.access.relations import ADMIN, Action
+from odfd.access.relations import ADMIN, Action, Role
 from odfd.api.access.guard import Guard
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.apply_terms import ApplyTerms
@@ -33,7 +33,7 @@ def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """The rule of ``datasets.apply``."""
 
     async def guarded(request: wire.ApplyRequest) -> wire.TaskRef:
-        guard.identified("to apply manifests")
+        guard.identified("to apply manifests", Role.MAINTAINER)
         if request.prune is not None:
             raise guard.owner_only("to prune")
         judge = partial(_judge, guard)

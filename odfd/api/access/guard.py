@@ -143,6 +143,8 @@ class Guard:
         needed = decision.needed.word
         if self.subject.account is None:
             return self.nobody(f"{what} needs the role {needed}")
+        if self.subject.most is not None and decision.needed > self.subject.most:
+            return self._beyond_token(what, decision.needed)
         has = (decision.role or Role.READER).word  # who reads what is published is no more
         text = f"{what} needs the role {needed}, and {self.subject.name} is its {has}"
         how = _HOW.format(who=self.subject.name, role=needed, what=what)
@@ -160,10 +162,23 @@ class Guard:
         text = f"{what} is for the node's owner, and you act as {self.subject.name}"
         return Refused(text, rule=OWNER_ONLY, hint="ask them, or for the attribute admin of your account")
 
-    def identified(self, what: str) -> None:
-        """Raises Refused for a caller without an account."""
+    def identified(self, what: str, least: Role = Role.EDITOR) -> None:
+        """Raises Refused for a caller without an account, and for one whose token is good for less than ``least``."""
         if self.subject.account is None:
             raise self.nobody(f"{what} needs an account")
+        if self.subject.most is not None and self.subject.most < least:
+            raise self._beyond_token(what, least)
+
+    def _beyond_token(self, what: str, needed: Role) -> Refused:
+        most = self.subject.most or Role.READER
+        text = f"{what} needs the role {needed.word}, and your token is good for a {most.word}"
+        return Refused(text, rule=ROLE, hint=f"ask with another: odfctl token create --role {needed.word}")
+
+    def by_socket(self, what: str) -> None:
+        """Raises Refused for who asks with a token: what is lost with one makes no other."""
+        if self.subject.token:
+            hint = "ask there: odfctl --socket PATH, without --node"
+            raise Refused(f"{what} is done at the control socket of the node", rule="token-by-token", hint=hint)
 
     def _role(self, state: AccessState, thing: Thing) -> Role | None:
         return state.relations.role(self.subject, thing)

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar, cast
 
+import msgspec
 import trio
 
 from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
-from odfd.access.relations import OWNER, Principal
+from odfd.access.relations import OWNER, Principal, Role
+from odfd.access.tokens import TokenGrant
 from odfd.api.access.guard import Guard, is_admin
 from odfd.api.access.rules import RULES
 from odfd.api.access.state import AccessReader
 from odfd.api.access.tasks import TaskOwners
-from odfd.control.endpoint import ACT_AS, CALLER, OWNED, Caller
+from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
 from odfd.runtime.http import Message
 from odfd.state.directory import StateDirectory
 
@@ -29,15 +31,20 @@ S = TypeVar("S")
 
 
 class AccessControl:
-    """Decides who each request is from. ``own_uid``: that of the node."""
+    """Decides who each request is from. ``own_uid``: that of the node. ``is_good``: whether a token still is, by id."""
 
-    def __init__(self, home: StateDirectory, reader: AccessReader, own_uid: int) -> None:
-        self._home, self._reader, self._own_uid = home, reader, own_uid
+    def __init__(
+        self, home: StateDirectory, reader: AccessReader, own_uid: int, is_good: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
         self._tasks = TaskOwners()
 
     async def subject(self, scope: Message) -> Principal:
         """Returns who asks. Raises Refused, NotFound."""
         wanted = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
+        grant: TokenGrant | None = scope.get(GRANT)
+        if grant is not None:
+            return await trio.to_thread.run_sync(self._bearer, grant, wanted)
         caller: Caller | None = scope.get(CALLER)
         if caller is None and not scope.get(OWNED):
             raise Refused("the caller cannot be identified", rule="access-caller", hint="ask at the control socket")
@@ -51,6 +58,19 @@ class AccessControl:
         if subject.is_owner:
             return services
         return cast("S", GuardedServices(services, Guard(self._home, self._reader, subject), self._tasks))
+
+    def _bearer(self, grant: TokenGrant, wanted: str) -> Principal:
+        """Returns who asks with a token: its account, or the owner by one of an administrator without a limit."""
+        state = self._reader.read()
+        name = state.names.get(grant.account)
+        if name is None or not self._is_good(grant.id):
+            raise Refused("the token is no longer good", rule="access-token", hint="ask for another")
+        if wanted and wanted.casefold() not in (name.casefold(), grant.account):
+            hint = "a token is of one account: leave --account out"
+            raise Refused(f"you may not act as the account {wanted[:120]!r}", rule="access-account", hint=hint)
+        most = None if grant.most is Role.OWNER else grant.most
+        found = Principal(grant.account, name=name, most=most, token=grant.id)
+        return msgspec.structs.replace(found, is_owner=most is None and is_admin(found, state.relations))
 
     def _subject(self, caller: Caller, wanted: str) -> Principal:
         state = self._reader.read()

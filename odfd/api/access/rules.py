@@ -16,7 +16,7 @@ import trio
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
-from odfd.access.relations import Action
+from odfd.access.relations import Action, Role
 from odfd.api.access.applying import apply
 from odfd.api.access.guard import Guard, not_meant
 from odfd.api.access.tasks import TaskOwners
@@ -292,6 +292,15 @@ def _own_task(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operatio
     return guarded
 
 
+def _cancelled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(id_: str) -> Any:
+        tasks.check(guard.subject, id_)
+        guard.identified("to cancel a task")
+        return await operation(id_)
+
+    return guarded
+
+
 def _followed(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
     async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
         tasks.check(guard.subject, id_)
@@ -316,8 +325,41 @@ def _me(guard: Guard, _: TaskOwners, __: Operation) -> Operation:
     return guarded
 
 
+def _token_made(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded(request: wire.TokenRequest) -> wire.TokenView:
+        guard.identified("a token")
+        guard.by_socket("to make a token")
+        made: wire.TokenView = await operation(request, guard.subject.account)
+        return made
+
+    return guarded
+
+
+def _own_tokens(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    async def guarded() -> Any:
+        guard.identified("to list tokens", Role.READER)
+        return await operation(guard.subject.account)
+
+    return guarded
+
+
+def _token_revoked(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """A token revokes itself too, so that who finds that it was lost need not find the node."""
+
+    async def guarded(id_: str) -> Any:
+        guard.identified("to revoke a token", Role.READER)
+        if id_ != guard.subject.token:
+            guard.by_socket("to revoke another token")
+        return await operation(id_, guard.subject.account)
+
+    return guarded
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "accounts.me": _me,
+    "accounts.create_token": _token_made,
+    "accounts.tokens": _own_tokens,
+    "accounts.revoke_token": _token_revoked,
     "schemas.types": free,
     "schemas.explain": free,
     "schemas.schema": free,
@@ -353,7 +395,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "visibility.publish": on_refs(Action.OWN),
     "visibility.unpublish": on_refs(Action.OWN),
     "tasks.get": _own_task,
-    "tasks.cancel": _own_task,
+    "tasks.cancel": _cancelled,
     "tasks.follow": _followed,
     "tasks.list": _own_tasks,
 }

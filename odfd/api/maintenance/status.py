@@ -22,6 +22,7 @@ from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.remote import RemoteServer
 from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
 from odfd.runtime.tasks import TaskState
@@ -39,6 +40,8 @@ class RunningParts(NamedTuple):
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
     flight: FlightServer | None
+    """Likewise."""
+    remote: RemoteServer | None
     """Likewise."""
     journal_recovery: JournalRecovery
     flows: FlowService
@@ -65,6 +68,7 @@ class StatusService:
         self._membership = running.membership
         self._site = running.site
         self._flight = running.flight
+        self._remote = running.remote
         self._journal_recovery = running.journal_recovery
         self._flows = running.flows
         self._verdict_key = running.verdict_key
@@ -99,6 +103,7 @@ class StatusService:
             listen=tuple(self._full(address) for address in self._membership.addresses()),
             http=self._site.urls if self._site is not None else (),
             flight=self._flight.urls if self._flight is not None else (),
+            api=self._remote.urls if self._remote is not None else (),
             networks=tuple(each.name for each in self._membership.networks),
             relays=figures.relays,
             reserved=figures.reserved,

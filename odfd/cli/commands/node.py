@@ -62,6 +62,7 @@ def status_text(status: wire.Status) -> str:
             ("listen", "\n         ".join(status.listen) or "nowhere"),
             ("http", "\n         ".join(status.http)),
             ("flight", "\n         ".join(status.flight)),
+            ("api", "\n         ".join(status.api)),
             ("networks", ", ".join(status.networks) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status.peers)),
             ("reached", f"by way of {formatting.plural(status.relays, 'relay')}" if status.relays else ""),

@@ -69,6 +69,8 @@ class Status(Value, frozen=True, kw_only=True):
     """Public URLs of datasets, each by its name or id."""
     flight: tuple[str, ...] = ()
     """URLs at which Arrow Flight SQL is answered."""
+    api: tuple[str, ...] = ()
+    """URLs at which accounts ask by their tokens."""
     networks: tuple[str, ...] = ()
     peers: int = 0
     """Connected now."""

@@ -85,6 +85,32 @@ class AccountView(Value, frozen=True, kw_only=True):
     """Whose rights the account has as a member."""
 
 
+class TokenRequest(Request, frozen=True, kw_only=True):
+    """A token of the account that asks."""
+
+    role: Literal["reader", "editor", "maintainer", "owner"] = "owner"
+    """That it has at the most, on anything; the account has no more by it than without."""
+    expires: str = "30d"
+    """How long it is good for: at most 366d."""
+    note: str = ""
+    """For people: where it is used."""
+
+
+class TokenView(Value, frozen=True, kw_only=True):
+    """A token of an account."""
+
+    id: str
+    account: str
+    """Its name."""
+    role: str
+    """That it has at the most."""
+    created_at: str
+    expires_at: str
+    note: str = ""
+    token: str | None = None
+    """The token itself, in the answer that makes it alone."""
+
+
 class SecretKey(Value, frozen=True, kw_only=True):
     """The public key, as a JWK, that secrets are sealed to for a node (``odfctl secret seal``)."""
 

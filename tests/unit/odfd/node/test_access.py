@@ -339,6 +339,9 @@ ELSEWHERE = {
     "tasks.follow": "test_a_task_of_others_is_not_there",
     "tasks.cancel": "test_a_task_of_others_is_not_there",
     "accounts.me": "test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing",
+    "accounts.create_token": "test_tokens_are_of_the_account_that_asks",
+    "accounts.tokens": "test_tokens_are_of_the_account_that_asks",
+    "accounts.revoke_token": "test_tokens_are_of_the_account_that_asks",
     "flow.stage": "test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner",
 }
 TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
@@ -644,3 +647,29 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
         await asking.apply(ALICE, DATASET.format(name="hers-too", more=""))
         assert await lists() == {"hers", "hers-too"}
         assert len(computed) > before
+
+
+async def test_tokens_are_of_the_account_that_asks(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        status, problem = await asking.ask(0, "POST", "/v1/tokens", {})
+        assert (status, problem["rule"]) == (403, "token-account")
+        status, problem = await asking.ask(NOBODY, "POST", "/v1/tokens", {})
+        assert (status, problem["rule"]) == (401, "access-identity")
+        for body, rule in (
+            ({"expires": "0s"}, "token-expires"),
+            ({"expires": "367d"}, "token-expires"),
+            ({"expires": "soon"}, "flow-duration"),
+            ({"note": "a\nb"}, "token-note"),
+            ({"role": "king"}, "request"),
+        ):
+            assert (await asking.ask(ALICE, "POST", "/v1/tokens", body))[1]["rule"] == rule
+        status, made = await asking.ask(ALICE, "POST", "/v1/tokens", {"note": "hers"})
+        assert (status, made["account"], made["role"]) == (200, "alice", "owner")
+        assert (await asking.ask(0, "POST", "/v1/tokens", {"note": "his"}, as_="bob"))[1]["account"] == "bob"
+        for uid, notes in ((ALICE, ["hers"]), (BOB, ["his"]), (0, ["hers", "his"])):
+            assert [each["note"] for each in (await asking.ask(uid, "GET", "/v1/tokens"))[1]] == notes
+        told = [await asking.ask(BOB, "DELETE", f"/v1/tokens/{id_}") for id_ in (made["id"], "0" * 16)]
+        assert {status for status, _ in told} == {404}
+        assert told[0][1]["detail"].replace(made["id"], "0" * 16) == told[1][1]["detail"]
+        assert (await asking.ask(ALICE, "DELETE", f"/v1/tokens/{made['id']}"))[0] == 200

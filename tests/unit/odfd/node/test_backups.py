@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from chain.errors import Environment, Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.instant import Instant
 from chain.store.objects import SMALL
+from odfd.access.relations import Role
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.state import backup
+from odfd.state.access_tokens import TokenStore
 from odfd.state.backup import DESCRIPTION, FOLDERS, LAST, last_backup, listing, snapshots_in
 from odfd.state.directory import DATABASE, open_state_directory
 from odfd.state.restore import choose, restore
@@ -200,3 +203,18 @@ def test_a_full_disk_is_told_apart_from_a_forbidden_one(tmp_path: Path) -> None:
             raise OSError(number, os.strerror(number))
         assert refused.value.hint is not None
         assert word in refused.value.hint
+
+
+async def test_a_restored_node_has_no_tokens(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """Who restores a backup does not bring back a token that was revoked after it."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        token, grant = alice.parts.tokens.make("id", Role.OWNER, "", Instant(2**62))
+        await backed_up(alice, tmp_path / "backup")
+        alice.parts.tokens.revoke(grant.id)
+    restored(tmp_path / "backup", tmp_path / "again")
+    with open_state_directory(tmp_path / "again") as home:
+        tokens = TokenStore(home.database, lambda: Instant(0), bytes)
+        assert not tokens.list()
+        with pytest.raises(Refused):
+            tokens.admit(token)

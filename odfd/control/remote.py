@@ -1,0 +1,175 @@
+"""Serves the control API over TCP to whoever gives a token of an account; off unless the settings name an address.
+
+Beyond this machine it speaks TLS alone, by the names of its certificate. Whoever has no token is answered before
+anything of their request is read but its head, and is left: an address that gives many wrong tokens is refused for a
+while, one that gives a right one never. What the account may do is decided where it is for callers of the socket.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+import trio
+
+from chain.errors import Fault, Refused
+from config.model import Api
+from odfd.access.tokens import TokenGrant
+from odfd.control.endpoint import CALLER, GRANT, OWNED
+from odfd.errors import PROBLEM_JSON, http_status, to_problem
+from odfd.runtime.http import Application, Limits, Message, Receive, Send
+from odfd.runtime.serving import HttpServer, Response, address_of, listening, parsed, places_of, url_of
+from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.tls import hosts_of, tls_context
+from p2p.budget.buckets import Budget, Rate
+
+CERTIFICATE: Final = "api.certificate"
+LIMITS: Final = Limits(
+    idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536, drain_seconds=2.0
+)  # fmt: skip
+WRONG: Final = Rate(per_second=0.2, burst=20)
+"""Requests without a right token, of one address."""
+AT_ONCE: Final = 64
+"""Requests of one account that are answered at a time: others have a part of the connections too."""
+_UNKNOWN: Final = Refused(
+    "a token is needed here", rule="access-token", hint="--token-file FILE; at the node odfctl token create makes one"
+)
+
+
+class RemoteDoor:
+    """The application: asks for the token, then ``api``. ``admit`` raises Refused for one that is not good."""
+
+    def __init__(
+        self, api: Application, admit: Callable[[str], TokenGrant], places: frozenset[str], logger: Logger,
+        now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._api, self._admit, self._places, self._logger, self._now = api, admit, places, logger, now
+        self._wrong = Budget[str](WRONG)
+        self._busy = Counter[str]()
+
+    def of(self, address: str) -> Application:
+        """Returns the application for a connection from an address."""
+
+        async def answer(scope: Message, receive: Receive, send: Send) -> None:
+            try:
+                grant = await self._grant(scope, address)
+                with self._counted(grant.account):
+                    known = {key: value for key, value in scope.items() if key not in (CALLER, OWNED)}
+                    await self._api({**known, GRANT: grant}, receive, send)
+            except Fault as fault:
+                await _refuse(send, fault)
+
+        return answer
+
+    async def _grant(self, scope: Message, address: str) -> TokenGrant:
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        try:
+            if headers.get(b"host", b"").decode("latin-1").lower() not in self._places:
+                raise Refused(
+                    "the node is not asked by a name of its own", rule="api-host", hint="its certificate says"
+                )
+            if b"origin" in headers:
+                raise Refused(
+                    "pages of the web are not answered here", rule="api-origin", hint="odfctl ui is for people"
+                )
+            scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            if scheme.lower() != "bearer" or not token:
+                raise _UNKNOWN
+            return await trio.to_thread.run_sync(self._admit, token.strip())
+        except Refused as fault:
+            if not self._wrong.spend(_network(address), self._now()):
+                text = "too many requests from your address had no right token"
+                raise Refused(text, rule="access-token-limit", hint=f"wait {_WAIT} s") from None
+            self._logger.info("api refused", address=address, rule=fault.rule)
+            raise
+
+    @contextmanager
+    def _counted(self, account: str) -> Iterator[None]:
+        if self._busy[account] >= AT_ONCE:
+            text = f"{AT_ONCE} requests of your account are being answered, and no more at a time"
+            raise Refused(text, rule="access-token-limit", hint="end a watch, or ask again")
+        self._busy[account] += 1
+        try:
+            yield
+        finally:
+            self._busy[account] -= 1
+            if not self._busy[account]:
+                del self._busy[account]
+
+
+_WAIT: Final = math.ceil(1 / WRONG.per_second)
+
+
+class RemoteServer:
+    """The server. ``api`` is set by the node when it is complete; ``urls``: its addresses, while it runs."""
+
+    def __init__(self, settings: Api, admit: Callable[[str], TokenGrant], logger: Logger) -> None:
+        self._settings, self._admit, self._logger = settings, admit, logger
+        self._places = [parsed(each, "api.listen") for each in settings.listen]
+        self.api: Application | None = None
+        self.urls: tuple[str, ...] = ()
+        self.server = HttpServer("api", [], self._respond, logger, LIMITS)
+        self._door: RemoteDoor | None = None
+
+    async def run(self, life: Life) -> None:
+        """Runs until stopped. Raises Environment where it cannot listen, or its certificate cannot be used."""
+        assert self.api is not None
+        settings = self._settings
+        names: tuple[str, ...] = ()
+        if settings.certificate:
+            self.server.tls = tls_context(settings.certificate, settings.key, CERTIFICATE, ("http/1.1",))
+            names = hosts_of(settings.certificate, CERTIFICATE)
+        with ExitStack() as stack:
+            self.server.listeners = listeners = [stack.enter_context(listening(each)) for each in self._places]
+            ports = [each.getsockname()[1] for each in listeners]
+            places = set()
+            for place, port in zip(self._places, ports, strict=True):
+                hosts = names or (f"[{place.host}]" if ":" in place.host else place.host, "localhost")
+                places |= places_of(hosts, port, is_secure=bool(names))
+            self._door = RemoteDoor(self.api, self._admit, frozenset(places), self._logger, trio.current_time)
+            self.urls = tuple(
+                f"https://{names[0]}:{port}" if names else url_of(each)
+                for each, port in zip(listeners, ports, strict=True)
+            )
+            self._logger.info("api", urls=self.urls)
+            try:
+                await self.server.run(life)
+            finally:
+                self.urls = ()
+
+    @contextmanager
+    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+        assert self._door is not None
+        yield Response(self._door.of(address_of(stream)))
+
+
+def _network(address: str) -> str:
+    """What one party has of the addresses of the internet: an address, or of IPv6 the 2^64 of a link."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped) if found.ipv4_mapped is not None else str(int(found) >> 64)
+
+
+async def _refuse(send: Send, fault: Fault) -> None:
+    """And closes: what else the request has is not read."""
+    body, status = json.dumps(to_problem(fault)).encode(), http_status(fault)
+    headers = [
+        (b"content-type", PROBLEM_JSON.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 429:
+        headers.append((b"retry-after", str(_WAIT).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,423 @@
+"""The control API over TCP: by TLS and tokens, with the rights of their account, and at little cost for all others."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from structlog.testing import capture_logs
+
+import odfd_client
+from chain.errors import Environment, Fault, Invalid, Refused
+from config.check import cross
+from config.model import Api, Settings
+from odfd.access.tokens import token_of
+from odfd.api.routes import application
+from odfd.control import remote, wire
+from odfd.control.client import Client
+from odfd.control.endpoint import CALLER, Caller
+from odfd.control.remote import LIMITS, RemoteDoor, RemoteServer
+from odfd.control.remote_node import remote_node
+from odfd.node.handlers import access_of
+from odfd.runtime.supervision import Life
+from odfd.state.idempotency import AnswerStore
+from worlds.certificates import certified
+from worlds.eventually import PATIENCE
+
+ACCOUNT = "$schema: Account\nheaders: {{name: {name}}}\nspec: {{email: {name}@example.com}}\n"
+DATASET = """$schema: Dataset
+headers: {{name: {name}{more}}}
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read: {{kind: NdJson, schema: {{fields: [{{name: x, type: Int64}}]}}}}
+    merge: {{kind: Append}}
+"""
+
+
+class Remote:
+    """A node with accounts alice and bob, a dataset of alice and one of its owner, asked over TLS."""
+
+    def __init__(self, node: Any, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.access = access_of(node.parts, node.api)
+        self.certificate, self.key = certified(folder)
+        self.tokens = node.parts.tokens
+        settings = Api(listen=("127.0.0.1:0",), certificate=str(self.certificate), key=str(self.key))
+        self.server = RemoteServer(settings, self.tokens.admit, structlog.get_logger())
+        answers = AnswerStore(node.home.database, node.clock.now)
+        self.server.api = application(node.api, structlog.get_logger(), answers, self.access)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.urls[0].rpartition(":")[2])
+
+    async def token(self, name: str, **said: Any) -> str:
+        """Makes one as the account does at the socket."""
+        subject = await self.access.subject({"headers": [(b"odfd-account", name.encode())], CALLER: Caller(1, 0, 0)})
+        services = self.access.services(self.node.api, subject)
+        view = await services.accounts.create_token(wire.TokenRequest(**said))
+        return str(view.token)
+
+    def connected(self) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=self.certificate)
+        plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    def asked(
+        self, method: str, path: str, token: str | None, body: object = None, **headers: str
+    ) -> tuple[int, Any, http.client.HTTPMessage]:
+        context = ssl.create_default_context(cafile=self.certificate)
+        connection = http.client.HTTPSConnection("localhost", self.port, timeout=PATIENCE, context=context)
+        more = {} if token is None else {"Authorization": f"Bearer {token}"}
+        data = None if body is None else json.dumps(body)
+        try:
+            connection.request(
+                method, path, data, {**more, **{name.replace("_", "-"): headers[name] for name in headers}}
+            )
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null"), answer.headers
+        finally:
+            connection.close()
+
+    async def ask(
+        self, method: str, path: str, token: str | None, body: object = None, **headers: str
+    ) -> tuple[int, Any]:
+        status, said, _ = await trio.to_thread.run_sync(lambda: self.asked(method, path, token, body, **headers))
+        return status, said
+
+    async def names(self, token: str) -> list[str]:
+        status, said = await self.ask("GET", "/v1/datasets", token)
+        assert status == 200, said
+        return [each["name"] for each in said]
+
+    def client(self, token: str) -> Client:
+        file = self.folder / "token"
+        file.touch(mode=0o600)
+        file.write_text(token + "\n")
+        url = self.server.urls[0]
+        return Client(Path("/nowhere"), remote=remote_node(url, str(file), str(self.certificate)))
+
+
+@asynccontextmanager
+async def served(world: Any, folder: Path) -> AsyncIterator[Remote]:
+    async with world.running("node", private=True) as node:
+        await node.apply(ACCOUNT.format(name="alice"), ACCOUNT.format(name="bob"))
+        await node.apply(DATASET.format(name="hers", more=", account: alice"), DATASET.format(name="theirs", more=""))
+        there, life = Remote(node, folder), Life()
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(there.server.run, life)
+                await life.wait_ready()
+                yield there
+                life.stopping.set()
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        alice, bob = await there.token("alice"), await there.token("bob")
+        assert there.server.urls[0].startswith("https://localhost:")
+        assert (await there.names(alice), await there.names(bob)) == (["hers"], [])
+        for path in ("/v1/datasets/theirs", "/dataset/v1alpha1/dataset/theirs"):
+            assert (await there.ask("GET", path, alice))[0] == 404
+        status, problem = await there.ask("GET", "/v1/settings", alice)
+        assert (status, problem["rule"]) == (403, "access-owner")
+        status, said = await there.ask("POST", "/graphql", alice, {"query": "{datasets {items {name}}}"})
+        assert [each["name"] for each in said["data"]["datasets"]["items"]] == ["hers"]
+        # A token is of one account, whatever the request says.
+        status, problem = await there.ask("GET", "/v1/datasets", bob, odfd_account="alice")
+        assert (status, problem["rule"]) == (403, "access-account")
+        # As odfctl asks.
+        client = there.client(alice)
+        view = await trio.to_thread.run_sync(client.get, "/account", wire.AccountView)
+        assert (view.value.name, view.value.node_owner) == ("alice", False)
+
+
+async def test_a_token_reaches_no_further_than_it_says(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        reader = await there.token("alice", role="reader")
+        assert await there.names(reader) == ["hers"]
+        text = DATASET.format(name="new", more="")
+        for method, path, body in (
+            ("PUT", "/v1/datasets/hers/name", {"name": "other"}),
+            ("DELETE", "/v1/datasets/hers", None),
+            ("POST", "/v1/publish", {"refs": ["hers"]}),
+            ("POST", "/v1/apply", {"manifests": [{"source": "m", "text": text}]}),
+            ("POST", "/v1/uploads?name=x", None),
+        ):
+            status, problem = await there.ask(method, path, reader, body)
+            assert (status, problem["rule"]) == (403, "access-role"), path
+            assert "your token is good for a reader" in problem["detail"]
+        # Of an administrator, too.
+        admins = (
+            '$schema: Relations\nheaders: {name: admins}\nspec: {attributes: [{object: "Account:alice", name: admin, '
+            "value: true}]}\n"
+        )
+        await there.node.apply(admins)
+        whole = await there.token("bob")
+        assert sorted(await there.names(reader)) == ["hers", "theirs"]
+        assert (await there.ask("GET", "/v1/settings", reader))[0] == 403
+        assert await there.names(whole) == []
+
+
+async def test_a_token_makes_no_other_and_revokes_itself_alone(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        one, other = await there.token("alice", note="one"), await there.token("alice", note="other")
+        ids = {each.note: each.id for each in there.tokens.list()}
+        status, listed = await there.ask("GET", "/v1/tokens", one)
+        assert [each["note"] for each in listed] == ["one", "other"]
+        assert not any(each.get("token") for each in listed)
+        for method, path in (("POST", "/v1/tokens"), ("DELETE", f"/v1/tokens/{ids['other']}")):
+            status, problem = await there.ask(method, path, one)
+            assert (status, problem["rule"]) == (403, "token-by-token")
+        assert (await there.ask("DELETE", f"/v1/tokens/{ids['one']}", one))[0] == 200
+        status, problem = await there.ask("GET", "/v1/datasets", one)
+        assert (status, problem["rule"]) == (401, "access-token")
+        assert await there.names(other) == ["hers"]
+
+
+async def test_a_token_ends_with_its_account(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        token = await there.token("bob")
+        assert await there.names(token) == []
+        await there.node.api.declarations.delete("account", "bob")
+        assert (await there.ask("GET", "/v1/datasets", token))[0] == 401
+        await there.node.apply(ACCOUNT.format(name="bob"))
+        assert (await there.ask("GET", "/v1/datasets", token))[0] == 401
+
+
+async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        good = await there.token("alice")
+        for wrong in (None, "x", good[:-1] + "0", token_of(bytes(8), bytes(32)), f"{good} {good}"):
+            for path in ("/v1/datasets", "/openapi.json", "/nothing", "/v1/account"):
+                if path != "/v1/datasets" and wrong is not None:
+                    continue
+                status, problem, headers = await trio.to_thread.run_sync(there.asked, "GET", path, wrong)
+                assert (status, problem["rule"]) == (401, "access-token")
+                assert headers["www-authenticate"] == "Bearer"
+        assert (await there.ask("GET", "/v1/datasets", good, host="evil.example"))[0] == 403
+        assert (await there.ask("GET", "/v1/datasets", good, origin="https://evil.example"))[0] == 403
+        assert await there.names(good) == ["hers"]
+
+
+async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        good = await there.token("alice")
+        with capture_logs() as logs:
+            answered = [(await there.ask("GET", "/v1/datasets", "wrong"))[0] for _ in range(30)]
+        assert answered[:20] == [401] * 20
+        assert set(answered[24:]) == {429}
+        assert len([each for each in logs if each["event"] == "api refused"]) < 30
+        _, _, headers = await trio.to_thread.run_sync(there.asked, "GET", "/v1/datasets", "wrong")
+        assert int(headers["retry-after"]) > 0
+        assert await there.names(good) == ["hers"]
+
+
+async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path) -> None:
+    """A canary, used rightly and wrongly, through every way: no answer, log line or file has it."""
+    async with served(world, tmp_path) as there:
+        with capture_logs() as logs:
+            token = await there.token("alice", note="canary")
+            id_ = there.tokens.list()[0].id
+            said: list[Any] = [await there.ask("GET", path, token) for path in (
+                "/v1/datasets", "/v1/account", "/v1/tokens", "/v1/resources", "/v1/tasks", "/v1/nothing"
+            )]  # fmt: skip
+            said.append(await there.ask("GET", "/v1/datasets", token + "0"))
+            kept = {"idempotency_key": "k1"}
+            status, problem = await there.ask("POST", "/v1/tokens", token, {}, **kept)
+            assert (status, problem["rule"]) == (400, "idempotency-key")
+            said.append(await there.ask("POST", "/v1/publish", token, {"refs": ["hers"]}, **kept))
+            said += [await there.node.api.accounts.tokens(), there.node.api.events.kept(())]
+            await there.node.api.accounts.revoke_token(id_)
+            said.append(await there.ask("GET", "/v1/datasets", token))
+        secret = token.split("_")[2]
+        assert secret not in repr(said)
+        assert secret not in repr(logs)
+        files = [path for path in there.node.home.directory.rglob("*") if path.is_file()]
+        assert files
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+async def test_an_answer_that_is_kept_is_of_the_token_that_asked(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        alice, bob = await there.token("alice"), await there.token("bob")
+        kept = {"idempotency_key": "k1"}
+        assert (await there.ask("POST", "/v1/publish", alice, {"refs": ["hers"]}, **kept))[0] == 200
+        assert (await there.ask("POST", "/v1/publish", bob, {"refs": ["hers"]}, **kept))[0] != 200
+
+
+async def test_files_are_not_given_over_tcp(world: Any, tmp_path: Path) -> None:
+    admins = (
+        '$schema: Relations\nheaders: {name: admins}\nspec: {attributes: [{object: "Account:alice", name: admin, '
+        "value: true}]}\n"
+    )
+    async with served(world, tmp_path) as there:
+        await there.node.apply(admins)
+        token = await there.token("bob")
+        status, problem = await there.ask("POST", "/v1/slices", token, {"sql": "select 1"})
+        assert (status, problem["rule"]) == (403, "query-slices")
+
+
+async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(world: Any, tmp_path: Path) -> None:
+    """Silence before and after TLS, a head that never ends, and a body that never comes keep nobody out."""
+    async with served(world, tmp_path) as there:
+        good = await there.token("alice")
+        waiting: list[Any] = []
+        heads = (b"", b"GET / HTTP/1.1\r\n", b"POST /v1/uploads HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+
+        def crowd() -> None:
+            for number in range(150):
+                if number % 3 == 0:
+                    waiting.append(socket.create_connection(("127.0.0.1", there.port), PATIENCE))
+                    continue
+                waiting.append(there.connected())
+                with suppress(OSError):
+                    waiting[-1].send(heads[number % len(heads)])
+
+        await trio.to_thread.run_sync(crowd)
+        try:
+            assert await there.names(good) == ["hers"]
+            assert there.server.server.connections <= 256
+        finally:
+            for each in waiting:
+                each.close()
+    assert LIMITS.head_seconds <= 10
+    assert LIMITS.drain_seconds <= 2
+
+
+async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        good = await there.token("alice")
+
+        def asked() -> bytes:
+            with there.connected() as connection:
+                with suppress(OSError):
+                    connection.sendall(b"GET /v1/datasets HTTP/1.1\r\n" + b"x-a: " + b"a" * 200_000)
+                said = b""
+                with suppress(OSError):
+                    while data := connection.recv(65536):
+                        said += data
+                return said
+
+        said = await trio.to_thread.run_sync(asked)
+        assert said[9:10] in (b"4", b""), said[:100]
+        assert await there.names(good) == ["hers"]
+
+
+async def test_an_account_has_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "AT_ONCE", 2)
+    begun, go = [], trio.Event()
+
+    async def api(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope[remote.GRANT].account)
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    def admit(token: str) -> Any:
+        return type("Grant", (), {"account": token})()
+
+    door = RemoteDoor(api, admit, frozenset({"h"}), structlog.get_logger(), lambda: 0.0)
+    statuses: list[int] = []
+
+    async def ask(account: str) -> None:
+        async def send(message: Any) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        headers = [(b"host", b"h"), (b"authorization", f"Bearer {account}".encode())]
+        await door.of("192.0.2.1")({"headers": headers}, None, send)  # type: ignore[arg-type]
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            for account in ("a", "a", "b"):
+                nursery.start_soon(ask, account)
+            while len(begun) < 3:
+                await trio.lowlevel.checkpoint()
+            await ask("a")
+            assert statuses == [429]
+            go.set()
+        await ask("a")
+    assert statuses == [429, 200, 200, 200, 200]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7465", "[::]:7465", "192.0.2.1:7465"])
+def test_beyond_this_machine_it_needs_tls(address: str) -> None:
+    assert not cross(Settings(), {})
+    (problem,) = cross(Settings(api=Api(listen=(address,))), {})
+    assert "in the clear" in str(problem)
+    assert not cross(Settings(api=Api(listen=(address,), certificate="c", key="k")), {})
+    assert not cross(Settings(api=Api(listen=("127.0.0.1:7465",))), {})
+    (problem,) = cross(Settings(api=Api(listen=("localhost:1",))), {})
+    assert "not an IP address" in str(problem)
+    (problem,) = cross(Settings(api=Api(certificate="c")), {})
+    assert "its key" in str(problem)
+
+
+MISTAKES: list[tuple[Callable[[Path], tuple[str, str, str]], str]] = [
+    (lambda _: ("ftp://node", "", ""), "node-url"),
+    (lambda _: ("http://node.example:1", "", ""), "node-url"),
+    (lambda _: ("https://u:p@node:1", "", ""), "node-url"),
+    (lambda _: ("https://node:1/x", "", ""), "node-url"),
+    (lambda _: ("https://node:1", "", ""), "token-file"),
+    (lambda folder: ("https://node:1", str(folder / "none"), ""), "token-file"),
+    (lambda folder: ("https://node:1", str(folder / "open"), ""), "token-file"),
+    (lambda folder: ("https://node:1", str(folder / "empty"), ""), "token-file"),
+]
+
+
+@pytest.mark.parametrize("mistake", range(len(MISTAKES)))
+def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_path: Path) -> None:
+    for name, mode in (("open", 0o644), ("empty", 0o600)):
+        (tmp_path / name).touch(mode=mode)
+    words, rule = MISTAKES[mistake]
+    with pytest.raises((Invalid, Environment)) as caught:
+        remote_node(*words(tmp_path))
+    assert caught.value.rule == rule
+    assert caught.value.hint
+
+
+async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        client = there.client(await there.token("alice"))
+        assert (await trio.to_thread.run_sync(client.ask, "GET", "/account"))["name"] == "alice"
+        other = tmp_path / "other"
+        other.mkdir()
+        node = remote_node(there.server.urls[0], str(tmp_path / "token"), str(certified(other)[0]))
+        with pytest.raises(Refused) as refused:
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, "GET", "/account")
+        assert refused.value.rule == "certificate"
+        plain = remote_node(there.server.urls[0].replace("https", "http"), str(tmp_path / "token"), "")
+        with pytest.raises(Fault):
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, "GET", "/account")
+
+
+async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        url, token = there.server.urls[0], await there.token("alice")
+
+        def asked() -> list[str]:
+            client = odfd_client.connect(url, token=token, ca_file=there.certificate)
+            return [each.name for each in client.datasets()]
+
+        assert await trio.to_thread.run_sync(asked) == ["hers"]
+        for wrong in ("", "wrong"):
+            with pytest.raises(odfd_client.Refused):
+                await trio.to_thread.run_sync(
+                    lambda given: odfd_client.connect(url, token=given, ca_file=there.certificate), wrong
+                )
+    with pytest.raises(odfd_client.Invalid, match="in the clear"):
+        odfd_client.connect("http://node.example:7465", token=token)
+    with pytest.raises(odfd_client.Invalid, match="for a URL"):
+        odfd_client.connect("/nowhere", token=token)
