@@ -266,6 +266,7 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", "/datasets/{ref}/raw/captures", lambda s, r: s.raw.drop(_name(r))),
     ("POST", "/datasets/{ref}/raw/replay", lambda s, r: s.raw.replay(_name(r))),
     ("POST", "/datasets/{ref}/correct", on_dataset(wire.CorrectRequest, lambda s: s.flow.correct)),
+    ("POST", "/datasets/{ref}/schema", on_dataset(wire.AlterSchemaRequest, lambda s: s.flow.alter_schema)),
     ("POST", "/datasets/{ref}/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),
     ("POST", "/datasets/{ref}/verify", on_dataset(wire.VerifyRequest, lambda s: s.verification.verify)),
     ("POST", "/datasets/{ref}/prove", on_dataset(wire.ProveRequest, lambda s: s.proving.prove)),

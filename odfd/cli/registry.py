@@ -66,7 +66,7 @@ GROUPS: Final = (
             CommandEntry(
                 "diff", "rows by which two cuts or two datasets differ; what an apply would change", _HERE + "diff"
             ),
-            CommandEntry("schema", "columns of a dataset and their types", _HERE + "reading"),
+            CommandEntry("schema", "columns of a dataset and their types; add more to a root", _HERE + "schema"),
             CommandEntry(
                 "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"
             ),

@@ -40,8 +40,8 @@ class Metric:
 UNITS: Final = ("bytes", "seconds", "ratio")
 OTHER: Final = "other"
 TASKS: Final = (
-    "advance", "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest", "lineage",
-    "mirror", "prove", "publish", "pull", "replay", "reset", "verify", "watermark", OTHER,
+    "advance", "alter", "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest",
+    "lineage", "mirror", "prove", "publish", "pull", "replay", "reset", "verify", "watermark", OTHER,
 )  # fmt: skip
 LEVELS: Final = ("debug", "info", "warning", "error")
 SERVERS: Final = ("control", "site", "metrics", "page")

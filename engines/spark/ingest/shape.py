@@ -145,7 +145,7 @@ def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) 
         raise Invalid(
             f"the data does not fit the dataset's schema: {'; '.join(problems)}",
             rule="schema-in-force",
-            hint="mend the read schema or preprocess, or evolve the schema with SetDataSchema first",
+            hint="mend the read schema or preprocess; a column is added by: odfctl schema alter NAME add '…'",
         )
 
 

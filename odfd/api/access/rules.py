@@ -388,6 +388,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "flow.stage": _staged,
     "flow.ingest": on_dataset(Action.WRITE),
     "flow.correct": on_dataset(Action.WRITE),
+    "flow.alter_schema": on_dataset(Action.MAINTAIN),
     "flow.advance": on_dataset(Action.WRITE),
     "flow.set_watermark": on_dataset(Action.WRITE),
     "flow.pull": on_refs(Action.WRITE),

@@ -1,4 +1,4 @@
-"""Brings data into datasets (ingest, correct, pull, import) and exports them.
+"""Brings data into datasets (ingest, correct, pull, import), alters their columns, and exports them.
 
 ``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
 runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
@@ -25,6 +25,7 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.quarantine import QuarantineDatasets
+from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.transforms import way_anew
 from odfd.api.views.views import rows_view
@@ -94,6 +95,7 @@ class IngestPullService:
         self._meter = context.meter
         self._repositories = hands.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
+        self._altering = SchemaAlterations(home, self._ingest, context)
         self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
         """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
 
@@ -173,6 +175,10 @@ class IngestPullService:
                 return await self._correcting.correct(entry, request)
 
         return task_ref(self._board.submit("correct", entry.name, work))
+
+    async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
+        """Result: AlterSchemaResult. Raises Refused unless it is a root of this node's own."""
+        return await self._altering.submit(ref, request)
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         """Result: PullResult."""

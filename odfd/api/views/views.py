@@ -14,7 +14,7 @@ from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetTransform
+from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema, SetTransform
 from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
@@ -258,11 +258,15 @@ def block_view(block: Block) -> wire.BlockView:
 def schema_view(name: str, state: ChainState) -> wire.Schema:
     if state.schema is None:
         return wire.Schema(ref=name, fields=())
-    fields = tuple(
-        wire.Column(name=column, type=kind, optional=optional, comment=comment)
-        for column, kind, optional, comment in reading.columns_of(state.schema)
-    )
+    fields = columns_view(state.schema)
     return wire.Schema(ref=name, fields=fields, manifest=to_builtins(schema_of(state.schema)))
+
+
+def columns_view(schema: SetDataSchema) -> tuple[wire.Column, ...]:
+    return tuple(
+        wire.Column(name=column, type=kind, optional=optional, comment=comment)
+        for column, kind, optional, comment in reading.columns_of(schema)
+    )
 
 
 _TRANSFORM: Final = SetTransform.__name__

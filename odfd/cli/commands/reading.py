@@ -1,4 +1,4 @@
-"""``log``, ``tail``, ``schema``: show the blocks, the last rows and the columns of a dataset."""
+"""``log``, ``tail``: show the blocks and the last rows of a dataset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.dataset_text import rows_text, schema_table
+from odfd.cli.dataset_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source, without_places
 from odfd.cli.table import TableColumn, render
@@ -114,14 +114,3 @@ def _rows(records: wire.Records) -> str:
         for place, column in enumerate(records.columns)
     )
     return render(columns, records.rows)
-
-
-@commands.add(
-    "schema",
-    REF,
-    description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.",
-    example="nyc.flights",
-)
-def _schema(session: Session, args: argparse.Namespace) -> None:
-    schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
-    session.answer(schema, lambda value: schema_table(value.fields))

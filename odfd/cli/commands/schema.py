@@ -1,0 +1,87 @@
+"""``schema``: shows the columns of a dataset. ``schema alter``: shows what altering them means, and does it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from odfd.cli import formatting
+from odfd.cli.command import Commands, argument
+from odfd.cli.commands.apply import apply_texts
+from odfd.cli.dataset_text import schema_table
+from odfd.cli.progress import submit
+from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage
+
+commands = Commands()
+_ALTER: Final = "alter"
+_ACTIONS: Final = ("add", "widen", "rename", "drop")
+_FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | rename OLD NEW | drop COLUMN"
+
+
+@commands.add(
+    "schema",
+    argument("ref", metavar="REF"),
+    argument("words", nargs="*", metavar="…", help=argparse.SUPPRESS),
+    argument("--as", dest="derived", metavar="NAME", help="the dataset to derive, for widen, rename and drop"),
+    argument("--query", metavar="SQL", help="of add: the last query of the source's preprocess from now on"),
+    argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
+    argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
+    description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.\n\n"
+    f"{_FORM}\n\n"
+    "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
+    "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",
+    example="nyc.flights\nalter nyc.flights add 'gate STRING' 'taxi_minutes INT' --yes\n"
+    "alter nyc.flights rename dest destination --as nyc.flights.v2 --yes",
+)
+def _schema(session: Session, args: argparse.Namespace) -> int:
+    if args.ref == _ALTER and args.words:
+        return _alter(session, args)
+    if args.words or args.derived or args.query or args.computed or args.yes:
+        raise Usage("to show columns needs a dataset alone", hint=_FORM)
+    schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
+    session.answer(schema, lambda value: schema_table(value.fields))
+    return ExitCode.OK
+
+
+def _alter(session: Session, args: argparse.Namespace) -> int:
+    name, action, *columns = (*args.words, "", "")[: max(len(args.words), 2)]
+    if action not in _ACTIONS or not columns:
+        raise Usage(f"what is to be altered: {', '.join(_ACTIONS)}, and columns", hint=_FORM)
+    request = wire.AlterSchemaRequest(
+        action=action,
+        columns=tuple(columns),
+        query=args.query,
+        computed=args.computed,
+        derived=args.derived,
+        dry_run=not args.yes,
+    )
+    done = submit(session, f"/datasets/{part(name)}/schema", request, wire.AlterSchemaResult)
+    if args.yes and done.value.manifest is not None:
+        return apply_texts(session, (wire.ManifestText(source=args.derived, text=done.value.manifest),))
+    session.answer(done, plan_text)
+    if not args.yes:
+        session.remark("nothing was changed; --yes does it")
+    return ExitCode.OK
+
+
+def plan_text(done: wire.AlterSchemaResult) -> str:
+    is_done = done.outcome == "altered"
+    if done.manifest is not None:
+        columns = schema_table(done.columns)
+        return f"{done.ref} stays as it is; what is derived from it would have\n{columns}\n\n{done.manifest.rstrip()}"
+    names = ", ".join(f"{column.name} {column.type}" for column in done.added)
+    records = formatting.plural(done.records, "record")
+    blocks = formatting.plural(len(done.events), "block")
+    lines = [f"{done.ref}: {names} {'added' if is_done else 'would be added'}"]
+    lines.append(f"  rows so far    {records}, null there; their bytes and hashes stay")
+    lines.extend(f"  {'rows to come' if at == 0 else '':<13}  {remark}" for at, remark in enumerate(done.remarks))
+    if done.derivations:
+        lines.append(f"  derivations    none breaks: {', '.join(done.derivations)} know the columns of their day;")
+        lines.append("                 declare a query again, and it sees the new ones")
+    lines.append(f"  mirrors        take {blocks}: {', '.join(done.events)}; older ones read as before")
+    if is_done:
+        lines.append(f"  head           {formatting.digest(done.head)}")
+    return "\n".join(lines)
