@@ -21,6 +21,7 @@ import pytest
 
 from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import REGION, place_of
+from worlds.databases import PASSWORD, Served, mysql_served, postgres_served
 from worlds.eventually import PATIENCE
 from worlds.s3_server import new_bucket, s3_server
 
@@ -62,6 +63,31 @@ def database(folder: Path) -> Iterator[tuple[str, Source]]:
 
 
 @contextmanager
+def postgres(_: Path) -> Iterator[tuple[str, Source]]:
+    with postgres_served() as served:
+        served.run("CREATE TABLE orders (id bigint primary key, name text)")
+        yield asked(served), lambda ids: served.run(_rows(ids))
+
+
+@contextmanager
+def mysql(_: Path) -> Iterator[tuple[str, Source]]:
+    with mysql_served() as served:
+        served.run("CREATE TABLE orders (id bigint primary key, name varchar(99))")
+        yield asked(served), lambda ids: served.run(_rows(ids))
+
+
+def asked(served: Served) -> str:
+    """The manifest of a query of a real server, whose password is a variable."""
+    url = served.url.replace("env.DB", "env.SHOP")
+    fetch = f"{{kind: Sql, url: '{url}', query: 'select id, name from orders', cursor: [id], batchRows: 5}}"
+    return MANIFEST.format(fetch=fetch, read="{kind: Parquet, ddlSchema: [id BIGINT, name STRING]}")
+
+
+def _rows(ids: range) -> str:
+    return "INSERT INTO orders VALUES " + ", ".join(f"({each}, 'order {each}')" for each in ids)
+
+
+@contextmanager
 def bucket(_: Path) -> Iterator[tuple[str, Source]]:
     with s3_server(page=3) as server:
         url = new_bucket(server, "shop")
@@ -92,12 +118,12 @@ def life(daemon: Any, step: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", [database, bucket])
+@pytest.mark.parametrize("source", [database, bucket, postgres, mysql])
 def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
     make_daemon: Callable[..., Any], source: Any, tmp_path: Path
 ) -> None:
     rng = random.Random(source.__name__)
-    daemon = make_daemon("a", ODFD_INGEST_VARIABLES="SHOP", SHOP="word")
+    daemon = make_daemon("a", ODFD_INGEST_VARIABLES="SHOP", SHOP=PASSWORD)
     daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     with source(tmp_path) as (manifest, add):
         daemon.start()
