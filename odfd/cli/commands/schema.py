@@ -29,7 +29,7 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
     argument("--query", metavar="SQL", help="of add: the last query of the source's preprocess from now on"),
     argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
     argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
-    description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.\n\n"
+    description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.\n\n"
     f"{_FORM}\n\n"
     "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
     "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",

@@ -315,6 +315,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "search.card": [("GET", "/v1/cards/{did}", None)],
     "flow.ingest": [("POST", "/v1/datasets/{}/ingest", {"uploads": ["u"]})],
     "flow.correct": [("POST", "/v1/datasets/{}/correct", {"key": {"x": "1"}})],
+    "flow.alter_schema": [("POST", "/v1/datasets/{}/schema", {"action": "add", "columns": ["city STRING"]})],
     "flow.advance": [("PUT", "/v1/datasets/{}/upper", None)],
     "flow.set_watermark": [("PUT", "/v1/datasets/{}/watermark", {"time": "2020-01-01T00:00:00Z"})],
     "flow.pull": [("POST", "/v1/pull", {"refs": ["{}"]})],
