@@ -53,7 +53,7 @@ def controllers_of(
     (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
     found: dict[str, Controller] = {
         "Account": AsDeclared(),
-        "Dataset": DatasetController(home, views, volumes),
+        "Dataset": DatasetController(home, views, volumes, flows),
         "Flow": FlowController(flows),
         "Mirror": MirrorController(mirrors),
         "Network": NetworkController(networks),
@@ -102,14 +102,16 @@ class DatasetController(AsDeclared):
 
     conditions: Collection[str] = ("DatasetState",)
 
-    def __init__(self, home: StateDirectory, views: DatasetViews, volumes: VolumeWorker) -> None:
+    def __init__(self, home: StateDirectory, views: DatasetViews, volumes: VolumeWorker, flows: FlowService) -> None:
         self._home = home
         self._views = views
         self._volumes = volumes
+        self._flows = flows
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:
             self._volumes.touch(DatasetId.parse(resource.did))
+            await self._flows.look([DatasetId.parse(resource.did)])  # its name and labels may select it for others
         return await trio.to_thread.run_sync(self._observe, resource)
 
     def _observe(self, resource: DeclaredResource) -> ObservedState:
@@ -147,7 +149,7 @@ class FlowController(AsDeclared):
         await self._flows.apply(_desired(resource), dids_of(resource.references), dry_run=False)
 
     async def finalize(self, resource: DeclaredResource) -> None:
-        await self._flows.ended([DatasetId.parse(did) for did in dids_of(resource.references).values()])
+        await self._flows.look([DatasetId.parse(did) for did in dids_of(resource.references).values()])
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
         """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""

@@ -22,9 +22,11 @@ from odfd.flows.plan import (
     GarbageCollection,
     Ingest,
     Retry,
+    Selection,
     Verify,
 )
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.flows.selection import EVERY, is_pattern, parse_pattern
 from odfd.flows.spec import (
     CompactionParams,
     CompactionTask,
@@ -46,6 +48,7 @@ from odfd.resources.manifest import Draft
 from odfd.resources.owners import OwnedPart
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
+from odfd.resources.selectors import parse_selector
 
 _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
@@ -63,6 +66,8 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target: str
+    """Empty where it selects."""
+    selection: Selection | None = None
     inputs: tuple[str, ...]
     schedule: Schedule | None
     on_update: bool
@@ -77,7 +82,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, resolve: Callable[[str, str], DatasetId]) -> FlowPlan:
         """Builds the plan; ``resolve``: a reference, and its place in the text, to an id. Raises what that raises."""
-        target = resolve(self.target, self.place("spec.target"))
+        target = EVERY if self.selection is not None else resolve(self.target, self.place("spec.target"))
         inputs = [
             resolve(each, self.place(f"spec.triggers[{number}].dataset"))
             for number, each in enumerate(self.inputs)
@@ -91,6 +96,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
             on_update=self.on_update,
             tasks=self.tasks,
             policy=self.policy,
+            selection=self.selection,
         )
 
 
@@ -132,9 +138,11 @@ class _Reading:
         spec = self._spec
         on_update, tasks = self._on_update(), self._tasks()
         on_data = tuple(each.dataset if isinstance(each, OnDataset) else "" for each in spec.triggers)
+        selection = self._selection()
         return DesiredFlow(
             name=self._draft.headers.name,
-            target=spec.target.removeprefix(_TARGET),
+            target="" if selection is not None else spec.target.removeprefix(_TARGET),
+            selection=selection,
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
             schedule=self._schedule(),
             on_update=on_update,
@@ -143,6 +151,18 @@ class _Reading:
             source=self._draft.source,
             lines=self._draft.lines,
         )
+
+    def _selection(self) -> Selection | None:
+        text, labels = self._spec.target.removeprefix(_TARGET), self._policy.labels
+        if labels is not None:
+            self._try(f"{_POLICY}.labels", parse_selector, labels)
+        if is_pattern(text):
+            pattern = self._try("spec.target", parse_pattern, text)
+            return None if pattern is None else Selection(name=pattern, labels=labels)
+        if labels is not None:
+            hint = "target: Dataset:%, to mean all that have them"
+            self._note(f"{_POLICY}.labels", "the target is one dataset", "flow-target", hint)
+        return None
 
     def _tasks(self) -> tuple[FlowTask, ...]:
         specs = self._spec.tasks or (IngestTask(),)

@@ -71,6 +71,18 @@ class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageC
 FlowTask: TypeAlias = Ingest | Verify | Compaction | GarbageCollection
 
 
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which datasets a flow is for."""
+
+    name: str
+    """A pattern: ``%`` stands for any text, ``_`` for one character."""
+    labels: str | None = None
+    """As they are written after ``-l``."""
+
+    def __str__(self) -> str:
+        return self.name if self.labels is None else f"{self.name} ({self.labels})"
+
+
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is done with a dataset, and when: by a schedule, at news of others or of itself, or several of them."""
 
@@ -85,6 +97,8 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[FlowTask, ...] = (Ingest(),)
     """In order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()
+    selection: Selection | None = None
+    """That the target is one of."""
     declared: bool = True
     """Whether it was declared; else it is a derived dataset that follows its inputs."""
 

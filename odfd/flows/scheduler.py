@@ -24,6 +24,8 @@ from odfd.flows.schedule import latest_time, next_time, passed_over
 
 SETTLE: Final = SECOND
 """Delay after new data before a run, so that a user's pull of inputs and outputs runs first."""
+PARALLEL: Final = 4
+"""Runs at once of one flow of many datasets; the others wait for the end of one."""
 ON_TIME: Final = MINUTE
 """A time that passed less than this ago was not missed."""
 
@@ -68,6 +70,10 @@ class Scheduler:
         self._readers: dict[DatasetId, dict[str, None]] = {}
         """By input, in the order in which they came."""
         self._targets: dict[DatasetId, dict[str, None]] = {}
+        self._busy: dict[str, set[str]] = {}
+        """Keys of the runs of a selection, by the name of its flow."""
+        self._queued: dict[str, dict[str, None]] = {}
+        """Those that are due and wait for one of these, likewise."""
         self._latest = Instant(-(1 << 63))
         """The latest time that was seen since the clock was set back."""
 
@@ -148,10 +154,12 @@ class Scheduler:
         while len(found) < most and (first := self.next_time()) is not None and first <= now:
             _, _, key = heapq.heappop(self._heap)
             entry = self._entries[key]
-            if self._held(key, entry, now):
+            if self._waits(key, entry) or self._held(key, entry, now):
                 continue
             if self._claim(entry, now):
                 found.append(Firing(key, entry.plan, entry.record))
+                if entry.plan.selection is not None:
+                    self._busy.setdefault(entry.plan.name, set()).add(key)
             else:
                 self._arm(key, entry, now)
         return found
@@ -163,6 +171,7 @@ class Scheduler:
 
         ``seen``: the head that it saw or wrote. ``touched``: the target has blocks that it did neither see nor write.
         """
+        self._let_in(key, now)
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -178,10 +187,33 @@ class Scheduler:
 
     def interrupt(self, now: Instant) -> None:
         """Interrupts all runs, which begin again; that is no failure."""
+        queued = {key for keys in self._queued.values() for key in keys}
+        self._busy, self._queued = {}, {}
         for key, entry in self._entries.items():
-            if entry.running:
+            if entry.running or key in queued:
                 entry.running = False
                 self._arm(key, entry, now)
+
+    def _waits(self, key: str, entry: Entry) -> bool:
+        """Whether as many runs of its selection go on as may; the end of one lets it in."""
+        name = entry.plan.name
+        if entry.plan.selection is None or len(self._busy.get(name, ())) < PARALLEL:
+            return False
+        self._queued.setdefault(name, {})[key] = None
+        return True
+
+    def _let_in(self, ended: str, now: Instant) -> None:
+        """The run of a selection has ended: the next that waits for it is due."""
+        for name, keys in self._busy.items():
+            if ended in keys:
+                keys.remove(ended)
+                queued = self._queued.get(name, {})
+                while queued:
+                    key = next(iter(queued))
+                    del queued[key]
+                    if (entry := self._entries.get(key)) is not None and not entry.running:
+                        self._arm(key, entry, now)
+                        break
 
     def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant) -> Record:
         was, retry = entry.record, entry.plan.policy.retry

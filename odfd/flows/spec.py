@@ -115,6 +115,9 @@ class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How the runs of a flow behave."""
 
     suspend: Annotated[bool, described("The flow rests.")] = False
+    labels: (
+        Annotated[str, described("Of a target with %: those with such labels alone, like env=prod,!old.")] | None
+    ) = None
     time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
     catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
     catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
@@ -126,7 +129,12 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is done with a dataset, and when."""
 
     target: Annotated[
-        str, described("Dataset:NAME, NAME, did:odf:… or the id of its resource: what the tasks are about."), _DATASET
+        str,
+        described(
+            "Dataset:NAME, NAME, did:odf:… or the id of its resource: what the tasks are about. Dataset:house.% is "
+            "for each dataset of such a name: % stands for any text, _ for one character."
+        ),
+        refers_to("Dataset", selects=True),
     ]
     triggers: Annotated[
         tuple[OnSchedule | OnDataset | OnEvent, ...],

@@ -15,6 +15,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.seals import Sealed
 from odfd.flows.plan import FlowPlan, Ingest, Record
+from odfd.flows.selection import EVERY
 from odfd.resources.store import Resources
 
 KIND: Final = "flow"
@@ -48,6 +49,12 @@ def key_of(name: str) -> str:
     return f"flow {name.casefold()}"
 
 
+def key_for(plan: FlowPlan) -> str:
+    """Returns the key of a declared plan: that of its flow, or of one dataset of a selection."""
+    is_whole = plan.selection is None or plan.target == EVERY
+    return key_of(plan.name) if is_whole else f"{key_of(plan.name)} {plan.target}"
+
+
 def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
     """Declares a flow; ``False`` where it was declared so before."""
     spec = msgspec.json.encode(plan, enc_hook=str, order="deterministic")
@@ -78,16 +85,19 @@ def _plan(spec: bytes) -> FlowPlan:
 
 
 def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
-    connection.execute("DELETE FROM flow_runs WHERE key = ?", (key_of(name),))
+    first = key_of(name)
+    connection.execute(
+        "DELETE FROM flow_runs WHERE key = ? OR substr(key, 1, ?) = ?", (first, len(first) + 1, f"{first} ")
+    )
     return Resources(connection).delete(KIND, name, now)
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
-    """Deletes the flows of a deleted dataset; returns their names."""
+    """Deletes the flows of a deleted dataset, and what selections did for it; returns the names of the former."""
     names = [plan.name for plan in flows_of(connection, dataset)]
     for name in names:
         remove(connection, name, now)
-    connection.execute("DELETE FROM flow_runs WHERE key = ?", (str(dataset),))
+    connection.execute("DELETE FROM flow_runs WHERE key = ? OR key GLOB ?", (str(dataset), f"flow * {dataset}"))
     return names
 
 

@@ -169,6 +169,7 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
     reconciler.followers = FOLLOWERS
     declarations.applied = reconciler.loop.poke
+    parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
     declarations.fixed = {

@@ -27,6 +27,9 @@ _DID: Final = "did:"
 _TYPE: Final = re.compile(r"[A-Z][A-Za-z]{0,63}\Z", re.ASCII)
 SETS: Final = ("SecretSet", "VariableSet")
 """Types that a reference may name a part of: ``SecretSet:hooks#key``."""
+SELECTS: Final = "x-selects"
+_WILD: Final = re.compile(r"[%_]")
+"""No name has one of these."""
 ANY: Final = "resource"
 """Stands for a type where a reference says which: ``Dataset:sales``."""
 
@@ -45,9 +48,12 @@ class Reference(msgspec.Struct, frozen=True):
         return reference_key(self.text, self.type)
 
 
-def refers_to(type_: str) -> msgspec.Meta:
-    """Marks a field, or each text of a list, as a reference to a resource of a type."""
-    return msgspec.Meta(extra_json_schema={REFERS_TO: type_})
+def refers_to(type_: str, *, selects: bool = False) -> msgspec.Meta:
+    """Marks a field, or each text of a list, as a reference to a resource of a type.
+
+    ``selects``: it may be a pattern of names too, which is no reference.
+    """
+    return msgspec.Meta(extra_json_schema={REFERS_TO: type_, **({SELECTS: True} if selects else {})})
 
 
 def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: str = "spec") -> Iterator[Reference]:
@@ -56,6 +62,8 @@ def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: st
     for each in layout.fields_of(cls):
         if value.get(each.key) is not None:
             refers = notes.get(each.name, {}).get(REFERS_TO)
+            if notes.get(each.name, {}).get(SELECTS) and _WILD.search(value[each.key]):
+                continue
             yield from _within(each.kind, value[each.key], f"{path}.{each.key}", refers)
 
 

@@ -8,7 +8,8 @@ worker never polls. Alive while ``run`` is; a run that a stop interrupts begins 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -23,9 +24,10 @@ from chain.state import load_state
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
-from odfd.flows import store
+from odfd.flows import selection, store
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
 from odfd.flows.scheduler import Firing, Scheduler
+from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
@@ -77,6 +79,8 @@ class FlowWorker:
         """Performs one run; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
         """Called with the name of a flow that ran."""
+        self.labels: Callable[[DeclaredResource], Mapping[str, Json]] = lambda each: each.labels
+        """All labels of a dataset, those of the node too; given by the same."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._follow = follow
@@ -106,11 +110,18 @@ class FlowWorker:
         await self._evaluate(datasets)
         self.loop.poke()
 
-    async def pause(self, key: str, *, paused: bool) -> None:
-        """Pauses or resumes the flow ``key``, which is in force."""
-        record = self.scheduler.pause(key, self._clock.now(), paused=paused)
-        await trio.to_thread.run_sync(self._keep, [(key, record)])
+    async def pause(self, keys: Collection[str], template: str | None, *, paused: bool) -> None:
+        """Pauses or resumes plans of one flow, which are in force. ``template``: of those that come later."""
+        now = self._clock.now()
+        kept = [(key, self.scheduler.pause(key, now, paused=paused)) for key in keys]
+        await trio.to_thread.run_sync(self._keep, kept)
+        if template is not None:
+            await trio.to_thread.run_sync(self._keep_template, template, Record(since=now, paused=paused))
         self.loop.poke()
+
+    def _keep_template(self, key: str, record: Record) -> None:
+        with self._home.database.write() as connection:
+            store.keep_record(connection, key, record)
 
     async def _round(self) -> float:
         touched = self.loop.take()
@@ -135,7 +146,10 @@ class FlowWorker:
     async def _evaluate(self, datasets: Collection[DatasetId]) -> None:
         async with self._looking:
             everything, self._is_loaded = not self._is_loaded, True
-            read = self._read_all if everything else partial(self._read, sorted(datasets), everything=False)
+            if everything or selection.EVERY in datasets:
+                read = partial(self._read_all, everything=everything)
+            else:
+                read = partial(self._read, sorted(datasets), everything=False)
             found = await trio.to_thread.run_sync(read)
             now, kept = self._clock.now(), []
             for dataset, plans in found.items():
@@ -158,22 +172,29 @@ class FlowWorker:
         record = self.scheduler.put(each.key, each.plan, after, now, touched=each.behind)
         return [(each.key, record)] if each.plan.declared and record != before else []
 
-    def _read_all(self) -> dict[DatasetId, list[_Found]]:
+    def _read_all(self, *, everything: bool) -> dict[DatasetId, list[_Found]]:
         with self._home.database.read() as connection:
-            targets = {plan.target for plan in store.flows(connection)}
+            plans = store.flows(connection)
+        targets = {plan.target for plan in plans}
+        if any(map(selection.is_template, plans)):
+            with self._home.catalog() as catalog:
+                targets |= {entry.id for entry in catalog.entries()}
         known = {entry.plan.target for _, entry in self.scheduler.entries()}
-        return self._read(sorted({*targets, *known, *self._home.chains.having(_TRANSFORM)}), everything=True)
+        return self._read(sorted({*targets, *known, *self._home.chains.having(_TRANSFORM)}), everything=everything)
 
     def _read(self, datasets: Sequence[DatasetId], *, everything: bool) -> dict[DatasetId, list[_Found]]:
         """Every plan that pulls one of them."""
         found: dict[DatasetId, list[_Found]] = {}
         for dataset in datasets:
             with self._home.database.read() as connection:
-                declared = store.flows_of(connection, dataset)
-                keys = [store.key_of(plan.name) for plan in declared]
+                declared = [*self._declared(connection, dataset), *self._selected(connection, dataset)]
+                keys = [store.key_for(plan) for plan in declared]
                 if not any(plan.pulls for plan in declared):
                     keys.append(str(dataset))
                 records = {key: store.record(connection, key) for key in keys}
+                for key, plan in zip(keys, declared, strict=False):
+                    if plan.selection is not None and records[key] is None:
+                        records[key] = self._joining(connection, plan)
             try:
                 plans = [*declared, *(self._following(dataset) if len(keys) > len(declared) else ())]
                 found[dataset] = [
@@ -183,6 +204,32 @@ class FlowWorker:
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
                 self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
         return found
+
+    def _declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
+        """Those that name it, without those that are none of their own."""
+        return [each for each in store.flows_of(connection, dataset) if not selection.is_template(each)]
+
+    def _selected(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
+        """What flows of many datasets are for one of them."""
+        templates = [each for each in store.flows_of(connection, selection.EVERY) if selection.is_template(each)]
+        if not templates:
+            return []
+        with self._home.catalog() as catalog:
+            entry = catalog.find(dataset)
+        if entry is None:
+            return []
+        resource = DeclaredStore(connection).with_did(str(dataset))
+        labels = {} if resource is None else self.labels(resource)
+        return [
+            selection.for_dataset(each, dataset)
+            for each in templates
+            if each.selection is not None and selection.selects(each.selection, entry.name, labels)
+        ]
+
+    def _joining(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
+        """The record of a dataset that joins a flow of many: it rests where that does, and owes nothing of the past."""
+        held = store.record(connection, store.key_of(plan.name))
+        return Record(since=self._clock.now(), paused=True) if held is not None and held.paused else None
 
     def _found(self, key: str, plan: FlowPlan, record: Record | None, *, everything: bool) -> _Found:
         behind = self._is_behind(key, plan, everything=everything)

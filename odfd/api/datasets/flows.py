@@ -20,6 +20,7 @@ from odfd.flows.manifest import DesiredFlow
 from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
+from odfd.flows.selection import EVERY, is_template
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import FlowWorker
 
@@ -40,14 +41,19 @@ class FlowService:
         """Raises Invalid for a resource of a type that another one made; given by the same."""
 
     async def list(self) -> Sequence[wire.FlowView]:
-        """Flows by name, then what follows its inputs."""
+        """Flows by name, one of many datasets for each of them; then what follows its inputs."""
         await self._worker.look()
-        return await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
+        views = await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
+        there = {each.name.casefold() for each in views if each.kind == "flow"}
+        idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.name.casefold() not in there]
+        more = [_whole_view(each, ()) for each in idle]
+        return sorted((*views, *more), key=lambda view: (view.kind, view.name.casefold(), view.target))
 
     async def get(self, name: str) -> wire.FlowView:
-        """Raises NotFound."""
-        (view,) = await trio.to_thread.run_sync(self._views, [await self._find(name)])
-        return view
+        """One of many datasets as a whole. Raises NotFound."""
+        template, found = await self._find(name)
+        views = await trio.to_thread.run_sync(self._views, found)
+        return views[0] if template is None else _whole_view(template, views)
 
     async def pause(self, name: str) -> wire.FlowView:
         """Pauses a flow until it is resumed, over restarts too; a run under way continues."""
@@ -60,20 +66,21 @@ class FlowService:
         """Remove a flow; the result is its last view. Raises Refused for a flow that is not declared."""
         await self.check_unowned("Flow", name)
         try:
-            key, entry = await self._find(name)
+            template, found = await self._find(name)
         except NotFound:
             return await self.withdraw(name)
-        if not entry.plan.declared:
+        plan = template or found[0][1].plan
+        if not plan.declared:
             raise Invalid(
                 f"{name} is no flow: a derived dataset that follows its inputs",
                 rule="flow-name",
                 hint=f"odfctl flow pause {name}, or set flows.follow = false for all",
             )
-        (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
-        await trio.to_thread.run_sync(self._remove, entry.plan)
-        await self._worker.look({entry.plan.target})
-        self._events.emit("flow.deleted", entry.plan.name)
-        return view
+        views = await trio.to_thread.run_sync(self._views, found)
+        await trio.to_thread.run_sync(self._remove, plan)
+        await self._worker.look({plan.target})
+        self._events.emit("flow.deleted", plan.name)
+        return views[0] if template is None else _whole_view(template, views)
 
     async def apply(self, desired: DesiredFlow, meant: Mapping[str, str], *, dry_run: bool) -> wire.ApplyItem:
         """``meant``: dids of references that mean something already, by key.
@@ -107,8 +114,8 @@ class FlowService:
         plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
         return plan == before
 
-    async def ended(self, targets: Collection[DatasetId]) -> None:
-        """Flows of these datasets may be in force no longer."""
+    async def look(self, targets: Collection[DatasetId]) -> None:
+        """Flows of these datasets may be in force no longer, or others be."""
         await self._worker.look(targets)
 
     def counts(self) -> wire.FlowCounts:
@@ -124,20 +131,33 @@ class FlowService:
             next_at=_text(at),
         )
 
-    async def _find(self, name: str) -> tuple[str, Entry]:
-        """A flow of that name, else what follows under the name of its dataset. Raises NotFound."""
+    async def _find(self, name: str) -> tuple[FlowPlan | None, Sequence[tuple[str, Entry]]]:
+        """What a flow of many datasets is for each of them, with what it is as a whole; else the one of that name.
+
+        Else what follows under the name of its dataset. Raises NotFound.
+        """
         await self._worker.look()
+        templates = await trio.to_thread.run_sync(self._templates)
+        template = next((each for each in templates if each.name.casefold() == name.casefold()), None)
         found = [(key, entry) for key, entry in self._worker.scheduler.entries() if _is_named(entry, name)]
+        if template is not None:
+            return template, [each for each in found if each[1].plan.selection is not None]
         if not found:
             raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
-        return max(found, key=lambda each: each[1].plan.declared)
+        return None, [max(found, key=lambda each: each[1].plan.declared)]
 
     async def _paused(self, name: str, *, paused: bool) -> wire.FlowView:
-        key, entry = await self._find(name)
-        await self._worker.pause(key, paused=paused)
-        self._events.emit("flow.paused" if paused else "flow.resumed", entry.plan.name)
-        (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
-        return view
+        template, found = await self._find(name)
+        key = None if template is None else store.key_of(template.name)
+        await self._worker.pause([key for key, _ in found], key, paused=paused)
+        self._events.emit("flow.paused" if paused else "flow.resumed", (template or found[0][1].plan).name)
+        views = await trio.to_thread.run_sync(self._views, found)
+        return views[0] if template is None else _whole_view(template, views)
+
+    def _templates(self) -> Sequence[FlowPlan]:
+        """Flows of many datasets."""
+        with self._home.database.read() as connection:
+            return [each for each in store.flows_of(connection, EVERY) if is_template(each)]
 
     def _planned(self, desired: DesiredFlow, meant: Mapping[str, str]) -> tuple[FlowPlan, FlowPlan | None]:
         with self._home.database.read() as connection:
@@ -166,7 +186,7 @@ class FlowService:
     def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
         with self._home.catalog() as catalog:
             views = [_view(entry, catalog.name_of) for _, entry in entries]
-        return sorted(views, key=lambda view: (view.kind, view.name.casefold()))
+        return sorted(views, key=lambda view: (view.kind, view.name.casefold(), view.target))
 
 
 def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
@@ -174,7 +194,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
     return wire.FlowView(
         name=plan.name,
         kind="flow" if plan.declared else "follow",
-        target=name_of(plan.target),
+        target=name_of(plan.target) if plan.target != EVERY else str(plan.selection),
         tasks=tuple(type(each).__name__ for each in plan.tasks),
         when=_when(plan, name_of),
         state=_state(entry),
@@ -185,6 +205,29 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
         runs=record.runs,
         failures=record.failures,
         missed=record.missed,
+    )
+
+
+def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView]) -> wire.FlowView:
+    """A flow of many datasets as one: when the next of them runs, and what became of the worst of the last runs."""
+    ended = sorted((each for each in views if each.last is not None), key=lambda each: each.last or "")
+    bad = {outcome.value for outcome in BAD}
+    told = next((each for each in reversed(ended) if each.outcome in bad), ended[-1] if ended else None)
+    states = {each.state for each in views}
+    return wire.FlowView(
+        name=plan.name,
+        kind="flow",
+        target=str(plan.selection),
+        tasks=tuple(type(each).__name__ for each in plan.tasks),
+        when=views[0].when if views else _when(plan, str),
+        state=next((each for each in ("running", "retrying", "waiting", "paused") if each in states), "waiting"),
+        next=min((each.next for each in views if each.next is not None), default=None),
+        last=ended[-1].last if ended else None,
+        outcome=told.outcome if told is not None else None,
+        message=f"{told.target}: {told.message}" if told is not None else "",
+        runs=sum(each.runs for each in views),
+        failures=max((each.failures for each in views), default=0),
+        missed=sum(each.missed for each in views),
     )
 
 
@@ -208,7 +251,7 @@ def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
 
 def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
     """Which parts of it differ."""
-    parts = ("target", "schedule", "inputs", "on_update", "tasks", "policy")
+    parts = ("target", "selection", "schedule", "inputs", "on_update", "tasks", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
 
 

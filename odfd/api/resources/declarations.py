@@ -52,6 +52,8 @@ class DeclarationService:
         self._new_id = new_id
         self._registry = registry
         self._system_labels = SystemLabels(home.chains)
+        self.labels_of = self._system_labels.all_of
+        """All labels of a resource, those of the node too. Blocking."""
         self._watches = ResourceWatches(
             home, context.events, adopt=self.adopt, view=self._view, is_listed=self._is_listed
         )  # fmt: skip

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.flows import store
-from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Verify
+from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Selection, Verify
 from odfd.flows.schedule import Every
-from odfd.flows.scheduler import SETTLE, Scheduler
+from odfd.flows.scheduler import PARALLEL, SETTLE, Scheduler
 from odfd.resources.store import Resources
 from worlds.node_world import opened
 
@@ -58,9 +58,10 @@ class Life:
         for key, each in self.plans.items():
             self.kept[key] = self.scheduler.put(key, each, self.kept.get(key), self.now)
 
-    def put(self, each: FlowPlan) -> None:
-        self.plans[each.name] = each
-        self.kept[each.name] = self.scheduler.put(each.name, each, self.kept.get(each.name), self.now)
+    def put(self, each: FlowPlan, key: str = "") -> None:
+        key = key or each.name
+        self.plans[key] = each
+        self.kept[key] = self.scheduler.put(key, each, self.kept.get(key), self.now)
 
     def step(self, *, keeps: bool = True, most: int = 10) -> list[str]:
         """Begin what is due. ``keeps``: whether the node lives to note it."""
@@ -294,6 +295,25 @@ def test_no_more_runs_begin_than_there_is_room_for_those_due_first_before() -> N
     first = life.step(most=2)
     assert len(first) == 2
     assert len(life.step(most=10)) == 3
+
+
+def test_of_a_flow_of_many_datasets_so_many_run_at_once_and_each_end_lets_another_in() -> None:
+    life, selection = Life(), Selection(name="%")
+    for number in range(10):
+        life.put(msgspec.structs.replace(plan(number), name="all", selection=selection), f"all d{number}")
+    life.put(plan(20))
+    life.now = Instant(life.now + 10 * SECOND)
+    begun = life.step(most=100)
+    assert (len(begun), "d20" in begun) == (PARALLEL + 1, True)
+    assert life.step(most=100) == []
+    done: list[str] = []
+    running = [each for each in begun if each != "d20"]
+    while running:
+        life.scheduler.finish(running[0], Outcome.UP_TO_DATE, "", life.now)
+        done.append(running.pop(0))
+        running += life.step(most=100)
+        assert len(running) <= PARALLEL
+    assert sorted(done) == [f"all d{number}" for number in range(10)]
 
 
 def test_looking_for_what_is_next_costs_nothing_however_often_it_moved() -> None:

@@ -258,6 +258,90 @@ async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks
         assert refused.value.rule == rule
 
 
+async def of(node: Any, name: str) -> list[str]:
+    """The datasets that a flow is in force for."""
+    return [each.target for each in await node.api.flows.list() if each.name == name]
+
+
+def checking(name: str, target: str, more: str = "", trigger: str = MINUTELY) -> str:
+    text = flow(name, target, trigger).replace("cooldown: 0s", f"cooldown: 0s{more}")
+    return text + "  tasks: [{kind: Ext, $schema: Verify}]\n"
+
+
+async def joined(node: Any, name: str, expected: list[str]) -> None:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    assert await of(node, name) == expected
+
+
+async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(world: Any) -> None:
+    one, two, other = (ROOT.replace("name: cities", f"name: {name}") for name in ("geo.a", "geo.b", "other"))
+    async with world.running("alice") as alice:
+        await alice.apply(checking("all", "geo.%"))
+        assert await of(alice, "all") == ["geo.%"]
+        await alice.apply(one, other)
+        await joined(alice, "all", ["geo.a"])
+        pass_time(alice, 60)
+        with trio.fail_after(PATIENCE):
+            while (first := await alice.api.flows.get("all")).runs < 1:
+                await alice.parts.flows.turned.wait()
+        assert (first.target, first.outcome) == ("geo.%", "up-to-date")
+        await alice.apply(two)
+        await joined(alice, "all", ["geo.a", "geo.b"])
+        runs = {each.target: each.runs for each in await alice.api.flows.list()}
+        assert (runs["geo.a"], runs["geo.b"]) == (1, 0)
+        await alice.api.datasets.rename("other", wire.RenameRequest(name="geo.c"))
+        await joined(alice, "all", ["geo.a", "geo.b", "geo.c"])
+        await alice.api.datasets.delete("geo.b")
+        await joined(alice, "all", ["geo.a", "geo.c"])
+    async with world.running("alice") as alice:
+        await joined(alice, "all", ["geo.a", "geo.c"])
+        assert {each.target: each.runs for each in await alice.api.flows.list()} == {"geo.a": 1, "geo.c": 0}
+        await alice.api.flows.delete("all")
+        assert await of(alice, "all") == []
+
+
+async def test_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, checking("all", "%", ', labels: "env=prod,datasetKind=Root"'))
+        await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])
+        await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"env": "prod"}))
+        await joined(alice, "all", ["cities"])
+        await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"env": None}))
+        await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])
+
+
+async def test_a_paused_flow_of_many_datasets_is_paused_for_those_that_join(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(checking("all", "%"))
+        await alice.api.flows.pause("all")
+        await alice.apply(ROOT)
+        await joined(alice, "all", ["cities"])
+        assert (await view(alice, "all")).state == "paused"
+        await alice.api.flows.resume("all")
+        assert (await view(alice, "all")).state == "waiting"
+
+
+async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
+    async with world.running("alice") as alice:
+        gc = flow("gc", "'%'").replace("Dataset:'%'", "Dataset:%") + "  tasks: [{kind: GarbageCollection}]\n"
+        await alice.apply(ROOT, ROOT.replace("name: cities", "name: towns"), gc)
+        assert await of(alice, "gc") == ["%"]
+        pass_time(alice, 60)
+        assert (await ran(alice, "gc", 1)).outcome == "up-to-date"
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "rule"),
+    [("cities", ", labels: a=b", "flow-target"), ("a/%", "", "flow-target"), ("%", ", labels: =", "label-selector")],
+)
+async def test_selections_that_make_no_sense_are_refused(world: Any, target: str, more: str, rule: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid) as refused:
+            await alice.apply(ROOT, checking("all", target, more))
+        assert refused.value.rule == rule
+
+
 async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
