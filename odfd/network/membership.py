@@ -450,6 +450,11 @@ class Membership(JointReplication):
     def _now(self) -> Instant:
         return self._clock.now()
 
+    def share_of(self, peer: PeerId) -> str:
+        """Returns the block of addresses that a connected peer shares limits with; itself for others. Any thread."""
+        host = self._host
+        return peer if host is None else host.share_of(peer)
+
     @property
     def peer_id(self) -> PeerId:
         return peer_of_seed(self._options.seed)

@@ -4,7 +4,9 @@ What is of interest is kept by the ledger: datasets that are held or to be mirro
 Everything else stays in memory (``odfd.network.unheld_statements``). A signer who may speak of a dataset, as its writer
 or as a validator, is paced: so many words at once, then one in so many seconds. What exceeds that is not refused but
 heard later, since peers are asked for it again. Words of validators, observers and witnesses that nobody listed share
-one pace, however many keys they have. Limits of docs/spec/trust.md#room; in memory. Safe to use from any thread.
+one pace, however many keys they have. Half of that pace is divided among the blocks of addresses of the peers that
+bring them, so that one who invents keys leaves room for a newcomer whose word another peer brings.
+Limits of docs/spec/trust.md#room; in memory. Safe to use from any thread.
 
 The table of kinds says on which topic each kind of statement is gossiped, and whether there is room for one more.
 """
@@ -35,7 +37,7 @@ from odfd.trust.ledger.kinds import COSIGNATURE, PROOF
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations
 from odfd.trust.policy.witness_quorum import Witnesses
-from p2p.budget.buckets import Budget, Rate
+from p2p.budget.buckets import Budget, FairShares, Rate
 from p2p.ports import PeerId, Topic
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
@@ -67,12 +69,13 @@ class StatementQuota:
         speaks_for_us: Callable[[PolicyStatement], bool] = lambda _: False,
         is_mine: Callable[[KeyDid], bool] = lambda _: False,
         interests: Callable[[sqlite3.Connection], Iterable[DatasetId]] = lambda _: (),
+        share_of: Callable[[PeerId], str] = str,
     ) -> None:
         """``is_listed``: whether a validator's word counts here; ``is_mirrored``: whether a dataset is to be mirrored.
 
         ``speaks_for_us``: whether a policy is of the network that this node takes rules from; ``is_mine``: whether a
         key is this node's, as its own or as a dataset's; ``interests``: datasets and keys that peers are asked about
-        though nothing was said of them yet.
+        though nothing was said of them yet; ``share_of``: the block of addresses of a peer, or the peer itself.
         """
         self._speaks_for_us = speaks_for_us
         self.witnesses = witnesses
@@ -86,7 +89,8 @@ class StatementQuota:
         self._renewals = Budget[tuple[DatasetId, KeyDid]](RENEWALS)
         self._contradictions = Budget[tuple[DatasetId, KeyDid]](CONTRADICTIONS)
         self._proofs = Budget[DatasetId](CONTRADICTIONS)
-        self._unlisted = Budget[None](UNLISTED)
+        self._unlisted = FairShares(UNLISTED)
+        self._share_of = share_of
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         """Whether statements on a dataset are kept: it is held, to be mirrored, or this node's own."""
@@ -114,8 +118,8 @@ class StatementQuota:
         with self._lock:
             return self._new.spend(sender, now / SECOND)
 
-    def takes(self, predicate: AnyPredicate, found: Judged, now: Instant) -> bool:
-        """Whether one more word of its signer is taken now."""
+    def takes(self, predicate: AnyPredicate, found: Judged, sender: PeerId, now: Instant) -> bool:
+        """Whether one more word of its signer is taken now from ``sender``."""
         if isinstance(predicate, PolicyStatement) or found.signer is None:
             return True
         key = (predicate.dataset, found.signer)
@@ -125,7 +129,7 @@ class StatementQuota:
             paced = self._renewals if found.is_renewal else self._words[predicate.KIND]
         with self._lock:
             if isinstance(predicate, Attestation | Observation) and not self.is_known((found.signer,)):
-                return paced.spend(key, now / SECOND) and self._unlisted.spend(None, now / SECOND)
+                return paced.spend(key, now / SECOND) and self._unlisted.passes(self._share_of(sender), now / SECOND)
             return paced.spend(key, now / SECOND)
 
     def takes_proof(self, dataset: DatasetId, now: Instant) -> bool:
@@ -133,10 +137,10 @@ class StatementQuota:
         with self._lock:
             return self._proofs.spend(dataset, now / SECOND)
 
-    def takes_unlisted(self, now: Instant) -> bool:
-        """Whether one more statement of an unlisted signer is admitted now."""
+    def takes_unlisted(self, sender: PeerId, now: Instant) -> bool:
+        """Whether one more statement of an unlisted signer is admitted now from ``sender``."""
         with self._lock:
-            return self._unlisted.spend(None, now / SECOND)
+            return self._unlisted.passes(self._share_of(sender), now / SECOND)
 
 
 MAX_LISTED: Final = 64

@@ -321,7 +321,7 @@ class LedgerStatementStore:
             if not self._room.has_room(connection, predicate):
                 return None
             found = StatementProcessor(connection, self._leaves, sender, now).judge(predicate, signed)
-        if (found.verdict.outcome.changes or found.is_kept) and not self._room.takes(predicate, found, now):
+        if (found.verdict.outcome.changes or found.is_kept) and not self._room.takes(predicate, found, sender, now):
             return None
         if not found.is_kept:
             heard = Processed(found.verdict, found.signer, is_kept=False)
@@ -369,7 +369,11 @@ class LedgerStatementStore:
                     return None
                 processor = StatementProcessor(connection, _no_leaves, sender, now)
                 found = processor.judge(predicate, signed)
-                if found.is_kept and found.verdict.outcome.changes and not self._room.takes(predicate, found, now):
+                if (
+                    found.is_kept
+                    and found.verdict.outcome.changes
+                    and not self._room.takes(predicate, found, sender, now)
+                ):
                     return None
                 heard = processor.keep(predicate, signed, found)
                 if isinstance(predicate, Authority) and heard.outcome.changes:
@@ -392,7 +396,7 @@ class LedgerStatementStore:
         for raw, sender in waited:
             self._admit(Topic.HEADS, raw, sender)
 
-    def _admit_cosignature(self, topic: Topic, raw: bytes, _sender: PeerId) -> tuple[Judgement, bool]:
+    def _admit_cosignature(self, topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
         """Those of datasets that are spoken of here; how many a quorum takes is for the policy to say."""
         try:
             made = cosignature.decode(raw)
@@ -405,7 +409,7 @@ class LedgerStatementStore:
             return Judgement.IGNORE, False
         dataset, witnesses = made.checkpoint.dataset, self._room.witnesses()
         is_listed = made.witness in witnesses.groups or self._room.is_mine((made.witness,))
-        if not is_listed and not self._room.takes_unlisted(now):
+        if not is_listed and not self._room.takes_unlisted(sender, now):
             return Judgement.IGNORE, False
         if not self._room.is_mine((made.witness,)) and not self._is_wanted(dataset):
             kept = self._keep_unheld_cosignature(made, listed=is_listed)
@@ -455,7 +459,7 @@ class LedgerStatementStore:
         is_wanted = self._is_wanted(proof.dataset)
         if is_wanted and not is_known and proof.kind in _AGAINST_LISTED_KEYS:
             # Of a voice that counts for nothing here: others may have listed it.
-            return (Judgement.ACCEPT, True) if self._room.takes_unlisted(now) else (Judgement.IGNORE, False)
+            return (Judgement.ACCEPT, True) if self._room.takes_unlisted(sender, now) else (Judgement.IGNORE, False)
         if not is_wanted and not is_known:
             unheld = self._keep_unheld_proof(proof, sender, now)
             if not self._became_needed(proof.dataset):

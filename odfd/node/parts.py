@@ -329,7 +329,6 @@ class NodeParts:
         self.policy_changed()
 
     def _log_policy_notes(self) -> None:
-        """What the rules in force cannot promise."""
         for note in self.policy.notes:
             self.context.logger.info("policy", note=note)
 
@@ -383,6 +382,7 @@ class NodeParts:
             speaks_for_us=self._speaks_for_us,
             is_mine=self._is_mine,
             interests=partial(interests_of, self),
+            share_of=lambda peer: self.membership.share_of(peer),
         )
 
     def _is_own(self, key: KeyDid) -> bool:

@@ -75,27 +75,26 @@ class Budget(Generic[K]):
         return wait
 
 
-class Relaying:
-    """Caps the messages that a node forwards, so that no remote flood makes it seem to flood its peers.
+class FairShares:
+    """Caps what others cause in all, and divides a part of it among the blocks of addresses that cause it.
 
-    Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there
-    instead. Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that
-    told something lately, so that a flood from some of them leaves room for what others say. Who is beyond its share is
+    Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that told
+    something lately, so that a flood from some of them leaves room for what others say. Who is beyond its share is
     lent some of that half, never its lower part nor what all blocks of lately may tell at once. However many blocks
-    there are, and in whatever order they come, both halves together are the cap. For one topic, or some together.
-    ``rate``: what others look at of one peer. It counts messages, or bytes of messages of ``largest`` at most.
+    there are, and in whatever order they come, both halves together are the cap. It counts messages, or bytes of
+    messages of ``largest`` at most.
     """
 
     def __init__(self, rate: Rate, largest: float = 1.0) -> None:
         self._largest = largest
-        self._half = rate.kept().times(0.5)
+        self._half = rate.times(0.5)
         self._common = Budget[None](self._half)
         self._divided = Budget[None](self._half)
         self._shares: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """What each block has left, and when it told something last; the longest silent first."""
 
     def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
-        """Whether a message from a peer in ``block`` is forwarded."""
+        """Whether a message from a peer in ``block`` is within the cap, of which it is taken then."""
         before = self._shares.pop(block, None)
         while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
             self._shares.popitem(last=False)
@@ -111,3 +110,14 @@ class Relaying:
         is_passed = may_owe and self._divided.spend(None, now, amount, not_lent)
         self._shares[block] = (left - amount * is_passed, now)
         return is_passed
+
+
+class Relaying(FairShares):
+    """Caps the messages that a node forwards, so that no remote flood makes it seem to flood its peers.
+
+    Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there
+    instead. For one topic, or some together. ``rate``: what others look at of one peer.
+    """
+
+    def __init__(self, rate: Rate, largest: float = 1.0) -> None:
+        super().__init__(rate.kept(), largest)
