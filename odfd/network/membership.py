@@ -452,8 +452,7 @@ class Membership(JointReplication):
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the block of addresses that a connected peer shares limits with; itself for others. Any thread."""
-        host = self._host
-        return peer if host is None else host.share_of(peer)
+        return self._host.share_of(peer) if self._host else peer
 
     @property
     def peer_id(self) -> PeerId:
