@@ -52,6 +52,8 @@ class Mirror(msgspec.Struct):
     """Whether no peer gave them for a day."""
     fresh: int = 1
     """The pass that looked at the spec as it is now."""
+    rests: bool = False
+    """Whether it waits for news alone, without a time."""
     is_for_newcomers: bool = False
     """Whether it was poked for nothing else."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)

@@ -64,6 +64,8 @@ class MirrorScheduler:
     ) -> None:
         self.on_stored: Callable[[DatasetId], object] = lambda _: None
         """Called from a worker thread after a spec was kept, before anything is fetched for it."""
+        self.is_joined: Callable[[], bool] = lambda: True
+        """Whether the node is in a network, so that somebody may be asked; given by the wiring."""
         self._doubted = doubted
         self._database = database
         self._sync = sync
@@ -207,7 +209,7 @@ class MirrorScheduler:
             self._asks_newcomers = False
         self._newcomers_after = trio.current_time() + NEWCOMERS_SECONDS
         for mirror in self._mirrors.values():
-            if mirror.lacks_peers and not mirror.poked.is_set():
+            if (mirror.lacks_peers or mirror.rests) and not mirror.poked.is_set():
                 mirror.is_for_newcomers = True
                 mirror.poked.set()
 
@@ -270,10 +272,19 @@ class MirrorScheduler:
             turned, mirror.turned = mirror.turned, trio.Event()
             turned.set()
             failures = failures + 1 if again else 0
-            with trio.move_on_after(AGAIN.whole(failures) if again else ROUND_SECONDS):
+            mirror.rests = self._is_alone(mirror)
+            pause = math.inf if mirror.rests else AGAIN.whole(failures) if again else ROUND_SECONDS
+            with trio.move_on_after(pause):
                 await mirror.poked.wait()
                 # What failed before says nothing of what is new; newcomers may be strangers without end.
                 failures = failures if mirror.is_for_newcomers else 0
+
+    def _is_alone(self, mirror: Mirror) -> bool:
+        """Whether nothing can become of it but by news: nobody can be asked, and no time takes anything away."""
+        if self.is_joined() or mirror.wanting or mirror.fault is not None:
+            return False
+        is_at_rest = mirror.state in (SchedulerState.WAITING, SchedulerState.CURRENT)
+        return is_at_rest and mirror.spec.via is None and mirror.spec.keep is None
 
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""

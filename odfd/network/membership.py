@@ -268,6 +268,7 @@ class Membership(JointReplication):
                 nursery.start_soon(self._watch, driver)
                 nursery.start_soon(self._keep_chosen, host, driver, joined)
                 self._logger.info("network joined", network=joined.name)
+                self._on_connect()
                 task_status.started(nursery.cancel_scope)
         finally:
             self._drivers.pop(joined.name, None)

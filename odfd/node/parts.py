@@ -282,7 +282,7 @@ class NodeParts:
         self.scheduler = MirrorScheduler(
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
-        self.scheduler.on_stored = self.board.adopt
+        self.scheduler.on_stored, self.scheduler.is_joined = self.board.adopt, lambda: bool(self.membership.networks)
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = ImportExport(

@@ -3,6 +3,7 @@
 A loop that is held answers nobody: not the control socket, no peer, not the service manager's watchdog. The manager
 ends such a daemon after half a minute and starts it again; where there is none, the guard ends it. It counts its own
 looks and not a clock, so that a process that was stopped, or a machine that slept, is not taken for one that is held.
+The loop says when it begins to wait and when it goes on; while it waits, the guard sleeps and wakes nobody.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import trio
 from odfd.runtime.supervision import Logger
 
 LOOK: Final = 0.5
-"""Seconds between two looks, and between two beats of the loop."""
+"""Seconds between two looks."""
 HELD: Final = 1.0
 """Seconds after which a loop without a beat is held: a busy machine delays one for less."""
 END: Final = 120.0
@@ -54,7 +55,7 @@ class Holds:
         return "", self._since
 
 
-class LoopGuard:
+class LoopGuard(trio.abc.Instrument):
     """The guard of the loop that ``run`` is called in."""
 
     def __init__(self, logger: Logger, holds: Holds | None = None, end: Callable[[], None] | None = None) -> None:
@@ -62,7 +63,13 @@ class LoopGuard:
         self._holds = holds or Holds()
         self._end = end or _abort
         self._beats = 0
-        self._stop = threading.Event()
+        """Of the loop: each time that it begins to wait, and that it goes on."""
+        self._works = True
+        """Whether it does not wait."""
+        self._parked = False
+        """Whether the guard sleeps until the loop goes on."""
+        self._wake = threading.Event()
+        self._is_stopping = False
         self._loop = 0
 
     async def run(self) -> None:
@@ -70,17 +77,33 @@ class LoopGuard:
         self._loop = threading.get_ident()
         thread = threading.Thread(target=self._watch, name="loop-guard", daemon=True)
         thread.start()
+        trio.lowlevel.add_instrument(self)
         try:
-            while True:
-                self._beats += 1
-                await trio.sleep(LOOK)
+            await trio.sleep_forever()
         finally:
-            self._stop.set()
+            trio.lowlevel.remove_instrument(self)
+            self._is_stopping = True
+            self._wake.set()
             thread.join()
 
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002  a hook of trio
+        self._beats += 1
+        self._works = False
+
+    def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002
+        self._beats += 1
+        self._works = True
+        if self._parked:
+            self._wake.set()
+
     def _watch(self) -> None:
-        while not self._stop.wait(LOOK):
-            what, seconds = self._holds.look(self._beats)
+        seen = -1
+        while not self._is_stopping:
+            if not self._works and self._beats == seen:
+                self._park()
+                continue
+            seen = self._beats
+            what, seconds = self._holds.look(seen)
             match what:
                 case "held":
                     self._logger.error("event loop held", seconds=seconds, where=self._where())
@@ -90,6 +113,15 @@ class LoopGuard:
                     self._logger.error("event loop held for too long: the daemon ends", where=self._where())
                     self._end()
                     return
+            self._wake.wait(LOOK)
+
+    def _park(self) -> None:
+        """Sleeps until the loop goes on; not at all where it did while this was about to."""
+        self._parked = True
+        if not self._works:
+            self._wake.wait()
+        self._parked = False
+        self._wake.clear()
 
     def _where(self) -> str:
         """The innermost frames of the thread that the loop is in, without values."""

@@ -13,6 +13,7 @@ from odfd.mirrors.scheduler import AGAIN, NEWCOMERS_SECONDS, MirrorScheduler
 from odfd.mirrors.sync import Current, NobodyHasIt
 
 ID = DatasetId.from_public_key(b"d" * 32)
+OTHER = DatasetId.from_public_key(b"o" * 32)
 
 
 class Behind:
@@ -70,4 +71,24 @@ async def test_strangers_that_come_and_go_make_nobody_ask_all_the_time(autojump_
                 await trio.sleep(0.25)
                 scheduler.met_someone()
             assert len(peers.asked) - before <= most
+            nursery.cancel_scope.cancel()
+
+
+async def test_in_no_network_a_mirror_waits_for_news_alone(autojump_clock: MockClock) -> None:
+    """An idle node has no wake-up for it; with the first network it is asked for, and then every minute."""
+    for peers in (Whole(), Behind()):
+        nothing, joined = cast(Any, None), [False]
+        scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print)
+        scheduler.is_joined = lambda joined=joined: joined[0]  # type: ignore[misc]
+        async with trio.open_nursery() as nursery:
+            scheduler._nursery = nursery
+            scheduler._begin(MirrorSpec(dataset=str(ID), name="cities"))
+            scheduler._begin(MirrorSpec(dataset=str(OTHER), name="kept", via="https://example.org/odf"))
+            await trio.sleep(10_000)
+            assert [at for at in peers.asked if at > 9_000], "a place on the web is looked at all the same"
+            assert scheduler.get(ID).passes == 1
+            joined[0] = True
+            scheduler.met_someone()
+            await trio.sleep(1_000)
+            assert scheduler.get(ID).passes > 5
             nursery.cancel_scope.cancel()

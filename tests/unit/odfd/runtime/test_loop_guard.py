@@ -64,3 +64,26 @@ def test_looks_count_and_no_clock() -> None:
     assert said == [("held", HELD, HELD / LOOK), ("end", END, END / LOOK)], "within five minutes"
     assert holds.look(2) == ("released", END)
     assert holds.look(3)[0] == ""
+
+
+async def test_at_rest_nobody_is_woken_and_the_next_block_is_seen_all_the_same() -> None:
+    """Beside a loop that waits, the guard waits too, without a timeout."""
+    log: Any = Log()
+    guard = LoopGuard(log)
+    parked = threading.Event()
+    park = guard._wake.wait
+
+    def waits(seconds: float | None = None) -> bool:
+        if seconds is None:
+            parked.set()
+        return park(seconds)
+
+    guard._wake.wait = waits  # type: ignore[method-assign]
+    rest, wake = trio.Event(), trio.lowlevel.current_trio_token()
+    threading.Thread(target=lambda: (parked.wait(60), wake.run_sync_soon(rest.set))).start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.run)
+        await rest.wait()
+        hold_until(log.came["event loop held"])
+        nursery.cancel_scope.cancel()
+    assert [what for what, _ in log.lines][:1] == ["event loop held"]
