@@ -1,4 +1,4 @@
-"""Holds the completion scripts of ``odfctl`` for bash, zsh and fish. Each asks ``odfctl completions`` what fits."""
+"""Holds the completion scripts of ``odfctl``, each of which asks ``odfctl completions`` what fits at the cursor."""
 
 from __future__ import annotations
 
