@@ -13,6 +13,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from odfd.flows import schedule
+from odfd.flows.payload import check_payload
 from odfd.flows.plan import (
     CatchUp,
     Compaction,
@@ -24,6 +25,7 @@ from odfd.flows.plan import (
     Retry,
     Selection,
     Verify,
+    WebhookCall,
 )
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
 from odfd.flows.selection import EVERY, is_pattern, parse_pattern
@@ -42,6 +44,7 @@ from odfd.flows.spec import (
     RetryPolicy,
     TaskSpec,
     VerifyLevel,
+    WebhookCallTask,
 )
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft
@@ -194,6 +197,10 @@ class _Reading:
                 return Compaction(max_slice_bytes=size, max_slice_rows=params.max_slice_records)
             case GarbageCollectionTask():
                 return GarbageCollection()
+            case WebhookCallTask():
+                payload = self._try(f"spec.tasks[{number}].payload", check_payload, spec.payload)
+                key = self._try(f"spec.tasks[{number}].target", _webhook, spec.target)
+                return WebhookCall(target=key or spec.target, payload=payload)
 
     def _on_update(self) -> bool:
         numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnEvent)]
@@ -259,6 +266,10 @@ class _Reading:
         if length is not None and length > _MOST_WINDOW:
             self._note(place, "is out of range", "flow-duration", "at most 366d")
         return usual if length is None else length
+
+
+def _webhook(text: str) -> str:
+    return reference_key(text, "WebhookTarget")
 
 
 _POLICY: Final = f"headers.annotations.{POLICY}"

@@ -68,7 +68,15 @@ class GarbageCollection(msgspec.Struct, frozen=True, kw_only=True, tag="GarbageC
     """Frees what no dataset of the node needs, as ``odfctl gc`` does."""
 
 
-FlowTask: TypeAlias = Ingest | Verify | Compaction | GarbageCollection
+class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
+    """Calls a WebhookTarget."""
+
+    target: str
+    """The key of the reference to it, of which the flow's resource says what it means."""
+    payload: str | None = None
+
+
+FlowTask: TypeAlias = Ingest | Verify | Compaction | GarbageCollection | WebhookCall
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

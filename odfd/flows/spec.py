@@ -100,7 +100,19 @@ class GarbageCollectionTask(msgspec.Struct, frozen=True, kw_only=True, tag="Garb
     """Frees what no dataset of the node needs any more."""
 
 
-TaskSpec: TypeAlias = IngestTask | CompactionTask | GarbageCollectionTask | ExtensionTask
+class WebhookCallTask(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
+    """Calls a WebhookTarget, signed as its other calls are; what it does not answer is tried again as runs are."""
+
+    target: Annotated[str, described("WebhookTarget:NAME, or its name or id."), refers_to("WebhookTarget")]
+    payload: (
+        Annotated[
+            str, described("What is sent: ${{ trigger.event }}, ${{ trigger.time }} and text around; the event alone.")
+        ]
+        | None
+    ) = None
+
+
+TaskSpec: TypeAlias = IngestTask | CompactionTask | GarbageCollectionTask | WebhookCallTask | ExtensionTask
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -134,7 +134,9 @@ def _flows(
     rewriting = HistoryRewriteService(
         home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
     )
-    parts.flows.perform = FlowTasks(context.board, pulling, verification, rewriting, parts.collection).run
+    parts.flows.perform = FlowTasks(
+        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks
+    ).run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
     return flows, verification, rewriting

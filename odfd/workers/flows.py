@@ -51,7 +51,7 @@ class Ended(NamedTuple):
     """The hash of the head that it wrote."""
 
 
-Perform: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
+Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
 
 
 class FollowSettings(NamedTuple):
@@ -76,7 +76,7 @@ class FlowWorker:
 
     def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
         self.perform: Perform = _nobody
-        """Performs one run; set by the provider of the API's operations."""
+        """Performs one run, for the time that its record has; set by the provider of the API's operations."""
         self.ran: Callable[[str], None] = lambda _: None
         """Called with the name of a flow that ran."""
         self.labels: Callable[[DeclaredResource], Mapping[str, Json]] = lambda each: each.labels
@@ -276,7 +276,7 @@ class FlowWorker:
         try:
             watched = firing.plan.target if firing.plan.on_update else None
             before = await self._head_of(watched)
-            outcome, message, written = await self._ended(firing.plan)
+            outcome, message, written = await self._ended(firing)
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
             if watched is not None:
@@ -299,10 +299,10 @@ class FlowWorker:
     async def _head_of(self, dataset: DatasetId | None) -> str | None:
         return None if dataset is None else await trio.to_thread.run_sync(self._head, dataset)
 
-    async def _ended(self, plan: FlowPlan) -> Ended:
+    async def _ended(self, firing: Firing) -> Ended:
         try:
             with sole_faults():
-                return await self.perform(plan)
+                return await self.perform(firing.plan, firing.record)
         except Fault as fault:
             return ended_by(fault)
 
@@ -320,5 +320,5 @@ def ended_by(fault: Fault) -> Ended:
     return Ended(Outcome.FAILED if passes else Outcome.REFUSED, str(fault))
 
 
-async def _nobody(plan: FlowPlan) -> Ended:
-    raise NotImplementedError(plan.name)
+async def _nobody(plan: FlowPlan, record: Record) -> Ended:
+    raise NotImplementedError(plan.name, record)

@@ -13,10 +13,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from chain import instant
 from chain.errors import Environment, Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.multihash import Multihash
 from odfd.datasets.catalog import Catalog
+from odfd.flows.payload import filled
+from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
 from odfd.resources.sets import OpenedSecret, binding
@@ -36,6 +40,7 @@ from odfd.webhooks.delivery import (
     pause_after,
     signing_key,
 )
+from odfd.webhooks.flow_call import FlowRun, call_of, event_text
 from odfd.webhooks.target import WebhookPolicy, policy_of, secret_key
 
 TYPE: Final = "WebhookTarget"
@@ -146,17 +151,73 @@ class WebhookDeliveries:
             else:
                 due = Instant(now + pause_after(tried.attempts, self._random.randrange))
                 store.keep(connection, target, each.dataset, msgspec.structs.replace(held, delivery=tried), due)
-            if failure is None and calls.failures:
-                store.hasten(connection, target, now)
-            after = msgspec.structs.replace(
-                calls,
-                delivered=calls.delivered + (failure is None),
-                dead=calls.dead + (failure is not None and is_over),
-                failures=0 if failure is None else calls.failures + 1,
-                said=said,
-            )
-            store.keep_calls(connection, target, after)
+            counted = msgspec.structs.replace(calls, dead=calls.dead + (failure is not None and is_over))
+            after = self._counted(connection, target, counted, failure, said, now)
         return calls, after
+
+    def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
+        """Returns the call of a task of a flow's run. Raises NotFound for its target, and as ``state`` does."""
+        with self._home.database.read() as connection:
+            store_, catalog = DeclaredStore(connection), Catalog(Resources(connection))
+            flow = store_.named("Flow", plan.name)
+            handle = None if flow is None else flow.references.get(task.target)
+            target = None if handle is None else store_.get(handle.id)
+            if target is None:
+                hint = "apply the WebhookTarget, and the flow again"
+                raise NotFound(f"there is no {task.target}", rule=UNRESOLVED, hint=hint)
+            secret = self._secret(connection, target)
+            entry = catalog.find(plan.target)
+        run = FlowRun(
+            flow=plan.name,
+            dataset=str(plan.target),
+            name="" if entry is None else entry.name,
+            time=record.pending if record.pending is not None else record.since,
+            is_update=plan.on_update,
+            before=self._block(plan.target, record.seen) if plan.on_update else None,
+            head=self._head(plan.target),
+        )
+        body = filled(task.payload, event_text(run), instant.render(run.time))
+        return DueCall(target, str(plan.target), call_of(run, body, place), secret)
+
+    def note_call(
+        self, target: str, failure: str | None, said: str, now: Instant
+    ) -> tuple[CallRecord | None, CallRecord | None]:
+        """Records the result of a flow's call; returns the record before and after, ``None`` where there is none."""
+        with self._home.database.write() as connection:
+            calls = store.calls(connection, target)
+            if calls is None:
+                return None, None
+            after = self._counted(connection, target, calls, failure, said, now)
+        return calls, after
+
+    def _counted(
+        self,
+        connection: sqlite3.Connection,
+        target: str,
+        calls: CallRecord,
+        failure: str | None,
+        said: str,
+        now: Instant,
+    ) -> CallRecord:
+        """The record with one call more, kept."""
+        if failure is None and calls.failures:
+            store.hasten(connection, target, now)
+        after = msgspec.structs.replace(
+            calls,
+            delivered=calls.delivered + (failure is None),
+            failures=0 if failure is None else calls.failures + 1,
+            said=said,
+        )
+        store.keep_calls(connection, target, after)
+        return after
+
+    def _block(self, dataset: DatasetId, block: str | None) -> NotifiedHead | None:
+        """``None``: it is of a history that is gone."""
+        try:
+            found = None if not block else self._home.chains.chain(dataset).block_by_hash(Multihash.parse(block))
+        except Fault:
+            return None
+        return None if found is None else NotifiedHead(str(block), found.sequence_number)
 
     def _begin(self, connection: sqlite3.Connection, target: DeclaredResource, calls: CallRecord | None) -> CallRecord:
         """Starts notifications with changes after the target's declaration."""

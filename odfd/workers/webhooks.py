@@ -14,6 +14,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.instant import SECOND
 from odfd.control.assembly import Context
+from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.declared import DeclaredResource
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
@@ -65,6 +66,31 @@ class WebhookWorker:
         """Stops the deliveries to a deleted target."""
         self._targets = None
         await trio.to_thread.run_sync(self._deliveries.remove, target)
+
+    async def call_for(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> str:
+        """Makes the call of a task of a flow's run; returns what the target answered.
+
+        Raises Remote where it does not answer well, and what keeps it from being called.
+        """
+        wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, place)
+        fault: Fault | None = None
+        try:
+            headers = signed_headers(wanted.delivery, signing_key(wanted.secret.reveal()), self._clock.now())
+            allows = judge(wanted.target.spec["url"], self.inside)
+            status = await call(wanted.target.spec["url"], headers, wanted.delivery.body.encode(), allows)
+            said = f"answered {status}"
+        except Fault as found:
+            said, fault = found.message, found
+        failure = None if fault is None else said
+        before, after = await trio.to_thread.run_sync(
+            self._deliveries.note_call, wanted.target.id, failure, said, self._clock.now()
+        )
+        self._log_result(wanted.target.name, before, after)
+        self.loop.poke()
+        if fault is not None:
+            fault.place = f"WebhookTarget {wanted.target.name}"
+            raise fault
+        return f"{wanted.target.name} {said}"
 
     async def _round(self) -> float:
         touched, now = self.loop.take(), self._clock.now()

@@ -12,10 +12,11 @@ from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.verification import VerificationService
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.flows.plan import Compaction, FlowPlan, FlowTask, GarbageCollection, Ingest, Outcome, Verify
+from odfd.flows.plan import Compaction, FlowPlan, GarbageCollection, Ingest, Outcome, Record, Verify, WebhookCall
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
+from odfd.workers.webhooks import WebhookWorker
 
 _GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
 _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
@@ -30,14 +31,19 @@ class FlowTasks(NamedTuple):
     verification: VerificationService
     rewriting: HistoryRewriteService
     collection: GarbageCollector
+    webhooks: WebhookWorker
 
-    async def run(self, plan: FlowPlan) -> Ended:
+    async def run(self, plan: FlowPlan, record: Record) -> Ended:
         """Performs one run; the first task that does not end well ends it. Raises what submissions raise."""
-        ended = [await self._task(plan, plan.tasks[0])]
-        for each in plan.tasks[1:]:
-            if ended[-1].outcome not in _GOES_ON:
+        ended: list[Ended] = []
+        for place, each in enumerate(plan.tasks):
+            if ended and ended[-1].outcome not in _GOES_ON:
                 break
-            ended.append(await self._task(plan, each))
+            if isinstance(each, WebhookCall):
+                said = await self.webhooks.call_for(plan, record, each, place)
+                ended.append(Ended(Outcome.UP_TO_DATE, said))
+            else:
+                ended.append(await self._task(plan, each))
         last = ended[-1]
         is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
         return Ended(
@@ -46,7 +52,7 @@ class FlowTasks(NamedTuple):
             next((each.head for each in reversed(ended) if each.head is not None), None),
         )
 
-    async def _task(self, plan: FlowPlan, task: FlowTask) -> Ended:
+    async def _task(self, plan: FlowPlan, task: Ingest | Verify | Compaction | GarbageCollection) -> Ended:
         target = str(plan.target)
         match task:
             case Ingest():

@@ -239,7 +239,7 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
         ("{kind: Ext, $schema: Verify}", "{kind: Event, events: {type: task.finished}}", "enum-member"),
         ("{kind: Compaction, params: {maxSliceRecords: 0}}", MINUTELY, "compact-limits"),
         ("{kind: Compaction, params: {maxSliceSize: big}}", MINUTELY, "size"),
-        ("{kind: WebhookCall}", MINUTELY, "unknown-kind"),
+        ("{kind: Sync}", MINUTELY, "unknown-kind"),
         ("{kind: Verify}", MINUTELY, "unknown-kind"),
         ("{kind: Ext, $schema: Dance}", MINUTELY, "unknown-type"),
         ("{kind: Ext}", MINUTELY, "required-field"),

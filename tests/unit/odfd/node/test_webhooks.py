@@ -225,3 +225,71 @@ async def test_what_is_no_target_is_refused_at_its_line(world: Any, text: str, p
         assert caught.value.place == f"m0.yaml:{place}"
         assert caught.value.rule in ("webhook-url", "webhook-secret", "reference-type")
         assert "pw@" not in str(caught.value)
+
+
+CALLING = """$schema: Flow
+headers: {{name: told, annotations: {{flowPolicy: {{cooldown: 0s, retry: {{minDelay: 1s, maxDelay: 1s}}}}}}}}
+spec:
+  target: Dataset:{target}
+  triggers: [{trigger}]
+  tasks: [{{kind: WebhookCall, target: hook{payload}}}]
+"""
+AT_NEWS = "{kind: Event, events: {type: dataset.ref.updated}}"
+SILENT = "{events: []}"
+
+
+def later(node: Any, world: Any, seconds: int) -> None:
+    now(node, world, seconds * SECOND)
+    node.parts.flows.loop.poke()
+
+
+async def test_a_flow_calls_a_target_of_new_blocks(world: Any, receiver: Receiver) -> None:
+    calling = CALLING.format(target="one", trigger=AT_NEWS, payload="").replace("cooldown: 0s, ", "")
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(dataset("one"), SECRET, target(receiver, SILENT))
+        assert (await status(alice))["phase"] == "Ready"
+        await alice.apply(calling)
+        before = alice.home.chains.chain(alice.dataset("one")).head()
+        await alice.apply(dataset("one", "news"))
+        later(alice, world, 2)
+        await became(lambda: len(receiver.calls) == 1)
+        ((name, body),) = receiver.calls
+        head = alice.home.chains.chain(alice.dataset("one")).head()
+        assert (name[:4], body["type"], body["data"]["flow"]) == ("msg_", "dataset.ref.updated", "told")
+        assert body["data"]["dataset"] == {"id": str(alice.dataset("one")), "name": "one"}
+        assert body["data"]["oldRef"] == {"hash": str(before.hash), "sequenceNumber": before.sequence_number}
+        assert body["data"]["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
+
+
+async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(world: Any, receiver: Receiver) -> None:
+    receiver.status = 503
+    minutely, said = "{kind: Schedule, every: 1min}", ', payload: \'{"at": "${{ trigger.time }}"}\''
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(dataset("one"), SECRET, target(receiver, SILENT))
+        await status(alice)
+        await alice.apply(CALLING.format(target="one", trigger=minutely, payload=said))
+
+        async def ran(times: int) -> Any:
+            await became(lambda: next(iter(alice.parts.flows.scheduler.entries()))[1].record.runs == times)
+            return await alice.api.flows.get("told")
+
+        later(alice, world, 60)
+        told = await ran(1)
+        assert (told.outcome, told.message) == ("failed", "WebhookTarget hook: it answered 503")
+        receiver.status = 204
+        later(alice, world, 5)
+        assert (await ran(2)).outcome == "up-to-date"
+        assert len(receiver.calls) == 2
+        assert len(set(map(str, receiver.calls))) == 1, "the same call"
+        assert set(receiver.calls[0][1]) == {"at"}
+        await alice.api.declarations.delete("webhook", "hook")
+        later(alice, world, 60)
+        told = await ran(3)
+        assert (told.outcome, told.message) == ("refused", "there is no WebhookTarget:hook")
+
+
+async def test_what_a_flow_sends_names_what_a_run_has(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        wrong = CALLING.format(target="one", trigger=AT_NEWS, payload=", payload: '${{ env.HOME }}'")
+        with pytest.raises(Invalid, match=r"unknown variable 'env.HOME'"):
+            await alice.apply(dataset("one"), SECRET, target(receiver), wrong)

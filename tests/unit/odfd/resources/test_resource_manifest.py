@@ -237,7 +237,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "auth-accounts-permissions.account-bob": ("account-password",),
     "auth-accounts-permissions.relations": ("dataset-account",) * 3,
     "flow-compact.flow": ("manifest-type",),
-    "sink-webhook-dataset-events.flow": ("unknown-kind",),
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type",),
     "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.flow": ("unknown-field", "unknown-field"),

@@ -1,0 +1,30 @@
+"""Fills in what a flow's task ``WebhookCall`` sends: the event and the time of its run, and nothing else. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from chain.errors import Invalid
+
+MAX_PAYLOAD: Final = 64 * 1024
+_TEMPLATE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+_EVENT: Final = "trigger.event"
+_TIME: Final = "trigger.time"
+
+
+def check_payload(text: str) -> str:
+    """Returns a payload. Raises Invalid for a variable that no run has."""
+    unknown = [each for each in _TEMPLATE.findall(text) if each not in (_EVENT, _TIME)]
+    if unknown:
+        hint = f"known are ${{{{ {_EVENT} }}}} and ${{{{ {_TIME} }}}}"
+        raise Invalid(f"unknown variable {unknown[0][:60]!r} in a payload", rule="webhook-payload", hint=hint)
+    if len(text.encode()) > MAX_PAYLOAD:
+        raise Invalid(f"a payload of more than {MAX_PAYLOAD} bytes", rule="webhook-payload", hint="make it shorter")
+    return text
+
+
+def filled(payload: str | None, event: str, time: str) -> str:
+    """Returns what is sent; ``None``: the event alone."""
+    values = {_EVENT: event, _TIME: time}
+    return event if payload is None else _TEMPLATE.sub(lambda found: values[found[1]], payload)

@@ -1,0 +1,52 @@
+"""Makes the call of a flow's task ``WebhookCall``: what happened, under an id that its repetitions keep. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final
+
+import msgspec
+
+from chain import instant
+from chain.instant import Instant
+from odfd.webhooks.delivery import Delivery, NotifiedHead
+from odfd.webhooks.target import UPDATED
+
+DUE: Final = "flow.due"
+"""What happened where a time, or data of another dataset, made the flow run."""
+
+
+class FlowRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a flow runs for a dataset."""
+
+    flow: str
+    dataset: str
+    name: str
+    time: Instant
+    """That the run is for: of the schedule, or of the news."""
+    is_update: bool
+    """Whether new blocks of the dataset are the reason."""
+    before: NotifiedHead | None
+    """That the last good run saw, where new blocks are the reason."""
+    head: NotifiedHead | None
+
+
+def call_of(run: FlowRun, body: str, place: int) -> Delivery:
+    """Makes the call of the task at a place among those of a flow; each repetition of a run makes the same."""
+    said = f"{run.flow.casefold()} {run.dataset} {int(run.time)} {place} {run.head.hash if run.head else ''}"
+    name = f"msg_{hashlib.sha256(said.encode()).hexdigest()[:32]}"
+    return Delivery(id=name, body=body, head=run.head, name=run.name, made=run.time)
+
+
+def event_text(run: FlowRun) -> str:
+    """Returns the event of a run as JSON."""
+    return json.dumps(_event(run), separators=(",", ":"))
+
+
+def _event(run: FlowRun) -> dict[str, Any]:
+    data: dict[str, Any] = {"flow": run.flow, "dataset": {"id": run.dataset, "name": run.name}}
+    if run.is_update:
+        data["oldRef"] = run.before and msgspec.to_builtins(run.before)
+    data["newRef"] = run.head and msgspec.to_builtins(run.head)
+    return {"type": UPDATED if run.is_update else DUE, "timestamp": instant.render(run.time), "data": data}
