@@ -6,6 +6,7 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from odfd.flows.plan import (
     FlowTask,
     GarbageCollection,
     Ingest,
+    PushTo,
     Retry,
     Selection,
     Verify,
@@ -59,6 +61,8 @@ _MOST_TASKS: Final = 8
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 VERIFY: Final = "Verify"
+PUSH: Final = "Push"
+REPOSITORY: Final = "Repository"
 """The extension that is a task."""
 SCHEDULE: Final = "schedule"
 """An annotation of a Dataset."""
@@ -179,10 +183,7 @@ class _Reading:
             case IngestTask():
                 return Ingest(fetch_uncacheable=spec.fetch_uncacheable)
             case ExtensionTask():
-                if spec.extension != VERIFY:
-                    text = f"this node knows no task {spec.extension[:80]!r}"
-                    self._note(f"spec.tasks[{number}].$schema", text, "unknown-type", f"known is {VERIFY}")
-                return Verify(level=(spec.level or VerifyLevel.DATA).value)
+                return self._extension(f"spec.tasks[{number}]", spec)
             case CompactionTask():
                 path, params = f"spec.tasks[{number}].params", spec.params or CompactionParams()
                 size = self._try(f"{path}.maxSliceSize", parse_size, params.max_slice_size)
@@ -201,6 +202,24 @@ class _Reading:
                 payload = self._try(f"spec.tasks[{number}].payload", check_payload, spec.payload)
                 key = self._try(f"spec.tasks[{number}].target", _webhook, spec.target)
                 return WebhookCall(target=key or spec.target, payload=payload)
+
+    def _extension(self, path: str, spec: ExtensionTask) -> FlowTask:
+        """One that RFC-018 does not have. Each takes its own field."""
+        if spec.extension not in (VERIFY, PUSH):
+            text = f"this node knows no task {spec.extension[:80]!r}"
+            self._note(f"{path}.$schema", text, "unknown-type", f"known are {VERIFY} and {PUSH}")
+        elif spec.extension == VERIFY and spec.to is not None:
+            self._note(f"{path}.to", f"{VERIFY} goes nowhere", "flow-tasks", f"leave it out, or write $schema: {PUSH}")
+        elif spec.extension == PUSH and spec.level is not None:
+            self._note(f"{path}.level", f"{PUSH} has no level", "flow-tasks", f"leave it out, or add a task {VERIFY}")
+        elif spec.extension == PUSH and spec.to is None:
+            self._note(f"{path}.to", f"{PUSH} needs a repository", "flow-tasks", "to: NAME, of odfctl repo list")
+        if spec.extension == PUSH:
+            key = (
+                None if spec.to is None else self._try(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
+            )
+            return PushTo(to=key or "")
+        return Verify(level=(spec.level or VerifyLevel.DATA).value)
 
     def _on_update(self) -> bool:
         numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnEvent)]

@@ -57,6 +57,13 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):
     level: Literal["chain", "data", "reproduced"] = "data"
 
 
+class PushTo(msgspec.Struct, frozen=True, kw_only=True, tag="Push"):
+    """Pushes the dataset, if it is published, as ``odfctl push`` does."""
+
+    to: str
+    """The key of the reference to the repository."""
+
+
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="Compaction"):
     """Merges its slices, as ``odfctl compact`` does. ``None``: the limits of that."""
 
@@ -76,7 +83,7 @@ class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
     payload: str | None = None
 
 
-FlowTask: TypeAlias = Ingest | Verify | Compaction | GarbageCollection | WebhookCall
+FlowTask: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection | WebhookCall
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

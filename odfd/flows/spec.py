@@ -66,21 +66,23 @@ class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename
 
 
 class ExtensionTask(
-    msgspec.Struct, frozen=True, kw_only=True, tag="Ext", rename={"extension": "$schema", "level": "level"}
+    msgspec.Struct, frozen=True, kw_only=True, tag="Ext", rename={"extension": "$schema", "level": "level", "to": "to"}
 ):
     """A task that RFC-018 does not have."""
 
-    extension: Annotated[str, described("Verify: checks the dataset. There is no other.")]
+    extension: Annotated[str, described("Verify: checks the dataset. Push: gives it to a repository.")]
     level: (
         Annotated[
             VerifyLevel,
             Scalar("int32"),
             described(
-                "chain: the blocks; data: also the data; reproduced: also every transform, by repeating it; data."
+                "Of Verify. chain: the blocks; data: also the data; reproduced: also every transform, by repeating "
+                "it; data."
             ),
         ]
         | None
     ) = None
+    to: Annotated[str, described("Of Push: Repository:NAME, or its name or id."), refers_to("Repository")] | None = None
 
 
 class CompactionParams(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

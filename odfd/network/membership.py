@@ -19,7 +19,6 @@ import trio
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from chain.ids import KeyDid, parse_name
-from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
@@ -418,9 +417,9 @@ class Membership(JointReplication):
             with self._database.write() as connection:
                 resources = Resources(connection)
                 if blocked:
-                    resources.apply(BLOCKED, peer, b"{}", self._now())
+                    resources.apply(BLOCKED, peer, b"{}", self._clock.now())
                 else:
-                    resources.delete(BLOCKED, peer, self._now())
+                    resources.delete(BLOCKED, peer, self._clock.now())
 
         await trio.to_thread.run_sync(record)
         self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
@@ -442,14 +441,11 @@ class Membership(JointReplication):
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
-            Resources(connection).apply(KIND, network.name, msgspec.json.encode(network), self._now())
+            Resources(connection).apply(KIND, network.name, msgspec.json.encode(network), self._clock.now())
 
     def _forget(self, name: str) -> None:
         with self._database.write() as connection:
-            Resources(connection).delete(KIND, name, self._now())
-
-    def _now(self) -> Instant:
-        return self._clock.now()
+            Resources(connection).delete(KIND, name, self._clock.now())
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the block of addresses that a connected peer shares limits with; itself for others. Any thread."""

@@ -67,7 +67,8 @@ def services_of(parts: NodeParts) -> Services:
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
-    flows, verification, rewriting = _flows(parts, declarations, pulling)
+    pushing = PushService(home, parts.visibility, parts.import_export, context.board)
+    flows, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
@@ -87,7 +88,7 @@ def services_of(parts: NodeParts) -> Services:
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
         flow=pulling,
         flows=flows,
-        pushing=PushService(home, parts.visibility, parts.import_export, context.board),
+        pushing=pushing,
         rewriting=rewriting,
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
@@ -126,7 +127,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
 
 
 def _flows(
-    parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService
+    parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService, pushing: PushService
 ) -> tuple[FlowService, VerificationService, HistoryRewriteService]:
     """The service of flows, and the services beside pulls whose tasks their runs perform."""
     home, context = parts.home, parts.context
@@ -135,7 +136,7 @@ def _flows(
         home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
     )
     parts.flows.perform = FlowTasks(
-        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks
+        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks, pushing
     ).run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned

@@ -95,6 +95,16 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
+    def referred(self, key: str) -> str:
+        """Returns the name of the repository that a reference's key names, ``Repository:NAME`` or ``:ID``.
+
+        Raises NotFound.
+        """
+        said = key.partition(":")[2]
+        with self._database.read() as connection:
+            found = DeclaredStore(connection).get(said)
+        return self._named(said).name if found is None or found.type != TYPE else found.name
+
     def _named(self, name: str) -> DeclaredResource:
         with self._database.read() as connection:
             found = DeclaredStore(connection).named(TYPE, name)

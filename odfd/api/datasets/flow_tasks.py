@@ -6,13 +6,25 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from chain.errors import Conflict
 from chain.wording import plural
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.push import PRIVATE, RACED, PushService
 from odfd.api.datasets.verification import VerificationService
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.flows.plan import Compaction, FlowPlan, GarbageCollection, Ingest, Outcome, Record, Verify, WebhookCall
+from odfd.flows.plan import (
+    Compaction,
+    FlowPlan,
+    GarbageCollection,
+    Ingest,
+    Outcome,
+    PushTo,
+    Record,
+    Verify,
+    WebhookCall,
+)
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
@@ -32,6 +44,7 @@ class FlowTasks(NamedTuple):
     rewriting: HistoryRewriteService
     collection: GarbageCollector
     webhooks: WebhookWorker
+    pushing: PushService
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
         """Performs one run; the first task that does not end well ends it. Raises what submissions raise."""
@@ -52,7 +65,7 @@ class FlowTasks(NamedTuple):
             next((each.head for each in reversed(ended) if each.head is not None), None),
         )
 
-    async def _task(self, plan: FlowPlan, task: Ingest | Verify | Compaction | GarbageCollection) -> Ended:
+    async def _task(self, plan: FlowPlan, task: Ingest | Verify | PushTo | Compaction | GarbageCollection) -> Ended:
         target = str(plan.target)
         match task:
             case Ingest():
@@ -61,6 +74,8 @@ class FlowTasks(NamedTuple):
             case Verify():
                 check = wire.VerifyRequest(level=task.level)
                 return await self._ended(partial(self.verification.verify, target, check))
+            case PushTo():
+                return await self._ended(partial(self.pushing.push_referred, target, task.to))
             case Compaction():
                 rewrite = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
@@ -92,6 +107,8 @@ def _judged(result: object) -> Ended:
         case wire.VerifyReport():
             rules = ", ".join(sorted({each.rule for each in result.failures}))
             return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
+        case wire.PushResult(items=(item,)):
+            return _pushed(item)
         case wire.RewriteResult(outcome="rewritten"):
             text = f"{plural(result.merged, 'slice')} merged into {result.into:,}"
             return Ended(Outcome.UPDATED, text, result.head)
@@ -102,3 +119,15 @@ def _judged(result: object) -> Ended:
                 Outcome.UP_TO_DATE, f"{plural(result.objects, 'object')} freed, {plural(result.bytes, 'byte')}"
             )
     raise Bug(f"a task of a flow ended with {type(result).__name__}")
+
+
+def _pushed(item: wire.PushItem) -> Ended:
+    """A private dataset waits until it is published. Of conflicts with what is there only a race passes by itself."""
+    if item.fault is not None:
+        fault = item.fault.fault()
+        if fault.rule == PRIVATE:
+            return Ended(Outcome.BLOCKED, fault.message)
+        stays = isinstance(fault, Conflict) and fault.rule != RACED
+        return Ended(Outcome.REFUSED, str(fault)) if stays else ended_by(fault)
+    text = f"{plural(item.blocks, 'block')} pushed to {item.place}" if item.blocks else f"{item.place} is up to date"
+    return Ended(Outcome.UP_TO_DATE, text)

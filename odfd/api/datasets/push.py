@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -20,6 +21,9 @@ from odfd.errors import sole_faults
 from odfd.repositories.catalog import Target
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
+
+PRIVATE: Final = "push-private"
+RACED: Final = "push-raced"
 
 
 class PushService:
@@ -44,6 +48,11 @@ class PushService:
             return wire.PushResult(items=tuple(items))
 
         return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
+
+    async def push_referred(self, ref: str, key: str) -> wire.TaskRef:
+        """Pushes a dataset to the repository that the key of a reference names. Result: PushResult."""
+        name = await trio.to_thread.run_sync(self._repositories.referred, key)
+        return await self.push(wire.PushRequest(refs=(ref,), to=name))
 
     def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:
         with self._home.catalog() as catalog:
@@ -85,7 +94,7 @@ class PushService:
 def _private(entry: DatasetEntry, target: Target) -> Refused:
     return Refused(
         f"{entry.name} is private: nothing of it leaves this node",
-        rule="push-private",
+        rule=PRIVATE,
         hint=f"odfctl publish {entry.name}, or give it to this place alone: odfctl push {entry.name} --to {target}"
         " --private",
     )
@@ -97,7 +106,7 @@ def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict
     match fault.rule:
         case "compare-and-append":
             hint = f"odfctl push {entry.name} again; where it is refused, the other history is there: {pull}"
-            return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule="push-raced", hint=hint)
+            return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule=RACED, hint=hint)
         case "export-behind":
             return Conflict(
                 fault.message, rule="push-behind", hint=f"take in what is there first: odfctl pull {target}"

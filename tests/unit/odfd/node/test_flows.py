@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from chain.errors import Invalid, NotFound
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.state import load_state
+from chain.store.layout import read_head
 from chain.walk import newest_first
 from config import model
 from odfd.control import wire
 from odfd.flows import store
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, became
 from worlds.manifests import DERIVED, ROOT
 
 FLOW = """$schema: Flow
@@ -193,6 +195,47 @@ async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_ru
     async with world.running("alice") as alice:
         assert (await view(alice, "tidy")).next is None
         assert (alice.size("cities"), alice.home.chains.chain(alice.dataset("cities")).head()) == (size, head)
+
+
+PUSHED = "{kind: Ext, $schema: Push, to: archive}"
+
+
+def archive(folder: Path) -> str:
+    return f"$schema: Repository\nheaders: {{name: archive}}\nspec: {{url: file://{folder}}}\n"
+
+
+async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, tmp_path: Path) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    place = tmp_path / "archive" / "cities"
+    async with world.running("alice", private=True) as alice:
+        await alice.apply(ROOT, archive(tmp_path / "archive"), tasked("give", PUSHED))
+        await alice.pull("cities")
+        seen = await ran(alice, "give", 1)
+        assert (seen.outcome, seen.message) == ("blocked", "cities is private: nothing of it leaves this node")
+        assert not place.exists()
+        await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        head = alice.home.chains.chain(alice.dataset("cities")).head().hash
+        await became(lambda: read_head(place) == head)
+        seen = await ran(alice, "give", 2)
+        assert seen.outcome == "up-to-date"
+        assert "archive/cities" in seen.message
+
+
+async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any, tmp_path: Path) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    place = tmp_path / "archive" / "cities"
+    place.mkdir(parents=True)
+    (place / "notes.txt").write_text("mine")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, archive(tmp_path / "archive"), tasked("give", PUSHED, trigger=MINUTELY))
+        await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
+        pass_time(alice, 60)
+        seen = await ran(alice, "give", 1)
+        assert (seen.outcome, seen.failures) == ("refused", 1)
+        assert "is not empty, and not a dataset" in seen.message
+        assert (place / "notes.txt").read_text() == "mine"
 
 
 async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: Any) -> None:
