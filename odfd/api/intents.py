@@ -89,17 +89,25 @@ class Pruning:
         self._declarations = declarations
         self._delete_flow = delete_flow
 
-    async def prune(self, selector: str, named: Collection[tuple[str, str]], *, dry_run: bool) -> list[wire.ApplyItem]:
-        """``named``: types and names in lower case that stay. Raises Invalid for what is no selector."""
+    async def prune(
+        self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
+    ) -> list[wire.ApplyItem]:
+        """Deletes what this manager wrote. ``named``: types and names in lower case that stay.
+
+        Raises Invalid for what is no selector.
+        """
         items = []
+        writers = await self._declarations.writers()
         for each in await self._declarations.list(None, selector):
             if (each.type, each.name.casefold()) in named or each.spec is None:
                 continue
             if "ownerReferences" in each.headers:  # it goes with its owner
                 continue
             kind = each.type.lower()
-            if each.type not in PRUNED:
-                text = f"it is not pruned: odfctl delete {kind} {each.name}"
+            wrote = writers.get(each.id, manager)
+            if each.type not in PRUNED or wrote != manager:
+                by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
+                text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
                 items.append(
                     wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,))
                 )

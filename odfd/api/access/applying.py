@@ -1,7 +1,7 @@
 """Judges what accounts apply: own datasets and relations over what they own, made of what they may read.
 
 It is judged before it is planned, since a plan tells of what stands. A name is taken whoever has it: names are unique
-in a node, and that one bit of what others have is told to who asks for their name.
+in a node, and that one bit of what others have is told to who asks for their name, in the same words whatever it is.
 """
 
 from __future__ import annotations
@@ -86,6 +86,16 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
         yield from _relation_faults(by, draft)
 
 
+def check_name(guard: Guard, name: str, before: str) -> None:
+    """Raises Invalid for a name that others have, of which the subject reads nothing. Blocking."""
+    state = guard.state()
+    with guard.home.database.read() as connection:
+        store = DeclaredStore(connection)
+        found = [each for kind in ("Dataset", *_VALUES) if (each := store.named(kind, name)) is not None]
+    if name.casefold() != before.casefold() and any(guard.role_of(state, each.id) is None for each in found):
+        raise _taken("Dataset", name)
+
+
 def _standing_faults(by: _Judged, draft: Draft, held: Any) -> Iterator[Fault]:
     kind, headers = draft.type.name, draft.headers
     role = None if held is None or held.type != kind else by.guard.role_of(by.state, held.id)
@@ -111,7 +121,7 @@ def _dataset_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     for kind in _VALUES:  # a source of the dataset would read them
         named = by.store.named(kind, draft.headers.name)
         if named is not None and by.guard.denial(by.state, named.id, Action.WRITE, "") is not None:
-            yield _taken(kind, draft.headers.name)
+            yield _taken("Dataset", draft.headers.name)
     for each in references_of(type(draft.spec), plain_of(draft.spec)):
         if each.type == "Dataset" and not _reads(by, each.key):
             # One that may not be read is told of as one that is not here (R31).

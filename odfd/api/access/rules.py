@@ -17,7 +17,7 @@ from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
-from odfd.api.access.applying import apply
+from odfd.api.access.applying import apply, check_name
 from odfd.api.access.guard import Guard, not_meant
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
@@ -49,6 +49,18 @@ def on_dataset(action: Action) -> Rule:
         return guarded
 
     return rule
+
+
+def on_rename(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    """As ``on_dataset``; a name of others is refused before anything of theirs is told."""
+    maintain = on_dataset(Action.MAINTAIN)(guard, tasks, operation)
+
+    async def guarded(ref: str, request: wire.RenameRequest) -> Any:
+        entry = await guard.dataset(ref, Action.MAINTAIN)
+        await trio.to_thread.run_sync(check_name, guard, request.name, entry.name)
+        return await maintain(str(entry.id), request)
+
+    return guarded
 
 
 def on_refs(action: Action) -> Rule:
@@ -372,7 +384,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.block": on_dataset(Action.READ),
     "datasets.tail": on_dataset(Action.READ),
     "datasets.schema": on_dataset(Action.READ),
-    "datasets.rename": on_dataset(Action.MAINTAIN),
+    "datasets.rename": on_rename,
     "datasets.delete": _deleted,
     "datasets.apply": apply,
     "declarations.list": _resources,

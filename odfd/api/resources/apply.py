@@ -92,10 +92,10 @@ class ApplyIntents(Protocol):
 
 
 class Prune(Protocol):
-    """Deletes what has labels and is not named."""
+    """Deletes what has labels, was written by a manager, and is not named."""
 
     async def __call__(
-        self, selector: str, named: Collection[tuple[str, str]], *, dry_run: bool
+        self, selector: str, named: Collection[tuple[str, str]], *, manager: str, dry_run: bool
     ) -> list[wire.ApplyItem]: ...
 
 
@@ -171,7 +171,8 @@ class ApplyOperation:
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
-                items += await self._prune(request.prune, named, dry_run=request.dry_run)
+                manager = terms_of(request).manager
+                items += await self._prune(request.prune, named, manager=manager, dry_run=request.dry_run)
             warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
             told = [with_warnings(with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=(*told, *found.failed), dry_run=request.dry_run)

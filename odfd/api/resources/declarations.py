@@ -28,7 +28,7 @@ from odfd.flows import store as flow_store
 from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
-from odfd.resources.plan import PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
+from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
@@ -203,6 +203,10 @@ class DeclarationService:
         selector = None if labels is None else parse_selector(labels)
         return await trio.to_thread.run_sync(self._list, kind, selector)
 
+    async def writers(self) -> Mapping[str, str]:
+        """Returns who wrote the spec of each resource, by id."""
+        return await trio.to_thread.run_sync(self._writers)
+
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns a page of a type. Raises NotFound for it; Usage, Invalid as ``ResourcePages.page``."""
         return await trio.to_thread.run_sync(self._pages.page, self._type(word).name, labels, limit, rest)
@@ -315,6 +319,10 @@ class DeclarationService:
         if selector is None:
             return self._views(told)
         return self._views([each for each in told if matches(selector, self._system_labels.all_of(each))])
+
+    def _writers(self) -> Mapping[str, str]:
+        with self._home.database.read() as connection:
+            return {each.id: each.managers.get("spec", APPLY) for each in DeclaredStore(connection).all()}
 
     def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
         with self._home.database.write() as connection:

@@ -212,6 +212,27 @@ async def test_accounts_apply_what_is_theirs_alone(world: Any, text: str, rule: 
         assert refused.value.hint
 
 
+async def test_p12_a_name_that_is_taken_tells_nothing_of_what_has_it(world: Any) -> None:
+    """That it is taken is told, for names are unique in a node; by an apply and a rename alike, and no more."""
+    secret = "$schema: SecretSet\nheaders: {name: values}\nspec: {secrets: {a: b}}\n"
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(secret)
+        services, told = await asking.services(ALICE), set()
+        for name in ("theirs", "values"):
+            for ask in (
+                lambda name=name: asking.apply(ALICE, DATASET.format(name=name, more="")),
+                lambda name=name: services.datasets.rename("hers", wire.RenameRequest(name=name)),
+            ):
+                with pytest.raises(Fault) as refused:
+                    await ask()
+                fault = refused.value
+                told.add((type(fault), fault.rule, fault.message.replace(name, "NAME"), fault.hint))
+        assert len(told) == 1, told
+        assert "did:" not in str(told)
+        await services.datasets.rename("hers", wire.RenameRequest(name="HERS"))
+
+
 async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)

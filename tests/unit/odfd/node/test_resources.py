@@ -395,6 +395,26 @@ async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: Any) -> Non
             await alice.apply(a_set("a"), prune="=")
 
 
+async def test_what_another_manager_wrote_is_not_pruned(world: Any) -> None:
+    async def apply(node: Any, manager: str | None, *texts: str, prune: str | None = None) -> dict[str, Any]:
+        given = tuple(wire.ManifestText(source="m.yaml", text=text) for text in texts)
+        request = wire.ApplyRequest(manifests=given, manager=manager, prune=prune)
+        return {each.name: each for each in (await node.done(node.api.datasets.apply(request))).items}
+
+    async with world.running("alice") as alice:
+        await apply(alice, None, a_set("by-hand"), a_set("kept"))
+        await apply(alice, "argo", a_set("by-argo"), a_set("other"))
+        done = await apply(alice, "argo", a_set("other"), prune="env=prod")
+        assert {name: each.action for name, each in done.items()} == {
+            "by-argo": "deleted", "by-hand": "unchanged", "kept": "unchanged", "other": "unchanged",
+        }  # fmt: skip
+        assert done["by-hand"].warnings[0].startswith("odfctl wrote it, and not argo")
+        done = await apply(alice, None, a_set("kept"), prune="env=prod")
+        assert {name: each.action for name, each in done.items()} == {
+            "by-hand": "deleted", "kept": "unchanged", "other": "unchanged",
+        }  # fmt: skip
+
+
 async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
