@@ -7,7 +7,6 @@ only where the settings say where to listen, and until it runs libp2p is not imp
 
 from __future__ import annotations
 
-import importlib
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import peer_book_file
+from odfd.network.host_import import load_libp2p
 from odfd.network.joint_replication import JointReplication
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
@@ -188,7 +188,7 @@ class Membership(JointReplication):
         """Until asked to stop, or until it is to listen elsewhere."""
         options = self._options
         # libp2p takes as long to import as half of the daemon: a node that needs no host starts without it.
-        await trio.to_thread.run_sync(importlib.import_module, "p2p.driver.network")
+        await trio.to_thread.run_sync(load_libp2p)
         from p2p.driver.network import open_network
         from p2p.host.host import open_host
 

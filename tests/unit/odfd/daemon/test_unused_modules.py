@@ -13,11 +13,23 @@ with lean_imports():
 from odfd.daemon.main import _services
 from chain.struct_types import learn_struct_types
 _services(), learn_struct_types()
-with lean_imports():
-    import p2p.driver.replication, p2p.host.host
+from odfd.network.host_import import load_libp2p
+load_libp2p()
+import p2p.driver.replication, p2p.host.host
 print(*sorted({names} & set(sys.modules)), "httpx" in sys.modules, "libp2p" in sys.modules)
 """
-NEVER = {"rich", "click", "pygments", "dns", "charset_normalizer", "httpx._main", "greenlet", "duckdb", "pyspark"}
+NEVER = {
+    "rich",
+    "click",
+    "pygments",
+    "dns",
+    "charset_normalizer",
+    "httpx._main",
+    "greenlet",
+    "pycparser",
+    "duckdb",
+    "pyspark",
+}
 LATER = {"numpy", "pyarrow", "pyarrow.lib", "pyarrow.fs", "pandas", "grpc"}
 
 
