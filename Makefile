@@ -10,11 +10,10 @@ PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
 CORES := $(shell nproc 2>/dev/null || echo 1)
-# One more than there are cores, up to four: who waits for Spark or for a daemon leaves a core to somebody else.
+# One more than there are cores, up to four: who waits for Spark, a daemon, a thread or a timer leaves a core to another.
 PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
-# The quick tests wait for nothing. None of them is where all tests need Spark or daemons: those files are not imported.
+# None of the quick tests is where all tests need Spark or daemons: those files are not imported.
 WAITING := --ignore tests/engine --ignore tests/e2e
-BUSY := $(shell echo $$(($(CORES) < 4 ? $(CORES) : 4)))
 # A single file runs here and now: other processes would only import the same.
 AIMED := $(filter tests/%,$(T))
 alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$(1))
@@ -39,7 +38,7 @@ test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tes
 	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
 
 quick: install  ## the tests that need no Spark, no daemons and no patience, with a fifth of the examples of properties
-	@$(PY) -m pytest -n $(call alone,$(BUSY)) --dist loadfile -m "not engine and not e2e and not slow" --hypothesis-profile quick $(WAITING) $(T)
+	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile -m "not engine and not e2e and not slow" --hypothesis-profile quick $(WAITING) $(T)
 
 collect: install
 	@$(PY) -m pytest --collect-only -qq | tail -5

@@ -40,8 +40,9 @@ LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
 named with it is given out by itself, in all its parameters: a file of several minutes would keep one process alone."""
 
 SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
-"""Tests that take more than an eighth of a second of CPU, by the mean of all parameters: marked ``slow``, as are those
-that say so themselves. Rules of the source tree (``meta``) are not among them: ``make quick`` has them all."""
+"""Tests that take more than an eighth of a second of CPU, by the mean of all parameters, or wait for half a second on a
+clock that is not theirs to move: marked ``slow``, as are those that say so themselves. Rules of the source tree
+(``meta``) are not among them: ``make quick`` has them all."""
 
 SPARK: Final = "engine/"
 """What units that share a JVM begin with."""

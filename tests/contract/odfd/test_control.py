@@ -18,6 +18,7 @@ from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.endpoint import Caller, Gate
 from odfd.errors import Bug, Unreachable, Usage
+from odfd.runtime import serving
 from worlds.eventually import PATIENCE
 
 Serve = Callable[..., Any]
@@ -223,7 +224,13 @@ async def test_a_cancelled_task_is_cancelled(serve: Serve) -> None:
             await served.ask("get", "/tasks/nope", wire.TaskView, {"follow": "1"})
 
 
-async def test_events_are_followed_from_a_number(serve: Serve) -> None:
+@pytest.fixture
+def short_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that its client left is noticed when something is sent, or at the end of the drain."""
+    monkeypatch.setattr(serving, "DRAIN_SECONDS", 0.05)
+
+
+async def test_events_are_followed_from_a_number(serve: Serve, short_drain: None) -> None:
     async with serve() as served:
         for kind in ("dataset.appended", "peer.connected", "dataset.created"):
             served.node.log_.emit(kind, "x")
@@ -240,7 +247,7 @@ async def test_events_are_followed_from_a_number(serve: Serve) -> None:
         ]
 
 
-async def test_lines_of_the_log_are_listed_and_followed(serve: Serve) -> None:
+async def test_lines_of_the_log_are_listed_and_followed(serve: Serve, short_drain: None) -> None:
     async with serve() as served:
         task = (await served.ask("post", "/collect", wire.TaskRef, wire.CollectRequest())).value.id
         for number in range(3):
