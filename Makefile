@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb debian-root image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign kafka metrics-page wheel deb debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -60,7 +60,7 @@ check-fast: lint types quick  ## what one runs before a commit
 bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
 	@$(PY) -m bench $(T)
 
-soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 200,000 mutants a decoder; five daemons in bad weather, three under siege, fifty lives of one that pulls from a database and from a bucket; 2,000 histories a query shape, 4,000 random queries; hours
+soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 200,000 mutants a decoder; five daemons in bad weather, three under siege, fifty lives of one that pulls from databases, a bucket and a broker; 2,000 histories a query shape, 4,000 random queries; hours
 	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_FUZZ=200000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=20 ODFD_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_mutated_requests.py tests/unit/odfd/node/test_flipped_bits.py tests/unit/odfd/node/test_verifying_meanwhile.py tests/unit/odfd/node/test_api_document.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/engine/transform $(T)
 
 engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
@@ -85,11 +85,14 @@ docs: install  ## out/site: the documentation as a site with search; every link 
 ui: install  ## libraries of the page, from npm as package/page locks them; the same bytes each time
 	@$(PY) -m package ui
 
+kafka:  ## a broker of Kafka from Maven into .venv/share/odfd/kafka, for tests of it (needs mvn and Java 17)
+	@mvn -q -B -f tests/worlds/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.venv/share/odfd/kafka
+
 metrics-page: install  ## docs/metrics.md, from the table of metrics
 	@$(PY) -m odfd.obs.metric_document > docs/metrics.md
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
-	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt
+	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra kafka --extra dev pyproject.toml -o requirements/lock.txt
 	.venv/bin/python -m package lock
 	printf 'uv\nsetuptools==84.2.1\nwheel\n' | .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/bootstrap.txt
 

@@ -1,5 +1,5 @@
-"""Declares kinds of sources that the format has no fetch step for: queries of databases, and answers in pages; and who
-reads a bucket that a step ``FilesGlob`` names.
+"""Declares kinds of sources that the format has no fetch step for: queries of databases, answers in pages, topics of
+brokers; and who reads a bucket that a step ``FilesGlob`` names.
 
 As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
 Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
@@ -22,6 +22,7 @@ RULE: Final = "fetch-option"
 _MAX_QUERY: Final = 64 << 10
 _MAX_CURSOR: Final = 8
 BATCH_ROWS: Final = 100_000
+BATCH_MESSAGES: Final = 10_000
 _MAX_BATCH: Final = 10_000_000
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
@@ -85,6 +86,17 @@ class HttpRequest(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Ht
     auth: ClientCredentials | None = None
 
 
+class KafkaTopic(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Kafka"):
+    """The messages of a topic, whose values are JSON documents."""
+
+    batch_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = BATCH_MESSAGES
+    """Messages of one transaction."""
+    envelope: bool = False
+    """Rows are messages: partition, offset, time, and key and value as texts."""
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+    """How a user of the URL signs in."""
+
+
 class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Bucket"):
     """Who reads a bucket, beside a step ``FilesGlob`` whose path is a pattern of keys; without keys anybody does."""
 
@@ -94,8 +106,8 @@ class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="B
     session_token: _Text | None = None
 
 
-FetchOptions: TypeAlias = SqlQuery | HttpRequest | BucketAccess
-KINDS: Final[Mapping[str, type[FetchOptions]]] = {"Sql": SqlQuery, "Http": HttpRequest}
+FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | BucketAccess
+KINDS: Final[Mapping[str, type[FetchOptions]]] = {"Sql": SqlQuery, "Http": HttpRequest, "Kafka": KafkaTopic}
 """Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
 _ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess}

@@ -18,6 +18,8 @@ TREE = Path(__file__).parents[2]
 SHIPPED = ("chain", "config", "engines", "odfd", "p2p")
 """These may import what is installed with odfd alone; the others have the extras too."""
 BESIDE = ("bench", "demo", "tests", "examples")
+ASKED_FOR = ("kafka",)
+"""Extras whose absence is told by name: tests/contract/odfd/test_kafka.py."""
 ABSENT = {"fastecdsa", "_typeshed"}
 """One that a test replaces, since it is never installed; and one that type checkers alone have."""
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -54,9 +56,11 @@ def plain(name: str) -> str:
 
 
 def declared() -> tuple[set[str], set[str]]:
-    """Distributions that odfd needs, and those of its extras."""
+    """Distributions that odfd needs, with those of extras that it asks for by name, and those of all extras."""
     project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     extras = [each for group in project["optional-dependencies"].values() for each in group]
+    asked = [each for name in ASKED_FOR for each in project["optional-dependencies"][name]]
+    project["dependencies"] += asked
     first, more = ({plain(NAME.match(each)[0]) for each in group} for group in (project["dependencies"], extras))
     return first, more
 

@@ -1,9 +1,9 @@
 """Implements a small engine in this process, without Spark, for tests of all around engines: daemons start at once.
 
-It understands ``select * from ALIAS``, which passes on what is corrected and retracted, ingest of CSV with append or
-ledger merge, and nothing else; the rest is an InvalidQuery, as it would be for any query that an engine cannot run.
-What it does understand it does by the rules: real slices, offsets, watermarks, schemas. Deterministic; keeps nothing
-between calls.
+It understands ``select * from ALIAS``, which passes on what is corrected and retracted, ingest of plain files with
+append or ledger merge, and nothing else; the rest is an InvalidQuery, as for any query that an engine cannot run. What
+it does understand it does by the rules: real slices, offsets, watermarks, schemas. Deterministic; keeps nothing between
+calls.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as pq
 import trio
 
@@ -32,7 +33,7 @@ from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import OffsetInterval
 from chain.model.read_options import quarantine_of
 from chain.model.schema import DataSchema
-from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadParquet, Transform
+from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadParquet, Transform
 from engines.codec import VALIDATE
 from engines.contract import (
     DerivationNeeded,
@@ -190,8 +191,8 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
 
 
 def _ingest(request: IngestRequest) -> TransformOutcome:
-    if not isinstance(request.read, ReadCsv | ReadParquet) or request.preprocess is not None:
-        raise Invalid("the small engine reads plain CSV and Parquet", hint="use the Spark engine")
+    if not isinstance(request.read, ReadCsv | ReadParquet | ReadNdJson) or request.preprocess is not None:
+        raise Invalid("the small engine reads plain CSV, NdJson and Parquet", hint="use the Spark engine")
     bad: list[dict[str, object]] = []
     rows = pa.concat_tables(_good(Path(path), request.read, bad) for path in request.source_paths)
     name = request.vocab.event_time_column
@@ -252,10 +253,12 @@ def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts
             raise Invalid(f"the small engine does not merge by {type(other).__name__}", hint="use the Spark engine")
 
 
-def _good(path: Path, read: ReadCsv | ReadParquet, bad: list[dict[str, object]]) -> pa.Table:
+def _good(path: Path, read: ReadCsv | ReadParquet | ReadNdJson, bad: list[dict[str, object]]) -> pa.Table:
     """Lines that can be read; where the source says so the others are added to ``bad``, else refused."""
     if isinstance(read, ReadParquet):
         return pq.read_table(path)
+    if isinstance(read, ReadNdJson):
+        return _ndjson(path, read)
     if quarantine_of(read.schema) is None:
         return _csv(path, read)
     head, *lines = path.read_text().splitlines()
@@ -301,6 +304,12 @@ def _csv(path: Path, read: ReadCsv) -> pa.Table:
     )
     parse = pyarrow.csv.ParseOptions(delimiter=read.separator or ",")
     return pyarrow.csv.read_csv(path, options, parse, convert)
+
+
+def _ndjson(path: Path, read: ReadNdJson) -> pa.Table:
+    schema = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
+    columns = to_arrow(schema).remove_metadata() if schema is not None else None
+    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=columns))
 
 
 def _read(path: str) -> pa.Table:

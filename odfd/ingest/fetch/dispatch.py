@@ -5,12 +5,13 @@ from __future__ import annotations
 import trio
 
 from chain.errors import Invalid, Refused
-from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, SqlQuery
+from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, KafkaTopic, SqlQuery
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
+from odfd.ingest.fetch.kafka import check_kafka, fetch_kafka
 from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.url import check_url, fetch_url
 from odfd.ingest.settings import IngestSettings
@@ -21,6 +22,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     match step:
         case FetchUrl() if isinstance(job.options, SqlQuery):
             return await fetch_sql(step, job.options, job)
+        case FetchUrl() if isinstance(job.options, KafkaTopic):
+            return await fetch_kafka(step, job.options, job)
         case FetchUrl() if isinstance(job.options, HttpRequest):
             return await fetch_http(step, job.options, job)
         case FetchFilesGlob() if is_bucket(step.path):
@@ -37,6 +40,8 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
     match step:
         case FetchUrl() if isinstance(options, SqlQuery):
             check_sql(step, options, settings)
+        case FetchUrl() if isinstance(options, KafkaTopic):
+            check_kafka(step, options, settings)
         case FetchUrl() if isinstance(options, HttpRequest):
             check_http(step, options, settings)
         case FetchFilesGlob() if is_bucket(step.path) and isinstance(options, BucketAccess | None):
@@ -49,7 +54,9 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             )
         case _ if options is not None:
             raise Invalid(
-                f"a step of kind {step.__struct_config__.tag} has no options", rule=RULE, hint="say kind: Sql or Http"
+                f"a step of kind {step.__struct_config__.tag} has no options",
+                rule=RULE,
+                hint="see docs/sources.md",
             )
         case FetchFilesGlob():
             check_files(step, settings)

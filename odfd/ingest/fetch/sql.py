@@ -8,7 +8,6 @@ they are those of the last time. A process of its own asks the database: what th
 from __future__ import annotations
 
 import re
-import sys
 import urllib.parse
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ import trio
 
 from chain import errors
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Environment, Invalid, Remote
+from chain.errors import Environment, Invalid
 from chain.libraries import pa
 from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery
@@ -34,6 +33,7 @@ from odfd.ingest.databases.job import (
     encode_position,
 )
 from odfd.ingest.databases.querying import main
+from odfd.ingest.fetch.apart import ProcessApart
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, check_text, fill
@@ -43,7 +43,6 @@ CURSOR: Final = "w3id.org/odfd/cursor"
 _SCHEME: Final = re.compile(r"([a-z]+)://")
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _WRITTEN_OUT: Final = re.compile(r"[?&]password=(?!\$\{\{)")
-_SAID: Final = 300
 _NAME: Final = "the rows of its query"
 _FAULTS: Final = {each.__name__: each for each in (errors.Invalid, errors.Refused, errors.Remote, errors.Environment)}
 
@@ -138,29 +137,8 @@ def _columns(declared: DataSchema | None) -> bytes:
 
 async def _asked(request: QueryJob, url: FilledTemplate, settings: IngestSettings) -> QueryResult:
     """Raises Remote when nothing came in time, Environment."""
-    command = [sys.executable, "-m", main.__module__]
-    environment = {"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC"}
-    done = None
-    with trio.move_on_after(settings.patience.total):
-        done = await trio.run_process(
-            command,
-            stdin=msgspec.json.encode(request),
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-            env=environment,
-        )
-    if done is None:
-        raise Remote(
-            f"{url}: no rows came in {settings.patience.total:g} s",
-            rule=RULE,
-            hint="try again later, ask for fewer rows (batchRows), or wait longer: ingest.fetch-seconds",
-        )
-    try:
-        told = await trio.to_thread.run_sync(Path(request.target + ANSWER).read_bytes)
-        return msgspec.json.decode(told, type=QueryResult)
-    except (OSError, msgspec.DecodeError) as error:
-        words = done.stderr.decode("utf-8", "replace").strip()[-_SAID:]
-        raise Environment(
-            f"{url}: the process that asks it ended with {done.returncode}: {words}", rule=RULE
-        ) from error
+    process = ProcessApart(
+        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=str(url), rule=RULE
+    )
+    told = await process.told_within(settings.patience.total, "ask for fewer rows (batchRows)")
+    return process.decoded(told, QueryResult)

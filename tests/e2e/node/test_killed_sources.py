@@ -1,4 +1,4 @@
-"""``kill -9`` at durable steps of pulls from a database and a bucket: no row is lost, and none comes twice.
+"""``kill -9`` at durable steps of pulls from databases, a bucket and a broker: no row is lost, and none comes twice.
 
 A life ends at a step of its commits that is drawn: before one, within it, behind it, between two. A soak: fifty.
 """
@@ -23,6 +23,7 @@ from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import REGION, place_of
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served
 from worlds.eventually import PATIENCE
+from worlds.kafka import kafka_served
 from worlds.s3_server import new_bucket, s3_server
 
 pytestmark = pytest.mark.e2e
@@ -76,6 +77,18 @@ def mysql(_: Path) -> Iterator[tuple[str, Source]]:
         yield asked(served), lambda ids: served.run(_rows(ids))
 
 
+@contextmanager
+def kafka(_: Path) -> Iterator[tuple[str, Source]]:
+    with kafka_served() as broker:
+        broker.make("orders")
+
+        def add(ids: range) -> None:
+            broker.send("orders", *(b'{"id": %d, "name": "order %d"}' % (each, each) for each in ids))
+
+        fetch = f"{{kind: Kafka, url: 'kafka://{broker.address}/orders', batchMessages: {BATCH}}}"
+        yield MANIFEST.format(fetch=fetch, read="{kind: NdJson, ddlSchema: [id BIGINT, name STRING]}"), add
+
+
 def asked(served: Served) -> str:
     """The manifest of a query of a real server, whose password is a variable."""
     url = served.url.replace("env.DB", "env.SHOP")
@@ -118,7 +131,7 @@ def life(daemon: Any, step: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", [database, bucket, postgres, mysql])
+@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka])
 def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
     make_daemon: Callable[..., Any], source: Any, tmp_path: Path
 ) -> None:

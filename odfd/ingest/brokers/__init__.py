@@ -1,0 +1,1 @@
+"""Asks message brokers in a process of their own, whose memory is bounded."""

@@ -1,0 +1,95 @@
+"""Declares the request to a process that reads a topic, its answer, and how a position is written down. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.errors import Invalid, Refused
+
+RULE: Final = "source-kafka"
+POSITION_RULE: Final = "kafka-position"
+MAX_PARTITIONS: Final = 1_000
+"""Of one topic: the position of each stands in every block."""
+
+
+class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a topic was read: the next offset of each partition."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=64)]
+    """The id of the topic, which another one of its name does not have."""
+    next: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+
+    def encode(self) -> str:
+        ordered = {name: self.next[name] for name in sorted(self.next, key=int)}
+        return msgspec.json.encode(msgspec.structs.replace(self, next=ordered)).decode()
+
+
+class TopicJob(msgspec.Struct, frozen=True, kw_only=True):
+    """``settings`` has the secrets: the request is sent on the standard input, which nobody else sees."""
+
+    settings: dict[str, str]
+    """Of the client."""
+    topic: str
+    after: TopicPosition | None
+    messages: int
+    envelope: bool
+    target: str
+    limit: int
+    """Bytes of the file."""
+    silence: float
+    """Seconds that a broker may say nothing."""
+
+
+class TopicResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer: what was written, or why nothing was."""
+
+    messages: int = 0
+    more: bool = False
+    position: TopicPosition | None = None
+    digest: str = ""
+    fault: str = ""
+    """Name of a class of ``chain.errors``; empty: none."""
+    message: str = ""
+    rule: str = RULE
+    hint: str = ""
+
+
+def decode_position(text: str) -> TopicPosition:
+    """Reads the position of a source state. Raises Invalid."""
+    try:
+        found = msgspec.json.decode(text, type=TopicPosition)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"the chain's position in the topic cannot be read: {error}", rule=POSITION_RULE) from error
+    if len(found.next) > MAX_PARTITIONS or not all(name.isdecimal() and len(name) < 10 for name in found.next):
+        raise Invalid("the chain's position in the topic names partitions that there are not", rule=POSITION_RULE)
+    return found
+
+
+def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> dict[int, int]:
+    """The next offset of each partition there is; a new one begins at its first. Raises Refused.
+
+    ``topic``: the id of the topic that the broker has now.
+    """
+    if len(partitions) > MAX_PARTITIONS:
+        raise Refused(
+            f"the topic has {len(partitions):,} partitions, and a position in at most {MAX_PARTITIONS:,} is kept",
+            rule=POSITION_RULE,
+            hint="take it in by several topics",
+        )
+    if after is None:
+        return dict.fromkeys(partitions, 0)
+    if after.topic != topic:
+        raise Refused(
+            "the topic was deleted and made again: its offsets count other messages than those that were taken",
+            rule=POSITION_RULE,
+            hint="read it into another dataset, or begin again: `odfctl reset` takes back what was ingested",
+        )
+    if gone := sorted({int(name) for name in after.next} - set(partitions)):
+        raise Refused(
+            f"partition {gone[0]} of the topic, of which messages were taken, is not there any more",
+            rule=POSITION_RULE,
+            hint="is it the right broker?",
+        )
+    return {each: after.next.get(str(each), 0) for each in partitions}

@@ -1,0 +1,171 @@
+"""Reads a topic of Kafka: the committed messages behind a position, up to a number of them, and a JSON report.
+
+No group is joined and nothing is written to the broker: the position is the chain's. Transactions that were aborted are
+passed over, and nothing is read behind one that is open. Offsets may have gaps, as compaction and transactions leave.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
+from odfd.ingest.brokers.records import MessageFile
+from odfd.ingest.databases.job import ANSWER, MEMORY
+
+EXTRA: Final = "confluent_kafka"
+_POLL: Final = 0.5
+"""Seconds of one look."""
+_SETTINGS: Final = {
+    "group.id": "odfd",  # the client asks for one; no group is joined
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": "false",
+    "check.crcs": "true",
+    "queued.max.messages.kbytes": "65536",
+    "fetch.message.max.bytes": "16777216",
+    "receive.message.max.bytes": "268435456",
+    "log_level": "0",
+}
+
+
+def check_installed() -> None:
+    """Raises Refused where the client is not installed."""
+    if importlib.util.find_spec(EXTRA) is None:
+        raise Refused(
+            "sources of kind Kafka need the client of Kafka, which is not installed",
+            rule="kafka-extra",
+            hint="install it beside odfd: pip install 'odfd[kafka]'",
+        )
+
+
+def answer(job: TopicJob) -> TopicResult:
+    """Reads, and writes what was read; a fault is an answer."""
+    try:
+        return _read(job)
+    except Fault as fault:
+        return TopicResult(fault=type(fault).__name__, message=fault.message, rule=fault.rule, hint=fault.hint)
+    except MemoryError:
+        hint = "lower batchMessages"
+        return TopicResult(fault="Refused", message="its messages need more memory than one batch may", hint=hint)
+
+
+def _read(job: TopicJob) -> TopicResult:
+    topic, partitions = _described(job)
+    begin = starts(job.after, topic, partitions)
+    with MessageFile(Path(job.target), job.limit, envelope=job.envelope) as lines:
+        reached, more = _taken(job, begin, lines)
+    position = TopicPosition(topic=topic, next={str(each): offset for each, offset in reached.items()})
+    return TopicResult(messages=lines.messages, more=more, position=position, digest=lines.digest())
+
+
+def _described(job: TopicJob) -> tuple[str, list[int]]:
+    """The id and the partitions of the topic. Raises NotFound, Refused, Remote."""
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        client = AdminClient({**job.settings, "log_level": "0"})
+        asked = client.describe_topics(TopicCollection([job.topic]), request_timeout=job.silence)
+        found = asked[job.topic].result()
+    except (KafkaException, ValueError) as error:
+        raise _fault(error.args[0], job) from None
+    return str(found.topic_id), sorted(each.id for each in found.partitions)
+
+
+def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[dict[int, int], bool]:
+    """The next offsets, and whether there may be messages beyond. Partitions are read to their ends as they are now."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    reached, open_ = dict(begin), set(begin)
+    client: Any = None
+    try:
+        client = Consumer({**job.settings, **_SETTINGS})
+        # A log may begin behind the first message: of a partition that is new what is gone was never taken.
+        known = set() if job.after is None else job.after.next.keys()
+        for each in [each for each in begin if str(each) not in known]:
+            low, _ = client.get_watermark_offsets(TopicPartition(job.topic, each), timeout=job.silence)
+            reached[each] = low
+        client.assign([TopicPartition(job.topic, each, offset) for each, offset in reached.items()])
+        heard = time.monotonic()
+        while open_:
+            message = client.poll(_POLL)
+            if message is None:
+                if time.monotonic() - heard > job.silence:
+                    raise Remote(f"the broker said nothing for {job.silence:g} s", rule=RULE, hint="try again later")
+                continue
+            heard = time.monotonic()
+            if message.error() is not None:
+                _note_error(message, job, reached, open_)
+            elif lines.messages == job.messages or not lines.take(message):
+                return reached, True
+            else:
+                reached[message.partition()] = message.offset() + 1
+    except (KafkaException, ValueError) as error:
+        raise _fault(error.args[0], job) from None
+    finally:
+        if client is not None:
+            client.close()
+    return reached, False
+
+
+def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set[int]) -> None:
+    """An end is no error. Raises for others."""
+    from confluent_kafka import KafkaError
+
+    error = message.error()
+    if error.code() == KafkaError._PARTITION_EOF:
+        open_.discard(message.partition())
+        reached[message.partition()] = max(reached[message.partition()], message.offset())
+    elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise Refused(
+            f"message {reached[message.partition()]} of partition {message.partition()} is not there: the broker let go"
+            " of messages before they were taken, or has lost some",
+            rule=POSITION_RULE,
+            hint="pull before retention.ms of the topic has passed; to go on without them read into another dataset",
+        )
+    elif error.fatal() or not error.retriable():
+        raise _fault(error, job)
+
+
+def _fault(error: Any, job: TopicJob) -> Fault:
+    """By its code: texts of the client quote settings and brokers."""
+    from confluent_kafka import KafkaError
+
+    code = error.code() if isinstance(error, KafkaError) else None
+    name = error.name() if isinstance(error, KafkaError) else "settings"
+    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION):
+        return NotFound(f"there is no topic {job.topic!r}", rule=RULE, hint="is its name right?")
+    if code in (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    ):
+        return Refused(
+            f"the broker refuses this node: {name}", rule="kafka-credentials", hint="user, password, rights?"
+        )
+    if code is None:
+        return Invalid("the client does not take these settings", rule=RULE, hint="see docs/sources.md")
+    return Remote(f"the broker cannot be asked: {name}", rule=RULE, hint="try again later")
+
+
+def main() -> int:
+    """Exit code of the process."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=TopicJob)
+    Path(job.target + ANSWER).write_bytes(msgspec.json.encode(answer(job)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Fetches ``Kafka`` sources: the messages of a topic behind the position in the chain, in batches.
+
+The position is the next offset of each partition, and the id of the topic, written together with the rows: a message
+comes once, whatever stops a pull. A process of its own asks the broker, by Kafka's own client.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain import errors
+from chain.errors import Environment, Invalid
+from chain.model.events import SourceState
+from chain.model.fetch_options import KafkaTopic
+from chain.model.source import FetchUrl
+from odfd.ingest.brokers.job import RULE, TopicJob, TopicResult, decode_position
+from odfd.ingest.brokers.kafka import check_installed, main
+from odfd.ingest.databases.job import ANSWER
+from odfd.ingest.fetch.apart import ProcessApart
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.sql import filled_url
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, check_allowed, check_template
+
+OFFSETS: Final = "w3id.org/odfd/kafka"
+"""Kind of the source states."""
+MAX_BROKERS: Final = 16
+_URL: Final = re.compile(r"(kafka(?:\+tls)?)://(?:([^@/]*)@)?([^/@?#]+)/([A-Za-z0-9._-]{1,249})\Z")
+_BROKER: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\Z")
+_FAULTS: Final = {
+    each.__name__: each for each in (errors.Invalid, errors.NotFound, errors.Refused, errors.Remote, errors.Environment)
+}
+
+
+class _Place(NamedTuple):
+    secure: bool
+    user: str | None
+    """User and password, as the URL has them."""
+    brokers: str
+    topic: str
+
+
+async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> FetchOutcome:
+    """Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
+    check_kafka(step, topic, job.settings)
+    url = filled_url(step.url, job.settings)
+    place = _place(url.reveal(), step.url)
+    known = job.known(OFFSETS)
+    target = job.folder / "messages.ndjson"
+    request = TopicJob(
+        settings=_client(place, topic),
+        topic=place.topic,
+        after=None if known is None else decode_position(known),
+        messages=topic.batch_messages,
+        envelope=topic.envelope,
+        target=str(target),
+        limit=job.settings.max_source_bytes,
+        silence=job.settings.patience.silence,
+    )
+    done = await _asked(request, str(url), job.settings)
+    if done.fault:
+        raise _FAULTS.get(done.fault, Environment)(f"{url}: {done.message}", rule=done.rule, hint=done.hint)
+    if not done.messages or done.position is None:
+        return Unchanged()
+    state = SourceState(source_name=DEFAULT_SOURCE, kind=OFFSETS, value=done.position.encode())
+    digest = f"sha3-256:{done.digest}"
+    return Fetched(path=target, name=place.topic, identity=digest, event_time=job.now, state=state, has_more=done.more)
+
+
+def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    place = _place(step.url, step.url)
+    written = TEMPLATE.sub("", place.user or "")
+    if written.partition(":")[2]:
+        raise Invalid(
+            "a password in the URL of a source stands in the chain, for everybody who has it",
+            rule="source-password",
+            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
+        )
+    if place.user is not None and topic.mechanism == "PLAIN" and not place.secure:
+        raise Invalid(
+            "mechanism: PLAIN sends the password as it is",
+            rule=RULE,
+            hint="write kafka+tls://, or a mechanism of SCRAM",
+        )
+    check_template(step.url)
+    check_allowed(step.url, {*settings.allowed, *settings.variables})
+    if step.headers or step.cache or step.event_time:
+        raise Invalid("headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out")
+    check_installed()
+
+
+def _place(url: str, shown: str) -> _Place:
+    """Raises Invalid."""
+    plain = TEMPLATE.sub("x", url) if "${{" in url else url
+    found = _URL.match(plain)
+    brokers = [] if found is None else found[3].split(",")
+    if found is None or len(brokers) > MAX_BROKERS or not all(_BROKER.match(each) for each in brokers):
+        raise Invalid(
+            f"no topic of Kafka: {shown}",
+            rule="url-scheme",
+            hint="write kafka://HOST:PORT/TOPIC, or kafka+tls://user:${{ env.NAME }}@HOST:PORT,HOST:PORT/TOPIC",
+        )
+    scheme, _, rest = url.partition("://")
+    user = rest.rpartition("@")[0] if found[2] is not None else None
+    return _Place(scheme == "kafka+tls", user, found[3], found[4])
+
+
+def _client(place: _Place, topic: KafkaTopic) -> dict[str, str]:
+    """Settings of the client."""
+    protocol = "ssl" if place.secure else "plaintext"
+    settings = {"bootstrap.servers": place.brokers, "security.protocol": protocol}
+    if place.user is None:
+        return settings
+    name, _, password = place.user.partition(":")
+    return settings | {
+        "security.protocol": "sasl_ssl" if place.secure else "sasl_plaintext",
+        "sasl.mechanism": topic.mechanism,
+        "sasl.username": urllib.parse.unquote(name),
+        "sasl.password": urllib.parse.unquote(password),
+    }
+
+
+async def _asked(request: TopicJob, shown: str, settings: IngestSettings) -> TopicResult:
+    """Raises Remote when nothing came in time, Environment."""
+    process = ProcessApart(
+        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=shown, rule=RULE
+    )
+    told = await process.told_within(settings.patience.total, "lower batchMessages")
+    return process.decoded(told, TopicResult)

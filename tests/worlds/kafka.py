@@ -1,0 +1,153 @@
+"""A real broker of Kafka on loopback: one process, in KRaft mode. ``make kafka`` brings it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from worlds.eventually import PATIENCE, until
+
+JARS = Path(__file__).parents[2] / ".venv" / "share" / "odfd" / "kafka"
+PASSWORD = "p@ss/word:1"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_SETTINGS = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{signed},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config={module} required;
+log.dirs={folder}/data
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.cleaner.backoff.ms=100
+log.cleaner.min.compaction.lag.ms=0
+log.retention.check.interval.ms=200
+log.segment.delete.delay.ms=0
+"""
+
+
+class Broker(NamedTuple):
+    address: str
+    signed: str
+    """The same for a user ``reader`` with ``PASSWORD``."""
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.address}
+
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self.client)
+
+    def make(self, topic: str, partitions: int = 1, **settings: str) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        made = NewTopic(topic, partitions, 1, config={name.replace("_", "."): text for name, text in settings.items()})
+        self._settled(lambda admin: admin.create_topics([made]))
+
+    def drop(self, topic: str) -> None:
+        self._settled(lambda admin: admin.delete_topics([topic]))
+
+    def widen(self, topic: str, partitions: int) -> None:
+        from confluent_kafka.admin import NewPartitions
+
+        self._settled(lambda admin: admin.create_partitions([NewPartitions(topic, partitions)]))
+
+    def forget(self, topic: str, before: int) -> None:
+        """Lets go of the messages of partition 0 before an offset, as retention does."""
+        from confluent_kafka import TopicPartition
+
+        self._settled(lambda admin: admin.delete_records([TopicPartition(topic, 0, before)]))
+
+    def _settled(self, ask: Callable[[Any], dict[Any, Any]]) -> None:
+        admin = self.admin()
+        for each in ask(admin).values():
+            each.result()
+
+    def send(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({**self.client, "acks": "all"})
+        for value in values:
+            producer.produce(topic, value, key, partition=partition)
+        assert producer.flush(PATIENCE) == 0
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[Any]:
+        """A producer amid a transaction; who asks for it ends it."""
+        from confluent_kafka import Producer
+
+        producer = Producer({**self.client, "transactional.id": name})
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        yield producer
+
+    def first(self, topic: str) -> int:
+        """The offset of the first message that is there."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**self.client, "group.id": "look"})
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE)
+        consumer.close()
+        return int(low)
+
+
+@contextmanager
+def kafka_served() -> Iterator[Broker]:
+    """Skips the test by name where the broker or Java is not there."""
+    if not JARS.is_dir():
+        pytest.skip("no broker of Kafka is here: make kafka")
+    pytest.importorskip("confluent_kafka")
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("java is not installed")
+    with tempfile.TemporaryDirectory(prefix="odfd-kafka-") as name:
+        yield from _running(java, Path(name))
+
+
+def _running(java: str, folder: Path) -> Iterator[Broker]:
+    ports = dict(zip(("port", "signed", "controller"), _free_ports(3), strict=True))
+    settings = folder / "server.properties"
+    settings.write_text(_SETTINGS.format(folder=folder, module=_SCRAM, **ports))
+    run = [java, "-Xmx256m", "-cp", f"{JARS}/*"]
+    scram = f"SCRAM-SHA-512=[name=reader,password={PASSWORD}]"
+    made = [*run, "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", settings, "-S", scram]
+    subprocess.run(made, check=True, capture_output=True)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*run, "kafka.Kafka", settings], stdout=log, stderr=log)
+    try:
+        broker = Broker(f"127.0.0.1:{ports['port']}", f"127.0.0.1:{ports['signed']}")
+        until(lambda: _answers(ports["port"]) and _answers(ports["signed"]))
+        yield broker
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in held]
+    for each in held:
+        each.close()
+    return ports
