@@ -113,8 +113,14 @@ def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
         TableColumn("HELD", lambda row: formatting.size(row.held), right=True),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
+        TableColumn("MET BY", lambda row: met(row.contact)),
         TableColumn("", lambda row: row.message, most=WHOLE),
     )
+
+
+def met(contact: wire.Contact | None) -> str:
+    """Formats how a dataset of others was met; nothing for what was not met."""
+    return formatting.NOTHING if contact is None else contact.by.replace("-", " ")
 
 
 def _kept(row: wire.MirrorView) -> str:

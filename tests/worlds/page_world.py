@@ -299,7 +299,7 @@ def strangers() -> SimpleNamespace:
         mirrors=SimpleNamespace(
             list=says(
                 [
-                    wire.MirrorView(name=name, id=_id(number), state="failed", message=LOUD)
+                    wire.MirrorView(name=name, id=_id(number), state="failed", message=LOUD, contact=_contact())
                     for number, name in enumerate(ATTACKS)
                 ]
             )
@@ -454,8 +454,13 @@ def _flow(name: str) -> wire.FlowView:
 
 
 def _network() -> wire.NetworkView:
-    datasets = tuple(wire.Announced(id=name, name=name, blocks=1) for name in ATTACKS)
-    return wire.NetworkView(name=ATTACKS[1], datasets=datasets)
+    datasets = tuple(wire.Announced(id=name, name=name, blocks=1, contact=_contact()) for name in ATTACKS)
+    contact = wire.NetworkContact(by="invitation", invited_by=LOUD, means=LOUD, met={"first-use": 2}, advice=(LOUD,))
+    return wire.NetworkView(name=ATTACKS[1], datasets=datasets, contact=contact)
+
+
+def _contact() -> wire.Contact:
+    return wire.Contact(by="first-use", means=LOUD, advice=LOUD)
 
 
 def _event(number: int, name: str) -> wire.EventView:

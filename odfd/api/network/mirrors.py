@@ -15,6 +15,7 @@ from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
+from odfd.api.network.contact_views import dataset_contact
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -22,6 +23,7 @@ from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.transport import home_of
+from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.progress import MirrorProgress
@@ -224,6 +226,7 @@ class MirrorService:
         with self._home.database.read() as connection:
             holdings = Holdings(connection)
             extent, held = holdings.extent(spec.id), holdings.bytes(spec.id)
+            contact = dataset_contact(rung_of(connection, spec.id))
         return wire.MirrorView(
             name=spec.name,
             id=spec.dataset,
@@ -245,6 +248,7 @@ class MirrorService:
             message=_message(mirror),
             via=spec.via,
             shared_by=spec.peers,
+            contact=contact,
         )
 
 

@@ -12,9 +12,11 @@ from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.statement import HEAD, when
+from odfd.api.network.contact_views import dataset_contact, network_contact
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.datasets.visibility import Visibility
+from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
@@ -97,7 +99,9 @@ class NetworkService:
                 hint="one network has a say in a node's policy: take policy.network-key out of the settings, or leave"
                 " that network; or join with --bootstrap, to keep it",
             )
-        return Network(name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""))
+        return Network(
+            name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""), invited_by=str(said.by)
+        )
 
     async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
         """A line by which others join the network, signed by this node. Raises NotFound, Refused, Invalid."""
@@ -165,16 +169,18 @@ class NetworkService:
 
     async def _network_view(self, network: Network) -> wire.NetworkView:
         """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
-        peers = sum(view.connected and self._is_in(view, network) for view in self._membership.peers())
+        peers = [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
         signed, public = await trio.to_thread.run_sync(self._signed, network)
         counts = self._holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
+        datasets, rungs = await trio.to_thread.run_sync(self._announced, shown)
         return wire.NetworkView(
             name=network.name,
             bootstrap=network.bootstrap,
             policy_key=network.policy_key or None,
-            peers=peers,
-            datasets=await trio.to_thread.run_sync(self._announced, shown),
+            peers=len(peers),
+            datasets=datasets,
+            contact=network_contact(network, rungs, {view.network for view in peers if view.network}),
         )
 
     def _is_in(self, peer: PeerView, network: Network) -> bool:
@@ -189,9 +195,10 @@ class NetworkService:
         here = self._visibility.within(network.name)(signed)
         return tuple(here), here
 
-    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
+    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
+        """With how those that are mirrored were met."""
         names = {entry.id: entry.name for entry in self._home.entries()}
-        announced, unheld = [], self._unheld.heads()
+        announced, rungs, unheld = [], [], self._unheld.heads()
         with self._home.database.read() as connection:
             ledger = Ledger(connection)
             for dataset, peers in counts.items():
@@ -201,6 +208,7 @@ class NetworkService:
                 if newest is None or (card is not None and card.is_withdrawal and dataset not in names):
                     continue
                 claims = None if card is None else card.claims
+                rungs.append(rung_of(connection, dataset) if dataset in names else None)
                 announced.append(
                     wire.Announced(
                         id=str(dataset),
@@ -212,9 +220,10 @@ class NetworkService:
                         held=dataset in names,
                         called=None if claims is None else claims.name,
                         publisher=None if claims is None else claims.publisher,
+                        contact=dataset_contact(rungs[-1]),
                     )
                 )
-        return tuple(announced)
+        return tuple(announced), tuple(rungs)
 
 
 def _view(invitation: Invitation, text: str) -> wire.InvitationView:

@@ -170,10 +170,15 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("HELD", lambda row: "yes" if row.held else "no"),
+        TableColumn("MET BY", lambda row: kinds.met(row.contact)),
     )
     shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
     session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
+    if (contact := shown.value.contact) is not None:
+        session.remark(contact.means)
+        for each in contact.advice:
+            session.remark(each)
 
 
 peer = commands.group("peer", description="The other nodes that this node knows.", example="list")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from odfd.control.wire.value import Request, Value
 
 
@@ -39,6 +41,29 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     """Who share it with this node: these alone are asked for it, and it is private here."""
 
 
+class Contact(Value, frozen=True, kw_only=True):
+    """How a dataset of others was met for the first time."""
+
+    by: Literal["hash", "witnesses", "networks", "first-use"]
+    means: str
+    advice: str = ""
+    """What to do to be surer; empty: nothing more."""
+
+
+class NetworkContact(Value, frozen=True, kw_only=True):
+    """How a network was met, and what its mirrored datasets were met by."""
+
+    by: Literal["invitation", "addresses"]
+    invited_by: str | None = None
+    """The key that signed the invitation."""
+    means: str
+    address_blocks: int = 0
+    """Of connected peers: /16 of IPv4, /32 of IPv6."""
+    met: dict[str, int] = msgspec.field(default_factory=dict)
+    """Mirrored datasets, by how they were met."""
+    advice: tuple[str, ...] = ()
+
+
 MirrorState = Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"]
 
 
@@ -67,6 +92,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     """Where it is published and looked for too."""
     shared_by: tuple[str, ...] = ()
     """Peers that share it with this node; these alone are asked for it."""
+    contact: Contact | None = None
+    """How it was met; null until its first blocks are here."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):
@@ -111,6 +138,7 @@ class NetworkView(Value, frozen=True, kw_only=True):
     """What is announced in it."""
     policy_key: str | None = None
     """Whose policies hold in it, as the invitation said."""
+    contact: NetworkContact | None = None
 
 
 class Announced(Value, frozen=True, kw_only=True):
@@ -127,6 +155,8 @@ class Announced(Value, frozen=True, kw_only=True):
     """What its publisher calls it."""
     publisher: str | None = None
     """What the publisher's node calls itself."""
+    contact: Contact | None = None
+    """How it was met, where it is mirrored."""
 
 
 class CardColumn(Value, frozen=True, kw_only=True):

@@ -34,9 +34,16 @@ function Mirrors() {
       { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id)) },
       { name: "On disk", kind: "number", of: (one) => bytes(one.held) },
       { name: "Peers", kind: "number", of: (one) => count(one.peers) },
+      { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
       { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
       { name: "Act", of: (one) => html`<${Rest} one=${one} again=${mirrors.again} />` },
     ]} />`}<//></section>`;
+}
+
+/** How a dataset was met for the first time, with what that means and what to do about it. */
+function Met({ of }) {
+  if (!of) return html`<span class="quiet">–</span>`;
+  return html`<details><summary>${of.by.replace("-", " ")}</summary><p class="quiet">${of.means}${of.advice && html`. To be surer: <${Text} of=${of.advice} most=${300} />`}</p></details>`;
 }
 
 function Rest({ one, again }) {
@@ -59,15 +66,17 @@ function Announced({ name }) {
   const [text, search] = useState("");
   const mirror = (one) => ask("POST", "/mirrors", { source: one.id });
   return html`<section aria-labelledby="announced"><h2 id="announced">Announced here</h2>
-    <${Answer} of=${network}>${({ datasets }) => {
+    <${Answer} of=${network}>${({ datasets, contact }) => {
       const fits = datasets.filter((one) => `${one.name || ""} ${one.id}`.toLowerCase().includes(text.toLowerCase()));
-      return html`<form class="row" role="search" onSubmit=${(event) => event.preventDefault()}><label class="grow">Search<input type="search" value=${text} onInput=${(event) => search(event.target.value)} /></label></form>
+      return html`${contact && html`<p><${Text} of=${`First met: ${contact.means}.`} most=${400} /></p>${contact.advice.map((each) => html`<p class="note"><${Text} of=${each} most=${400} /></p>`)}`}
+        <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}><label class="grow">Search<input type="search" value=${text} onInput=${(event) => search(event.target.value)} /></label></form>
         <p class="quiet" role="status">${fits.length > MOST ? `The first ${count(MOST)} of ${plural(fits.length, "dataset")}` : plural(fits.length, "dataset")}</p>
         <${Table} label="Datasets that are announced" rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
           { name: "Dataset", of: (one) => html`${one.name ? html`<${Text} of=${one.name} most=${80} /> ` : ""}<${Id} of=${one.id} />` },
           { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
           { name: "Signed", of: (one) => html`<${When} at=${one.signedAt} />` },
           { name: "Peers that serve it", kind: "number", of: (one) => count(one.peers) },
+          { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
           { name: "Act", of: (one) => one.held ? html`<span class="quiet">held here</span>` : html`<${Act} label="Mirror" title=${`Mirror ${shown(one.name || short(one.id), 80)}?`}
               command=${`odfctl mirror add ${one.id}`}
               says=${["The node fetches all of its blocks and data from peers, checks each, keeps them on this disk, and follows it from then on.",
