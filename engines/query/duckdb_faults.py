@@ -18,6 +18,14 @@ from engines.query.views import quoted
 _MAX_MESSAGE: Final = 600
 _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
 
+_OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Zero")
+"""DuckDB's kinds of errors in which a value that was read is not what the query makes of it."""
+_OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
+_HINTS: Final[Mapping[str, str]] = {
+    "Conversion": "try_cast(… AS …) gives null where a value is none of that type",
+    "Out of Range": "cast to a wider type first, as HUGEINT, DECIMAL or DOUBLE",
+}
+
 
 def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
     """Returns the statement over views, each with the user's alias or the last part of the dataset's name."""
@@ -62,13 +70,24 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
             "the query needs more memory than it may take",
             rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
         )  # fmt: skip
-    if kind == "IO" or isinstance(error, OSError):
+    if _is_of_a_file(error, kind, message):
         return Environment(f"a slice cannot be read: {message}", rule="query-slice", hint="odfctl verify tells which")
     message, near = _near(message)
-    hint = f"did you mean {near}?" if near else "docs/sql.md shows what a query may say"
+    hint = f"did you mean {near}?" if near else _HINTS.get(kind, "docs/sql.md shows what a query may say")
+    if kind == "Invalid Input" and "format specifier" in message:
+        hint = "try_strptime gives null where a text has another form"
     return Invalid(
         message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
     )
+
+
+def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:
+    """Whether a slice is to blame. Arrow hands over all that goes wrong amid rows as an OSError, values too."""
+    if kind in _OF_VALUES:
+        return False
+    if kind == "IO" or _OF_FILES.search(message):
+        return True
+    return isinstance(error, OSError) and kind != "Invalid Input"
 
 
 def _near(message: str) -> tuple[str, str]:

@@ -164,6 +164,8 @@ class QuerySession:
                         writer.write_batch(batch)
                         rows += batch.num_rows
             except OSError as error:
+                if error.errno is None:  # from reading: Arrow's own, of a value or of a slice
+                    raise
                 raise Refused(
                     f"the answer is not written: {error}", rule="query-answer", hint="ask for less"
                 ) from error

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.duckdb_session import Limits, QuerySession
+from engines.query.duckdb_session import BATCH_ROWS, Limits, QuerySession
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")
@@ -72,6 +72,32 @@ class Slices:
 @pytest.fixture
 def slices(tmp_path: Path) -> Slices:
     return Slices(tmp_path)
+
+
+def test_a_value_amid_rows_that_does_not_fit_is_the_query_s_fault(slices: Slices) -> None:
+    many = 3 * BATCH_ROWS
+    slices.rows([(0, 0, "x7" if number == many - 5 else str(number), number) for number in range(many)], many)
+    with pytest.raises(Invalid) as caught:
+        slices.ask('select "offset",\n  cast(city as int) from weather')
+    assert "Could not convert string 'x7' to INT32" in str(caught.value)
+    assert (caught.value.rule, caught.value.place) == ("query", "line 2, column 3")
+    assert "try_cast" in caught.value.hint
+    with pytest.raises(Invalid, match="out of range") as caught:
+        slices.ask("select people::smallint from weather")
+    assert caught.value.rule == "query"
+    assert slices.ask("select count(*) from weather where try_cast(city as int) is null") == [(1,)]
+
+
+def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
+    slices.rows([(0, 0, f"town {number}", number) for number in range(3 * BATCH_ROWS)], 3 * BATCH_ROWS)
+    file = Path(slices.files[0])
+    whole = bytearray(file.read_bytes())
+    middle = len(whole) // 2
+    whole[middle : middle + 2000] = bytes(each ^ 0xFF for each in whole[middle : middle + 2000])
+    file.write_bytes(whole)
+    with pytest.raises(Environment, match="a slice cannot be read") as caught:
+        slices.ask("select * from weather")
+    assert caught.value.rule == "query-slice"
 
 
 def test_the_log_is_in_the_order_of_offsets(slices: Slices) -> None:
