@@ -122,11 +122,15 @@ async def _task(services: Services, request: Request) -> object:
 
 @asks(
     Parameter("deep", "flag", "Also read all that is stored, as a stream."),
+    Parameter("each", "flag", "Each result as it is there, as a stream."),
     answers=Sequence[wire.Probe],
     stream=wire.Probe,
 )
 async def _doctor(services: Services, request: Request) -> object:
-    return LineStream(services.about.examine()) if flag(request, "deep") else await services.about.doctor()
+    deep = flag(request, "deep")
+    if deep or flag(request, "each"):
+        return LineStream(services.about.examine(deep=deep))
+    return await services.about.doctor()
 
 
 @asks(

@@ -58,8 +58,8 @@ class Doctor:
         self._more = more
         self._troubles = troubles
 
-    def quick(self) -> list[wire.Probe]:
-        return [_tried(name, probe) for name, probe in self._quick().items()]
+    def quick(self) -> Iterator[wire.Probe]:
+        return (_tried(name, probe) for name, probe in self._quick().items())
 
     def deep(self) -> Iterator[wire.Probe]:
         """Also the quick ones; the deeper of two of one name counts."""

@@ -162,6 +162,8 @@ class ClockProbe:
     def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
         """Name, what is wrong, the last block before it (-1 where it is the first), and what brings rows again."""
         chain = self._home.chains.chain(dataset)
+        if not _may_be_ahead(chain, limit):
+            return None
         state = load_state(chain)
         if state.system_time is None or state.kind is None:
             return None
@@ -193,6 +195,19 @@ def _way_out(name: str, keep: int, refill: str) -> str:
         f"if the clock is right: odfctl get dataset {name} -o manifest > {file}; {give_up}; odfctl apply -f {file}; "
         f"{refill}; {after}"
     )
+
+
+def _may_be_ahead(chain: ChainReader, limit: Instant) -> bool:
+    """Whether the newest block, or its watermark, is later: of most chains nothing else has to be read."""
+    head = chain.head()
+    if head is None:
+        return False
+    last = chain.block_at(head.size - 1)
+    if last.system_time > limit:
+        return True
+    data = last if isinstance(last.event, AddData | ExecuteTransform) else chain.last_of(_DATA)
+    said = data.event.new_watermark if data is not None and isinstance(data.event, AddData | ExecuteTransform) else None
+    return data is not None and (said is None or said > limit)
 
 
 def _is_meant(state: ChainState) -> bool:

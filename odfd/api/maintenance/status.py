@@ -150,11 +150,11 @@ class StatusService:
 
     async def doctor(self) -> Sequence[wire.Probe]:
         """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
-        return [*await trio.to_thread.run_sync(self._doctor.quick), *self._around()]
+        return [probe async for probe in self.examine(deep=False)]
 
-    async def examine(self) -> AsyncIterator[wire.Probe]:
-        """Runs the doctor and reads the whole database, which may take minutes."""
-        probes = self._doctor.deep()
+    async def examine(self, *, deep: bool = True) -> AsyncIterator[wire.Probe]:
+        """Yields each result as it is there. ``deep``: reads the whole database, which may take minutes."""
+        probes = self._doctor.deep() if deep else self._doctor.quick()
         while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
             yield probe
         for probe in self._around():

@@ -17,6 +17,7 @@ from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
+from odfd.usage import how_many
 
 LOOK_SECONDS: Final = 0.1
 """Between two looks for a daemon that is starting."""
@@ -135,7 +136,7 @@ def _disk(disk: wire.DiskView | None) -> str:
     example="--deep",
 )
 def _doctor(session: Session, args: argparse.Namespace) -> int:
-    probes = _all_probes(session) if args.deep else session.client.get("/doctor", list[wire.Probe])
+    probes = _probes(session, {"deep": "true"} if args.deep else {"each": "true"})
     session.answer(probes, doctor_text)
     return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
 
@@ -151,9 +152,20 @@ def doctor_text(probes: Sequence[wire.Probe]) -> str:
     return render(columns, probes) + (f"\n\nto do:\n{hints}" if hints else "")
 
 
-def _all_probes(session: Session) -> Answer[list[wire.Probe]]:
-    probes = list(session.client.stream("/doctor", wire.Probe, {"deep": "true"}))
-    return Answer([probe.value for probe in probes], [probe.sent for probe in probes])
+def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Probe]]:
+    """Collects the results, and shows on a terminal which is there."""
+    found: list[Answer[wire.Probe]] = []
+    stream = output.error_stream()
+    shows = not session.quiet and stream.isatty()
+    try:
+        for probe in session.client.stream("/doctor", wire.Probe, query):
+            found.append(probe)
+            if shows:
+                output.draw(stream, f"Examining the node  {len(found)} done, last: {clean(probe.value.name, WHOLE)}")
+    finally:
+        if shows:
+            output.draw(stream, "")
+    return Answer([probe.value for probe in found], [probe.sent for probe in found])
 
 
 @commands.add(
@@ -189,7 +201,7 @@ def _event_text(event: wire.EventView) -> str:
 @commands.add(
     "backup",
     argument("to", metavar="DIR"),
-    argument("--keep", type=int, default=7, metavar="N", help="number of snapshots to keep (7)"),
+    argument("--keep", type=how_many, default=7, metavar="N", help="number of snapshots to keep (7)"),
     description="Copy the state of the running node, as of one moment, into a folder: datasets, statements, keys. A "
     "later backup into the same folder copies only new objects. The daemon writes the folder, so its user "
     "needs the right to. It contains secret keys: keep it where only you can read it. Signing journals "

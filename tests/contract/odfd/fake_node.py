@@ -78,7 +78,7 @@ class FakeNode:
             wire.Probe(name="java", result="failed", message="no Java", hint="install one"),
         ]
 
-    async def examine(self) -> AsyncIterator[wire.Probe]:
+    async def examine(self, *, deep: bool = True) -> AsyncIterator[wire.Probe]:
         for probe in await self.doctor():
             yield probe
 
