@@ -32,7 +32,8 @@ class _KeyId(bytes):
     @staticmethod
     def _checked(raw: bytes, text: str) -> bytes:
         if len(raw) != 34 or not raw.startswith(ED25519_PUB):
-            raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule="did", hint="expected ed01 and 32 bytes")
+            hint = "did:odf:fed01 and 64 hexadecimal digits, or did:key:z6Mk and 44 letters; is it cut short?"
+            raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule="did", hint=hint)
         return raw
 
 

@@ -49,7 +49,10 @@ def unwritable(path: object, error: OSError, rule: str) -> Fault:
     """Makes the fault for a user's file that cannot be written: by its name, or by the machine."""
     is_name = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
     kind = Usage if is_name else Environment
-    return kind(f"cannot write {path}: {error.strerror or error}", rule=rule, hint="name another file")
+    hint = (
+        "make the folder first, or name another file" if isinstance(error, FileNotFoundError) else "name another file"
+    )
+    return kind(f"cannot write {path}: {error.strerror or error}", rule=rule, hint=hint)
 
 
 class Unreachable(Fault):

@@ -29,6 +29,14 @@ class UsageParser(argparse.ArgumentParser):
         raise Usage(message, hint=f"see {self.prog} --help")
 
 
+def how_many(word: str) -> int:
+    """Reads how many are wanted: a number from 1 on."""
+    number = _whole_number(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 on, not {number}")
+    return number
+
+
 def _whole_number(word: str) -> int:
     """What ``type=int`` of an argument reads; the message of argparse itself names Python's type."""
     try:

@@ -134,7 +134,11 @@ class ReadHolds:
         if not held:
             return
         first = held[0]
-        until = "until it is released" if first.expires is None else f"until {render(first.expires)}"
+        until = (
+            "until it is released"
+            if first.expires is None
+            else f"until {render(Instant(first.expires // SECOND * SECOND))}"
+        )
         note = f" ({first.note})" if first.note else ""
         more = f", and {plural(len(held) - 1, 'more hold')}" if len(held) > 1 else ""
         raise HistoryHeld(

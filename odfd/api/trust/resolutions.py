@@ -141,7 +141,7 @@ class ResolutionService:
             reach = self._evaluator.reach(entry.id, self._evaluator.use(entry.id)).blocks
             answer = manual_resolution.abandon(case, reach, now)
         else:
-            answer = manual_resolution.follow(case, Multihash.parse(request.follow), now)
+            answer = manual_resolution.follow(case, _hash_of(request.follow, entry.name), now)
         self._check_ours(entry, case, answer)
         if answer.branch is not None and case.fork is not None and case.size > case.fork.index:
             self._turn(entry.id, case, answer, answer.branch, request, now)
@@ -230,3 +230,11 @@ class ResolutionService:
             "rests": [str(each) for each in rests],
         }
         ledger.decide(dataset, canonical.encode(decision), now)
+
+
+def _hash_of(text: str, name: str) -> Multihash:
+    try:
+        return Multihash.parse(text)
+    except Invalid as error:
+        hint = f"odfctl trust show {name} has the hashes of its versions; odfctl log {name} those of its blocks"
+        raise Invalid(f"not the hash of a block: {text[:80]!r}", rule=error.rule, hint=hint) from error

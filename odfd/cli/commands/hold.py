@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from odfd.cli.command import REF, Commands, argument, seconds
-from odfd.cli.formatting import NOTHING
+from odfd.cli.formatting import NOTHING, moment
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -69,12 +69,18 @@ def _seconds(args: argparse.Namespace) -> int | None:
     return None if args.span is None else round(seconds(args.span))
 
 
+def _expires(row: wire.HoldView) -> str:
+    return moment(row.expires_at) if row.expires_at else "when it is released"
+
+
 _COLUMNS = (
     TableColumn[wire.HoldView]("HOLD", lambda row: row.id),
     TableColumn[wire.HoldView]("DATASET", lambda row: row.dataset),
     TableColumn[wire.HoldView]("AT", lambda row: row.time),
     TableColumn[wire.HoldView]("BLOCK", lambda row: f"#{row.pin.sequence_number}" if row.pin else NOTHING, right=True),
-    TableColumn[wire.HoldView]("EXPIRES", lambda row: row.expires_at or "when it is released"),
+    TableColumn[wire.HoldView](
+        "EXPIRES", lambda row: moment(row.expires_at) if row.expires_at else "when it is released"
+    ),
     TableColumn[wire.HoldView]("NOTE", lambda row: row.note),
 )
 

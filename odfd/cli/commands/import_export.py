@@ -14,6 +14,7 @@ from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_p
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
+from odfd.usage import how_many
 
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 UNWRITTEN: Final = frozenset(
@@ -37,7 +38,10 @@ def _place(text: str) -> str:
     argument("to", metavar="DIR|URL|FILE"),
     argument("--format", choices=FORMS, metavar="FORMAT", help=f"write rows, as {', '.join(FORMS)}"),
     argument(
-        "--rows-per-file", type=int, metavar="N", help="with --format: write FILE-00001, FILE-00002, … with N rows each"
+        "--rows-per-file",
+        type=how_many,
+        metavar="N",
+        help="with --format: write FILE-00001, FILE-00002, … with N rows each",
     ),
     argument(
         "--describe",

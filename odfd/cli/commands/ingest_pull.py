@@ -82,7 +82,10 @@ def _send(session: Session, name: str) -> wire.Upload:
             return session.client.upload(Path(name).name, file).value
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
-    except (IsADirectoryError, PermissionError) as error:
+    except IsADirectoryError as error:
+        hint = f"name the files in it: {name.rstrip('/')}/*; a source with fetch: {{kind: FilesGlob}} follows a folder"
+        raise Usage(f"{name} is a folder", rule="file", hint=hint) from error
+    except PermissionError as error:
         raise Environment(f"cannot read {name}: {error.strerror}", rule="file") from error
 
 

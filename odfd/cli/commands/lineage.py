@@ -16,6 +16,7 @@ from odfd.cli.session import FORMATS, Session
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.usage import how_many
 
 commands = Commands()
 DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot, "svg": svg, "mermaid": mermaid}
@@ -42,7 +43,7 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
     ),
     argument(
         "--limit",
-        type=int,
+        type=how_many,
         default=20,
         metavar="N",
         help="maximum records listed for each record, or transactions (20)",

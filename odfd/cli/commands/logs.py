@@ -14,6 +14,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, clean
 from odfd.control import wire
 from odfd.errors import Usage
+from odfd.usage import how_many
 
 commands = Commands()
 _TASK: Final = "task"
@@ -23,7 +24,7 @@ _TASK: Final = "task"
     "logs",
     argument("task", nargs="?", metavar="task/ID", help="only lines of one task, which may be finished"),
     argument("-f", "--follow", action="store_true", help="afterwards print each line as it is logged"),
-    argument("-n", "--limit", type=int, metavar="N", help="number of lines (100)"),
+    argument("-n", "--limit", type=how_many, metavar="N", help="number of lines (100)"),
     argument("--level", choices=LEVELS, help="only lines of this level and above"),
     argument("--part", metavar="PART", help="only lines of one part of the daemon, like p2p or odfd.mirrors"),
     description="Print the last lines of the daemon's log, oldest first. The daemon keeps the last 10,000 lines, at "

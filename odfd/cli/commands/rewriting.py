@@ -19,6 +19,7 @@ from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
+from odfd.usage import how_many
 
 _EPOCH = (
     " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can tell it from a "
@@ -57,8 +58,8 @@ def _reset(session: Session, args: argparse.Namespace) -> int:
 @commands.add(
     "compact",
     REF,
-    argument("--max-slice-bytes", type=int, metavar="B", help="maximum bytes of a merged slice (300000000)"),
-    argument("--max-slice-rows", type=int, metavar="N", help="maximum records of a merged slice (10000)"),
+    argument("--max-slice-bytes", type=how_many, metavar="B", help="maximum bytes of a merged slice (300000000)"),
+    argument("--max-slice-rows", type=how_many, metavar="N", help="maximum records of a merged slice (10000)"),
     argument("--keep-metadata-only", action="store_true", help="drop all records, keep all other blocks"),
     *_CARE,
     description="Merge consecutive slices of a root dataset into larger ones; every record stays as it is. With "

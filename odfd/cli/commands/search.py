@@ -12,6 +12,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer
+from odfd.usage import how_many
 
 commands = Commands()
 _AGAIN: Final = 0.25
@@ -33,7 +34,7 @@ _AGAIN: Final = 0.25
         "--attested", type=int, default=0, metavar="K", help="confirmed by K of the validators on this node's list"
     ),
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
-    argument("--limit", type=int, default=20, metavar="N", help="maximum number of results (20)"),
+    argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
     description="Find datasets in the network by their cards: name, keywords, description, columns. Datasets on which "
     "this node relies most come first, then those that most peers serve; the publisher's own words do not "
     "count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",

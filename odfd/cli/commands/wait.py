@@ -41,6 +41,8 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
     condition.check(kind.view)
+    if kind.name == "task":
+        one(session, kind, args.name)  # raises NotFound: one that is not there never will be
     holds, value = _until(session, kind, args, condition.holds)
     if not holds:
         session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
