@@ -60,6 +60,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: tuple[str, ...] = ()
     policy_key: str = ""
     """The DID of the network's policy key, from the invitation; empty: there is none."""
+    invited_by: str = ""
+    """The DID that signed the invitation; empty: joined by addresses."""
 
 
 class Known(NamedTuple):

@@ -56,6 +56,9 @@ CONTRADICTIONS: Final = Rate(per_second=1 / 600, burst=8.0)
 """Of one signer with itself, and proofs on one dataset."""
 UNLISTED: Final = Rate(per_second=1 / 10, burst=256.0)
 """Statements of all validators, observers and witnesses together that are not listed here."""
+UNLISTED_LATELY: Final = UNLISTED.burst / UNLISTED.per_second
+"""Seconds for which a block of addresses has its share: as long as the shared pace takes to be whole again. A shorter
+time would give whoever is silent for it more than its share."""
 
 
 class StatementQuota:
@@ -89,7 +92,7 @@ class StatementQuota:
         self._renewals = Budget[tuple[DatasetId, KeyDid]](RENEWALS)
         self._contradictions = Budget[tuple[DatasetId, KeyDid]](CONTRADICTIONS)
         self._proofs = Budget[DatasetId](CONTRADICTIONS)
-        self._unlisted = FairShares(UNLISTED)
+        self._unlisted = FairShares(UNLISTED, lately=UNLISTED_LATELY)
         self._share_of = share_of
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
@@ -127,10 +130,11 @@ class StatementQuota:
             paced = self._contradictions
         else:
             paced = self._renewals if found.is_renewal else self._words[predicate.KIND]
+        is_unlisted = isinstance(predicate, Attestation | Observation) and not self.is_known((found.signer,))
         with self._lock:
-            if isinstance(predicate, Attestation | Observation) and not self.is_known((found.signer,)):
-                return paced.spend(key, now / SECOND) and self._unlisted.passes(self._share_of(sender), now / SECOND)
-            return paced.spend(key, now / SECOND)
+            if not paced.spend(key, now / SECOND):
+                return False
+        return not is_unlisted or self.takes_unlisted(sender, now)
 
     def takes_proof(self, dataset: DatasetId, now: Instant) -> bool:
         """Whether one more proof on a dataset is kept now."""
@@ -139,8 +143,9 @@ class StatementQuota:
 
     def takes_unlisted(self, sender: PeerId, now: Instant) -> bool:
         """Whether one more statement of an unlisted signer is admitted now from ``sender``."""
+        share = self._share_of(sender)
         with self._lock:
-            return self._unlisted.passes(self._share_of(sender), now / SECOND)
+            return self._unlisted.passes(share, now / SECOND)
 
 
 MAX_LISTED: Final = 64

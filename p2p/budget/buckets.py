@@ -85,8 +85,10 @@ class FairShares:
     messages of ``largest`` at most.
     """
 
-    def __init__(self, rate: Rate, largest: float = 1.0) -> None:
+    def __init__(self, rate: Rate, largest: float = 1.0, lately: float = LATELY) -> None:
+        """``lately``: seconds for which a block has a share; no shorter than a slow rate takes to be whole again."""
         self._largest = largest
+        self._lately = lately
         self._half = rate.times(0.5)
         self._common = Budget[None](self._half)
         self._divided = Budget[None](self._half)
@@ -96,7 +98,9 @@ class FairShares:
     def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
         """Whether a message from a peer in ``block`` is within the cap, of which it is taken then."""
         before = self._shares.pop(block, None)
-        while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
+        while self._shares and next(iter(self._shares.values()))[1] < now - self._lately:
+            self._shares.popitem(last=False)
+        if len(self._shares) >= MAX_KEYS:
             self._shares.popitem(last=False)
         blocks = len(self._shares) + 1
         share = self._half.times(1 / blocks)

@@ -258,6 +258,9 @@ class Member:
     def addresses(self) -> Sequence[str]:
         return ()
 
+    def share_of(self, peer: PeerId) -> str:
+        return self._wires.members[peer].block if peer in self._wires.members else peer
+
     def named(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)
 

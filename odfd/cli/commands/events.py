@@ -33,7 +33,7 @@ _COLUMNS: tuple[TableColumn[wire.ResourceChange], ...] = (
         help="afterwards print each event as it happens; each line begins with its version",
     ),
     argument("--since", metavar="VERSION", help="with -w: only events after this version"),
-    argument("-n", "--limit", type=how_many, metavar="N", help="number of lines (100)"),
+    argument("-n", "--limit", type=how_many, metavar="N", help="number of events (100)"),
     description="Print what happened to resources: which were created, changed and deleted, and what the node did "
     "with them. The log survives restarts. It keeps at least one day and 100,000 events.",
     example="--for flow/hourly\n-w --for dataset/nyc.flights",

@@ -32,7 +32,7 @@ from chain.store.base import Append
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, PACES, RENEWALS, StatementQuota
+from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, PACES, RENEWALS, UNLISTED, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
@@ -40,7 +40,8 @@ from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.retention import HEADS, drop_unneeded, prune
-from p2p.ports import Judgement, Topic
+from p2p.budget.buckets import MAX_KEYS
+from p2p.ports import Judgement, PeerId, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
 
 ENTRIES = "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM trust_ledger"
@@ -77,14 +78,16 @@ class Node:
         self.news: list[Any] = []
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
         self.quota = StatementQuota(
-            is_listed=lambda _: False, is_mirrored=lambda _connection, dataset: dataset in self.mirrored
+            is_listed=lambda _: False,
+            is_mirrored=lambda _connection, dataset: dataset in self.mirrored,
+            share_of=lambda peer: peer.split("/")[0],
         )
         self.board = LedgerStatementStore(
             database, self.chains, lambda: self.now, frozenset, Subscribers(self.news.append), self.quota
         )
 
-    def hear(self, raw: bytes, topic: Topic = Topic.HEADS) -> Judgement:
-        return self.board.judge(topic, raw, PEER)
+    def hear(self, raw: bytes, topic: Topic = Topic.HEADS, sender: PeerId = PEER) -> Judgement:
+        return self.board.judge(topic, raw, sender)
 
     def count(self, query: str = ENTRIES) -> tuple[int, int]:
         with self.database.read() as connection:
@@ -232,6 +235,44 @@ def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
         for number in range(100):
             node.hear(observation(key(observer), dataset, number), Topic.ATTEST)
     assert node.count()[0] <= 1 + 256
+
+
+def test_free_keys_leave_a_newcomer_elsewhere_its_turn(database: Database, tmp_path: Path) -> None:
+    """Keys without end say all that the pace lets through, from peers of one block; a newcomer speaks in another."""
+    node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
+    node.hear(head(OWNER, 9))
+    for number in range(600):
+        peer = PeerId(f"198.51.0.0/16/{number % 40}")
+        node.hear(observation(key(100 + number % 15), dataset, number), Topic.ATTEST, peer)
+    raw = observation(key(900), dataset, 7)
+    assert node.hear(raw, Topic.ATTEST, PeerId("198.51.0.0/16/41")) is Judgement.IGNORE, "the block has had its share"
+    assert node.hear(raw, Topic.ATTEST, PeerId("203.0.0.0/16/1")) is Judgement.ACCEPT
+
+
+@pytest.mark.parametrize("silence", [1, 10, 61, 600, 2561])
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_no_timing_of_a_flood_takes_the_turn_of_others(blocks: int, silence: int) -> None:
+    """For hours all that some blocks can say, with any pause; now and then one speaks from a block of its own."""
+    quota = StatementQuota(share_of=lambda peer: peer.split("/")[0])
+    said, heard, refused, hours = 0, 0, 0, 6
+    at_once = blocks * (40 if silence > 60 else 3)
+    for second in range(0, hours * 3600, silence):
+        now = Instant(NOW + second * instant.SECOND)
+        for number in range(at_once):
+            heard += quota.takes_unlisted(PeerId(f"flood {number % blocks}/{number}"), now)
+        if second // 3600 != (second - silence) // 3600:
+            said += 1
+            refused += not quota.takes_unlisted(PeerId(f"honest {said}/1"), now)
+    assert said == hours
+    assert refused == 0
+    assert heard <= UNLISTED.burst + hours * 3600 * UNLISTED.per_second
+
+
+def test_blocks_of_addresses_without_end_cost_no_memory() -> None:
+    quota = StatementQuota(share_of=str)
+    passed = sum(quota.takes_unlisted(PeerId(str(number)), NOW) for number in range(3 * MAX_KEYS))
+    assert passed <= UNLISTED.burst
+    assert len(quota._unlisted._shares) <= MAX_KEYS
 
 
 def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Path) -> None:

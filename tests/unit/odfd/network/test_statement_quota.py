@@ -18,7 +18,7 @@ from chain.statements import proof as proofs
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, UNLISTED, StatementQuota
+from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.unheld_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatements, UnheldStatements
 from odfd.trust.ledger import log as ledger_room
@@ -176,19 +176,6 @@ def test_listed_validators_have_room_that_others_cannot_take(database: Database,
     assert strangers == [Judgement.ACCEPT] * MAX_UNLISTED + [Judgement.IGNORE] * 3
     known = [hear(number) for number in range(9000, 9000 + MAX_LISTED + 1)]
     assert known == [Judgement.ACCEPT] * MAX_LISTED + [Judgement.IGNORE]
-
-
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_a_newcomer_is_heard_beside_those_who_invent_keys(blocks: int) -> None:
-    """Peers of some blocks of addresses bring words of new keys for an hour, under new ids of their own each time."""
-    quota, taken = StatementQuota(share_of=lambda peer: peer.partition(" ")[0]), 0
-    for second in range(3600):
-        now = Instant(NOW + second * instant.SECOND)
-        for flooding in range(blocks):
-            taken += quota.takes_unlisted(PeerId(f"flood{flooding} {second}"), now)
-        if second % 600 == 599:
-            assert quota.takes_unlisted(PeerId(f"honest{second} 1"), now)
-    assert taken <= UNLISTED.burst + UNLISTED.per_second * 3600
 
 
 def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) -> None:
