@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -182,6 +183,15 @@ def brief(kind: Any) -> Any:
                 super().pytest_runtest_logreport(report)
 
     return Brief
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A process of xdist has told all when it exits: to take its modules apart takes seconds more, and DuckDB counts
+    aloud what of it is frozen. Whoever registered an exit after this one, as temporary folders do, comes before it."""
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)
+    else:
+        atexit.register(gc.unfreeze)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
