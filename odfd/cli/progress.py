@@ -6,6 +6,7 @@ says how to follow or to cancel it.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, TextIO, TypeVar
 
 from chain.errors import Refused
@@ -22,6 +23,7 @@ LINE_SECONDS: Final = 5.0
 TOLD_AFTER: Final = 2.0
 """Seconds after which a stage that counts nothing tells how long it has lasted."""
 BAR: Final = 20
+_NUMBERS: Final = re.compile(r"[\d,./]+")
 _VERBS: Final = {
     "apply": "Applying",
     "ingest": "Ingesting",
@@ -47,7 +49,7 @@ class Meter:
         self._drawn = False
         self._began = session.clock.monotonic()
         self._stage: tuple[str, int, int] | None = None
-        """Message, time and count at which the present stage was first seen: rates are of the stage."""
+        """Unit and message without its counts, time and count at which it was first seen: rates are of the stage."""
         self._last_line = self._began
         self._last_text = ""
 
@@ -55,7 +57,7 @@ class Meter:
         if self._session.quiet or task.state not in ("running", "waiting"):
             return
         now = self._session.clock.monotonic()
-        done, message = task.done, task.message
+        done, message = task.done, f"{task.unit} {_NUMBERS.sub('', task.message)}"
         if self._stage is None or self._stage[0] != message or done < self._stage[2]:
             self._stage = (message, now, done)
         elapsed = (now - self._stage[1]) / SECOND

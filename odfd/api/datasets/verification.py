@@ -11,6 +11,7 @@ import trio
 from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind
 from chain.state import load_state
+from chain.wording import plural
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
@@ -89,8 +90,7 @@ class VerificationService:
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
 
         def show(progress: Progress) -> None:
-            report.done = progress.blocks
-            report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
+            show_progress(report, progress)
 
         wanted = VerificationRequest(ref=entry.name, level=level, start=request.from_block)
         memory = StoredMemory(self._home.database, entry.id, forget=request.full)
@@ -172,3 +172,13 @@ def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:
             for each in found.failures
         ),
     )
+
+
+def show_progress(report: Report, progress: Progress) -> None:
+    """Counts the bytes of slices, of which most of the work is; blocks where no slice is read."""
+    if progress.bytes_known:
+        report.unit, report.total, report.done = "bytes", progress.bytes_known, progress.bytes
+    else:
+        report.done = progress.blocks
+    counted = f"blocks {progress.blocks}/{progress.blocks_total}, slices {progress.objects}/{progress.objects_known}"
+    report.message = f"{counted}, {plural(progress.failures, 'failure')}"

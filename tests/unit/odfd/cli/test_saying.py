@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 from typing import Any
 
 import msgspec
@@ -11,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
+from chain.instant import SECOND
 from chain.visible import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
 from odfd.cli.commands.verify import report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
-from odfd.cli.progress import bar, describe
+from odfd.cli.progress import Meter, bar, describe
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import witness_lines
@@ -82,6 +84,36 @@ def test_progress() -> None:
         "Mirroring flights  slices 9/14  ━━━━━━━━━━━━━┄┄┄┄┄┄┄  31.2 MB of 48.0 MB  8.4 MB/s  2 s left"
     )
     assert describe(wire.TaskView(id="t1", kind="x", state="waiting"), 0) == "x  waiting for its turn"
+
+
+class OneSession:
+    """What a Meter takes of a session: a clock that the test sets."""
+
+    quiet = False
+
+    def __init__(self) -> None:
+        self.clock, self.now = self, 0
+
+    def monotonic(self) -> int:
+        return self.now
+
+
+def test_a_rate_is_told_although_the_message_counts_too() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    session, terminal = OneSession(), Terminal()
+    meter = Meter(session, terminal)  # type: ignore[arg-type]
+    for step in range(4):
+        session.now = step * SECOND
+        meter.show(
+            wire.TaskView(
+                id="t1", kind="verify", target="flights", state="running", unit="bytes", total=40_000_000,
+                done=step * 10_000_000, message=f"blocks {step}/4, slices {step}/4, 0 failures",
+            )
+        )  # fmt: skip
+    assert "30.0 MB of 40.0 MB  10.0 MB/s  1 s left" in terminal.getvalue()
 
 
 def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
