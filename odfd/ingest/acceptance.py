@@ -19,6 +19,7 @@ from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.fetch_options import KafkaTopic, SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
+    FetchMqtt,
     FetchStep,
     MergeAppend,
     MergeStrategy,
@@ -71,6 +72,8 @@ def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> 
         not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
     ):
         raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
+    if isinstance(fetch, FetchMqtt) and not isinstance(read, ReadNdJson):
+        raise Invalid("kind: Mqtt gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
     if isinstance(options, KafkaTopic) and not isinstance(read, ReadNdJson):
         raise Invalid("kind: Kafka gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
 

@@ -459,6 +459,7 @@ async def _fetch(
         settings=settings,
         passed_over=None if taken is None else taken.passed_over,
         taken=taken,
+        dataset=str(dataset),
         options=fetch_options(polled.read.schema),
         columns=declared_columns(polled.read),
     )

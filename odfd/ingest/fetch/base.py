@@ -56,6 +56,8 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     """Tells which files of a folder came, or changed, too late to be taken."""
     taken: TakenObjects | None = None
     """The same of a bucket."""
+    dataset: str = ""
+    """Its identity, by which a broker knows who it is that comes again."""
     options: FetchOptions | None = None
     """What the source is beyond its fetch step."""
     columns: DataSchema | None = None

@@ -6,12 +6,13 @@ import trio
 
 from chain.errors import Invalid, Refused
 from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, KafkaTopic, SqlQuery
-from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
+from chain.model.source import FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.kafka import check_kafka, fetch_kafka
+from odfd.ingest.fetch.mqtt import check_mqtt, fetch_mqtt
 from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.url import check_url, fetch_url
 from odfd.ingest.settings import IngestSettings
@@ -32,6 +33,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
             return await fetch_url(step, job)
+        case FetchMqtt():
+            return await fetch_mqtt(step, job)
     raise _not_built(step)
 
 
@@ -62,6 +65,8 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_files(step, settings)
         case FetchUrl():
             check_url(step, settings)
+        case FetchMqtt():
+            check_mqtt(step, settings)
         case _:
             raise _not_built(step)
 

@@ -21,7 +21,6 @@ from chain.model.source import (
     FetchContainer,
     FetchEthereumLogs,
     FetchFilesGlob,
-    FetchMqtt,
     FetchUrl,
     Forever,
     FromMetadata,
@@ -332,8 +331,8 @@ def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [FetchContainer(image="x"), FetchMqtt(host="h", port=1, topics=()), FetchEthereumLogs(chain_id=1)],
-    ids=["Container", "Mqtt", "EthereumLogs"],
+    [FetchContainer(image="x"), FetchEthereumLogs(chain_id=1)],
+    ids=["Container", "EthereumLogs"],
 )
 def test_kinds_not_built_are_refused_by_name(step: Any, job: Callable[..., FetchJob], request: Any) -> None:
     with pytest.raises(Refused, match=f"sources of kind {request.node.callspec.id} cannot be fetched yet"):

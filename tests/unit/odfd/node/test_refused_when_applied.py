@@ -45,8 +45,11 @@ content:
 FETCHES = {
     "fetch-kind": [
         "{kind: Container, image: alpine}",
-        "{kind: Mqtt, host: a.example, port: 1883, topics: [{path: t}]}",
         "{kind: EthereumLogs, chainId: 1}",
+    ],
+    "source-mqtt": [
+        "{kind: Mqtt, host: 'a b', port: 1883, topics: [{path: t}]}",
+        "{kind: Mqtt, host: a.example, port: 1883, topics: []}",
     ],
     "url-scheme": [
         "{kind: Url, url: 'ftp://a.example/b'}",

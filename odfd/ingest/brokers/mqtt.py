@@ -1,0 +1,154 @@
+"""Reads a session of MQTT: what the broker kept for it since the last transaction, and a JSON report.
+
+The session has a name of its own and outlives each connection. What is new is not acknowledged here: the next session
+does it, when the chain has it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Fault, Refused, Remote
+from odfd.ingest.brokers.mqtt_session import RULE, Packet, SessionJob, SessionReader, SessionResult
+from odfd.ingest.databases.job import ANSWER, MEMORY
+
+EXTRA: Final = "paho"
+_LOOK: Final = 0.05
+"""Seconds of one look at the connection."""
+_QOS: Final = 1
+_REFUSED: Final = 0x80
+"""And above: codes of subscriptions that were not made."""
+
+
+def check_installed() -> None:
+    """Raises Refused where the client is not installed."""
+    if importlib.util.find_spec(EXTRA) is None:
+        raise Refused(
+            "sources of kind Mqtt need a client of MQTT, which is not installed",
+            rule="mqtt-extra",
+            hint="install it beside odfd: pip install 'odfd[mqtt]'",
+        )
+
+
+def answer(job: SessionJob) -> SessionResult:
+    """Reads, and writes what was read; a fault is an answer."""
+    try:
+        return _Session(job).read()
+    except Fault as fault:
+        return SessionResult(fault=type(fault).__name__, message=fault.message, rule=fault.rule, hint=fault.hint)
+    except MemoryError:
+        return SessionResult(fault="Refused", message="its messages need more memory than one transaction may")
+
+
+class _Session:
+    """One connection. Blocking; callbacks of the client run within ``loop``."""
+
+    def __init__(self, job: SessionJob) -> None:
+        from paho.mqtt.client import Client, MQTTv311
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self._job = job
+        self._reader = SessionReader(job.known, job.limit)
+        self._fault: Fault | None = None
+        self._is_ready = self._is_full = self._is_resumed = False
+        self._heard = time.monotonic()
+        client = Client(CallbackAPIVersion.VERSION2, job.client, False, None, MQTTv311, manual_ack=True)
+        if job.username is not None:
+            client.username_pw_set(job.username, job.password)
+        if job.tls:
+            client.tls_set()
+        client.on_connect = self._connected
+        client.on_subscribe = self._subscribed
+        client.on_message = self._came
+        self._client = client
+
+    def read(self) -> SessionResult:
+        """Raises Remote, Refused, Invalid."""
+        job, client = self._job, self._client
+        client.connect_timeout = job.silence
+        try:
+            client.connect(job.host, job.port)
+            while self._goes_on():
+                if (code := client.loop(_LOOK)) != 0 and self._fault is None:
+                    raise Remote(f"the broker ended the connection ({int(code)})", rule=RULE, hint="try again later")
+            while client.want_write() and self._fault is None:
+                client.loop(_LOOK)  # what is acknowledged is sent before the end
+            client.disconnect()
+        except (OSError, ValueError) as error:
+            raise Remote(f"the broker cannot be asked: {error}", rule=RULE, hint="try again later") from error
+        if self._fault is not None:
+            raise self._fault
+        Path(job.target).write_bytes(b"".join(self._reader.lines))
+        return self._reader.result(is_resumed=self._is_resumed)
+
+    def _goes_on(self) -> bool:
+        if self._fault is not None or self._is_full:
+            return False
+        quiet = time.monotonic() - self._heard
+        if not self._is_ready and quiet > self._job.silence:
+            raise Remote(f"the broker said nothing for {quiet:.0f} s", rule=RULE, hint="try again later")
+        return not self._is_ready or quiet < self._job.quiet
+
+    def _connected(self, client: Any, _data: Any, flags: Any, code: Any, _properties: Any) -> None:
+        if code.is_failure:
+            self._fault = Refused(
+                f"the broker refuses this node: {code}", rule="mqtt-credentials", hint="user, password, rights?"
+            )
+            return
+        self._is_resumed, self._heard = bool(flags.session_present), time.monotonic()
+        if self._is_resumed and self._job.known is not None:
+            self._is_ready = True  # to subscribe again would bring kept messages again
+        else:
+            client.subscribe([(topic, _QOS) for topic in self._job.topics])
+
+    def _subscribed(self, _client: Any, _data: Any, _number: int, codes: Any, _properties: Any) -> None:
+        self._is_ready, self._heard = True, time.monotonic()
+        for topic, code in zip(self._job.topics, codes, strict=False):
+            if code.value >= _REFUSED:
+                self._fault = Refused(f"the broker refuses topic {topic}", rule="mqtt-credentials", hint="its rights?")
+            elif code.value < _QOS:
+                self._fault = Refused(
+                    f"the broker gives topic {topic} at most once, so messages could be lost",
+                    rule="mqtt-qos",
+                    hint="ask whoever runs it for AtLeastOnce",
+                )
+
+    def _came(self, client: Any, _data: Any, message: Any) -> None:
+        self._heard = time.monotonic()
+        if self._fault is not None or self._is_full:
+            return
+        packet = Packet(
+            number=message.mid if message.qos else 0,
+            topic=message.topic,
+            payload=message.payload,
+            again=bool(message.dup),
+            kept=bool(message.retain),
+        )
+        try:
+            fate = self._reader.come(packet)
+        except Fault as fault:
+            self._fault = fault
+            return
+        if fate == "acknowledge":
+            client.ack(message.mid, message.qos)
+        self._is_full = fate == "full"
+
+
+def main() -> int:
+    """Exit code of the process."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=SessionJob)
+    Path(job.target + ANSWER).write_bytes(msgspec.json.encode(answer(job)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Decides which messages of a session of MQTT are new, and declares the request to the process that reads. Pure.
+
+A broker sends again what was not acknowledged, with the same number and a mark. The chain has the numbers and digests
+of the messages of its last transaction: those are acknowledged when they come again, and not taken twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from chain.errors import Invalid
+
+RULE: Final = "source-mqtt"
+MAX_MESSAGES: Final = 100
+"""Of one transaction: what identifies them stands in its block."""
+_Digest = Annotated[str, msgspec.Meta(max_length=16)]
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of the last transaction: numbers of their packets, and digests."""
+
+    taken: Annotated[tuple[tuple[int, _Digest], ...], msgspec.Meta(max_length=MAX_MESSAGES)]
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def decode_taken(text: str) -> Taken:
+    """Raises Invalid."""
+    try:
+        return msgspec.json.decode(text, type=Taken)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"what the chain knows of the session cannot be read: {error}", rule=RULE) from error
+
+
+class SessionJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to the process; the password comes on its standard input, which nobody else sees."""
+
+    host: str
+    port: int
+    tls: bool
+    client: str
+    username: str | None
+    password: str | None
+    topics: tuple[str, ...]
+    known: Taken | None
+    """``None``: no message was ever taken."""
+    target: str
+    limit: int
+    """Bytes of the file."""
+    quiet: float
+    """Seconds without a message after which a look ends."""
+    silence: float
+
+
+class SessionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer: what was written, or why nothing was."""
+
+    messages: int = 0
+    taken: Taken | None = None
+    is_resumed: bool = False
+    """The broker knew the session."""
+    digest: str = ""
+    fault: str = ""
+    """Name of a class of ``chain.errors``; empty: none."""
+    message: str = ""
+    rule: str = RULE
+    hint: str = ""
+
+
+class Packet(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as it came."""
+
+    number: int
+    """0: it was published at most once, and does not come again."""
+    topic: str
+    payload: bytes
+    again: bool = False
+    """It was sent before, in this session."""
+    kept: bool = False
+    """The broker kept it for who subscribes."""
+
+
+Fate = Literal["acknowledge", "take", "full"]
+
+
+class SessionReader:
+    """Sorts messages as they come. ``lines`` are those of the transaction."""
+
+    def __init__(self, known: Taken | None, limit: int) -> None:
+        self._known = set() if known is None else set(known.taken)
+        self._limit = limit
+        self._kept: set[tuple[str, str]] = set()
+        self._taken: list[tuple[int, str]] = []
+        self.lines: list[bytes] = []
+        self.size = 0
+
+    def come(self, packet: Packet) -> Fate:
+        """What to do with a message; one that is taken is acknowledged by a later session. Raises Invalid."""
+        digest = hashlib.sha3_256(packet.topic.encode() + b"\0" + packet.payload).hexdigest()[:16]
+        if packet.again and (packet.number, digest) in self._known:
+            return "acknowledge"
+        if packet.kept and (packet.topic, digest) in self._kept:
+            return "acknowledge"
+        line = packet.payload.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+        if not packet.payload.strip():
+            raise Invalid(
+                f"a message of {packet.topic} is empty, which is no JSON", rule=RULE, hint="publish documents"
+            )
+        if len(line) > self._limit:
+            raise Invalid(f"a message of {packet.topic} is larger than {self._limit:,} bytes", rule="max-source-bytes")
+        if len(self.lines) == MAX_MESSAGES or self.size + len(line) > self._limit:
+            return "full"
+        if packet.kept:
+            self._kept.add((packet.topic, digest))
+        if packet.number:
+            self._taken.append((packet.number, digest))
+        self.lines.append(line)
+        self.size += len(line)
+        return "take"
+
+    def result(self, *, is_resumed: bool) -> SessionResult:
+        digest = hashlib.sha3_256(b"".join(self.lines)).hexdigest()
+        taken = Taken(taken=tuple(self._taken))
+        return SessionResult(messages=len(self.lines), taken=taken, is_resumed=is_resumed, digest=digest)

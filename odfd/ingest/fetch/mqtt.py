@@ -1,0 +1,121 @@
+"""Fetches ``Mqtt`` sources: the messages that a broker kept for a session of this dataset's own, in batches.
+
+They are acknowledged by the fetch that comes after their commit, which knows them by the source state: what is killed
+before the commit comes again, and what was committed is not taken again. A process of its own asks the broker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain import errors
+from chain.errors import Environment, Invalid
+from chain.model.events import SourceState
+from chain.model.source import FetchMqtt
+from engines.contract import SkippedFile
+from odfd.ingest.brokers.mqtt import check_installed, main
+from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
+from odfd.ingest.databases.job import ANSWER
+from odfd.ingest.fetch.apart import ProcessApart
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, check_allowed, check_template, fill
+
+SESSION: Final = "w3id.org/odfd/mqtt"
+"""Kind of the source states."""
+TLS_PORT: Final = 8883
+QUIET: Final = 1.0
+"""Seconds without a message after which there is none for now."""
+_HOST: Final = re.compile(r"[A-Za-z0-9.:-]{1,253}\Z")
+_MAX_TOPIC: Final = 4096
+_MAX_TOPICS: Final = 64
+_FORGOTTEN: Final = "the broker forgot the session: messages that came since the last pull may be lost"
+_FAULTS: Final = {each.__name__: each for each in (errors.Invalid, errors.Refused, errors.Remote, errors.Environment)}
+
+
+async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
+    """Raises Remote (no broker answers), Refused, Invalid, Environment."""
+    check_mqtt(step, job.settings)
+    shown = f"mqtt://{step.host}:{step.port}"
+    known = job.known(SESSION)
+    target = job.folder / "messages.ndjson"
+    request = SessionJob(
+        host=step.host,
+        port=step.port,
+        tls=step.port == TLS_PORT,
+        client=session_name(job.dataset, step),
+        username=_filled(step.username, job.settings),
+        password=_filled(step.password, job.settings),
+        topics=tuple(each.path for each in step.topics),
+        known=None if known is None else decode_taken(known),
+        target=str(target),
+        limit=job.settings.max_source_bytes,
+        quiet=QUIET,
+        silence=job.settings.patience.silence,
+    )
+    done = await _asked(request, shown, job.settings)
+    if done.fault:
+        raise _FAULTS.get(done.fault, Environment)(f"{shown}: {done.message}", rule=done.rule, hint=done.hint)
+    lost = (SkippedFile(name=shown, reason=_FORGOTTEN),) if known is not None and not done.is_resumed else ()
+    if not done.messages or done.taken is None:
+        return Unchanged(lost)
+    state = SourceState(source_name=DEFAULT_SOURCE, kind=SESSION, value=done.taken.encode())
+    return Fetched(
+        path=target,
+        name=shown,
+        identity=f"sha3-256:{done.digest}",
+        event_time=job.now,
+        state=state,
+        has_more=True,
+        skipped=lost,
+    )
+
+
+def session_name(dataset: str, step: FetchMqtt) -> str:
+    """Of 23 characters, as every broker takes it; other topics are another session."""
+    parts = [dataset, *sorted(each.path for each in step.topics)]
+    digest = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()
+    return f"odfd{digest[:19]}"
+
+
+def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    if not _HOST.match(step.host) or not 0 < step.port < 1 << 16:
+        raise Invalid(f"no broker: {step.host!r}, port {step.port}", rule=RULE, hint="write host and port")
+    if not 0 < len(step.topics) <= _MAX_TOPICS:
+        raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)
+    for topic in step.topics:
+        if not 0 < len(topic.path) <= _MAX_TOPIC or "\0" in topic.path or topic.path.startswith("$"):
+            raise Invalid(
+                f"no topic of messages: {topic.path[:80]!r}", rule=RULE, hint="write a filter like a/+/b or a/#"
+            )
+    if step.password is not None and TEMPLATE.fullmatch(step.password) is None:
+        raise Invalid(
+            "a password that stands in a source is in the chain, for everybody who has it",
+            rule="source-password",
+            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
+        )
+    if step.password is not None and step.username is None:
+        raise Invalid("a password is of no use without username", rule=RULE, hint="leave it out")
+    for text in filter(None, (step.username, step.password)):
+        check_template(text)
+        check_allowed(text, {*settings.allowed, *settings.variables})
+    check_installed()
+
+
+def _filled(text: str | None, settings: IngestSettings) -> str | None:
+    return None if text is None else fill(text, settings.variables).reveal()
+
+
+async def _asked(request: SessionJob, shown: str, settings: IngestSettings) -> SessionResult:
+    """Raises Remote when nothing came in time, Environment."""
+    process = ProcessApart(
+        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=shown, rule=RULE
+    )
+    told = await process.told_within(settings.patience.total, "take fewer topics")
+    return process.decoded(told, SessionResult)
