@@ -208,6 +208,24 @@ async def _renew_hold(services: Services, request: Request) -> object:
     return await services.holds.renew(_name(request, "id"), await body(request, wire.HoldRenewal))
 
 
+def _number(request: Request) -> int:
+    text = _name(request, "number")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Usage(f"not a number of a rendition: {text[:40]!r}", hint="odfctl get renditions")
+    return int(text)
+
+
+@asks(takes=wire.HandoverRequest, operation=lambda s: s.renditions.hand_over)
+async def _hand_over(services: Services, request: Request) -> object:
+    asked = await body(request, wire.HandoverRequest)
+    return await services.renditions.hand_over(_name(request), _number(request), asked)
+
+
+@asks(operation=lambda s: s.renditions.abandon)
+async def _abandon(services: Services, request: Request) -> object:
+    return await services.renditions.abandon(_name(request), _number(request))
+
+
 _holds = asks(Parameter("dataset", "text", "Only of this dataset."))(
     lambda s, r: s.holds.list(r.query_params.get("dataset"))
 )
@@ -269,6 +287,11 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", "/datasets/{ref}/raw", lambda s, r: s.raw.stop(_name(r))),
     ("DELETE", "/datasets/{ref}/raw/captures", lambda s, r: s.raw.drop(_name(r))),
     ("POST", "/datasets/{ref}/raw/replay", lambda s, r: s.raw.replay(_name(r))),
+    ("GET", "/datasets/{ref}/renditions", lambda s, r: s.renditions.list(_name(r))),
+    ("POST", "/datasets/{ref}/renditions", on_dataset(wire.RenditionRequest, lambda s: s.renditions.create)),
+    ("POST", "/datasets/{ref}/renditions/{number}/handover", _hand_over),
+    ("DELETE", "/datasets/{ref}/renditions/{number}", _abandon),
+    ("GET", "/renditions", lambda s, _: s.renditions.list()),
     ("POST", "/datasets/{ref}/correct", on_dataset(wire.CorrectRequest, lambda s: s.flow.correct)),
     ("POST", "/datasets/{ref}/schema", on_dataset(wire.AlterSchemaRequest, lambda s: s.flow.alter_schema)),
     ("POST", "/datasets/{ref}/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),

@@ -12,6 +12,7 @@ from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
+from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -66,6 +67,7 @@ class Services:
     queries: QueryService
     holds: HoldService
     raw: RawService
+    renditions: RenditionService
     journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService

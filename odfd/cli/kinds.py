@@ -345,6 +345,17 @@ def labels_text(labels: Mapping[str, Any]) -> str:
     return ",".join(shown) or formatting.NOTHING
 
 
+def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.dataset or formatting.NOTHING),
+        TableColumn("N", lambda row: str(row.number), right=True),
+        TableColumn("STATE", lambda row: row.state),
+        TableColumn("FROM", lambda row: row.origin),
+        TableColumn("ACTIVE SINCE", lambda row: row.active_since or formatting.NOTHING),
+        TableColumn("COMPLETE BEFORE", lambda row: row.upper or formatting.NOTHING),
+    )
+
+
 def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
         TableColumn("ENGINE", lambda row: row.name),
@@ -375,6 +386,9 @@ NETWORK: Final = Kind("network", ("networks", "net"), "/networks", _name, _netwo
 PEER: Final = Kind("peer", ("peers",), "/peers", lambda row: row.peer_id, _peers, wire.PeerInfo)
 VALIDATOR: Final = Kind(
     "validator", ("validators",), "/validators", lambda row: row.key, _validators, wire.ValidatorView, single=False
+)
+RENDITION: Final = Kind(
+    "rendition", ("renditions",), "/renditions", lambda row: row.dataset, _renditions, wire.RenditionView, single=False
 )
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
 VARIABLE_SET: Final = Kind(
@@ -420,8 +434,8 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET,
-    REPOSITORY, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, TASK, VARIABLE_SET, VARIABLE, SECRET_SET,
+    SECRET, REPOSITORY, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,

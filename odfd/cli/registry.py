@@ -75,6 +75,7 @@ GROUPS: Final = (
             CommandEntry("advance", "promise that the times up to now are complete", _HERE + "ingest_pull"),
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "raw"),
+            CommandEntry("rendition", "decode a history anew, and switch readers to it", _HERE + "rendition"),
             CommandEntry("correct", "give a row of a ledger other values, or take it back", _HERE + "correct"),
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"

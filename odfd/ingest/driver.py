@@ -312,7 +312,7 @@ async def transact(
         report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
             with span("engine"):
-                settled, aside = await _computed(deps, plan, earlier)
+                settled, aside = await computed(deps, plan, earlier)
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -388,7 +388,7 @@ def _plan(
     return msgspec.structs.replace(plan, request=request, upper=upper), earlier
 
 
-async def _computed(
+async def computed(
     deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices
 ) -> tuple[Settled, SideCommit | None]:
     """The engine's answer, looked at, with its slices in the object store."""

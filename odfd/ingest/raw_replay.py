@@ -56,7 +56,7 @@ async def replay(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     made = next((n for n, block in enumerate(blocks) if isinstance(block.event, SetDataSchema | AddData)), len(blocks))
     state = await trio.to_thread.run_sync(load_state, chain, bound.first + made)
     async with staged_folder(deps.settings.staging) as folder:
-        batch = await _batch(deps, state, bound.capture, folder)
+        batch = await captured_batch(deps, state, bound.capture, folder)
         origin = bound.capture.source, blocks[-1].system_time
         plan = await trio.to_thread.run_sync(_plan, deps, chain, state, batch, origin, folder)
         answer = await deps.engine.ingest(plan.request)
@@ -106,7 +106,7 @@ def _transaction(chain: ChainReader, bound: BoundCapture) -> list[Block]:
     return blocks if blocks[-1].hash == bound.block else []
 
 
-async def _batch(deps: IngestDependencies, state: ChainState, capture: Capture, folder: Path) -> Batch:
+async def captured_batch(deps: IngestDependencies, state: ChainState, capture: Capture, folder: Path) -> Batch:
     """The files as they came, prepared as the source in force says."""
     paths = [
         await trio.to_thread.run_sync(_copied, deps, file.object, folder / f"raw-{number}", file.name)

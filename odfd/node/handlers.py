@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 
+from chain.ids import DatasetId
 from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
@@ -24,6 +25,7 @@ from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
+from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -82,10 +84,11 @@ def services_of(parts: NodeParts) -> Services:
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = _running(parts, flows)
     remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
+    datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
         accounts=AccountService(home, parts.tokens, context),
-        datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
+        datasets=datasets,
         flow=pulling,
         flows=flows,
         pushing=pushing,
@@ -104,6 +107,7 @@ def services_of(parts: NodeParts) -> Services:
         queries=parts.queries,
         holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
         raw=RawService(home, parts.ingest_deps, context),
+        renditions=_renditions(parts, datasets),
         journal_recovery=parts.journal_recovery,
         trust=judging,
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
@@ -141,6 +145,18 @@ def _flows(
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
     return flows, verification, rewriting
+
+
+def _renditions(parts: NodeParts, datasets: DatasetService) -> RenditionService:
+    def used(dataset: DatasetId) -> list[str]:
+        derived = [f"{other.name} derives from it" for other in parts.views.readers.of(dataset)]
+        told = parts.visibility.is_told(dataset) or parts.visibility.shared_with(dataset)
+        return [*derived, *(["it is published or shared"] if told else [])]
+
+    return RenditionService(
+        parts.home, parts.ingest_deps, parts.committer, parts.context, datasets.delete, used,
+        lambda: secrets.token_hex(8),
+    )  # fmt: skip
 
 
 def _doctor(parts: NodeParts) -> Doctor:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from chain.errors import Environment, NotFound
+from chain.errors import Environment, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store import schema
 from chain.store.database import Database, open_database
@@ -39,6 +39,7 @@ from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
 from odfd.mirrors import mirror_spec as mirror_specs
+from odfd.renditions import tables as renditions
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
@@ -72,8 +73,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
-    webhooks, idempotency, network_scopes, read_holds, captures,
-    access_tokens,
+    webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -128,6 +128,7 @@ _UNWATCHED: Final = (
     "volume_objects",
     "volume_remains",
     *captures.TABLES,
+    *renditions.TABLES,
     *declared.TABLES,
     *saved_views.TABLES,
     *webhooks.TABLES,
@@ -201,6 +202,21 @@ class StateDirectory:
         has_begun = self.chains.chain(dataset).head() is not None
         (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
         return has_begun
+
+    def check_fed(self, dataset: DatasetId) -> None:
+        """Raises Refused for a rendition of a collection that is not the active one."""
+        with self.database.read() as connection:
+            renditions.check_fed(connection, dataset)
+
+    def is_fed(self, dataset: DatasetId, is_named: bool) -> bool:
+        """Whether what comes in goes to a dataset; ``is_named``: ``check_fed`` where it does not."""
+        try:
+            self.check_fed(dataset)
+        except Refused:
+            if is_named:
+                raise
+            return False
+        return True
 
     def held_from(self, dataset: DatasetId) -> int:
         """Returns the block from which the dataset's data is to be here."""

@@ -125,6 +125,7 @@ class IngestPullService:
             files = self._uploads.claim(request.uploads)
             try:
                 async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                    await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
                     outcome = await push_files(
@@ -143,6 +144,7 @@ class IngestPullService:
 
         async def work(report: Report) -> wire.PullResult:
             async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                 done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
@@ -172,6 +174,7 @@ class IngestPullService:
 
         async def work(report: Report) -> wire.CorrectResult:
             async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                 return await self._correcting.correct(entry, request)
 
         return task_ref(self._board.submit("correct", entry.name, work))
@@ -277,7 +280,8 @@ class IngestPullService:
             if state.set_transform is not None:
                 await trio.to_thread.run_sync(self.check_inputs, entry.id, input_ids(state.set_transform))
             return self._derive
-        if state.polling_source is None and not explicit:
+        fed = await trio.to_thread.run_sync(self._home.is_fed, entry.id, explicit)
+        if not fed or (state.polling_source is None and not explicit):
             return None
         return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable)
 

@@ -45,6 +45,7 @@ from odfd.ingest import segments
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
+from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.store import Resources
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -300,6 +301,7 @@ class DatasetService:
             pushes.forget(connection, entry.id)
             captures.end(connection, entry.id)
             captures.forget(connection, entry.id)
+            renditions.forget(connection, entry.id)
             unneeded.extend(drop_references(connection, entry.id))
 
         self._home.chains.drop(entry.id, together)

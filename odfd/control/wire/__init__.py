@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
     from odfd.control.wire.queries import *
+    from odfd.control.wire.renditions import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
     from odfd.control.wire.rewriting import *
@@ -37,5 +38,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
+    "renditions",
 )  # fmt: skip
 """Those that most commands need first, and of two such the one that loads sooner."""

@@ -1,0 +1,70 @@
+"""``rendition``: makes the history of a dataset anew beside the old one, and switches its readers at one time."""
+
+from __future__ import annotations
+
+import argparse
+
+from odfd.cli.command import REF, YES, Commands, argument, confirm
+from odfd.cli.progress import submit
+from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.control.client import part
+
+commands = Commands()
+rendition = commands.group(
+    "rendition",
+    description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw keep). A new one"
+    " is made beside the old one while readers go on; a handover makes it the active one at one time.",
+    example="create nyc.flights",
+)
+_ID = argument("--id", metavar="ID", help="of the command: repeated with it, it goes on where it was")
+_NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
+
+
+@rendition.add(
+    "create",
+    REF,
+    argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made of (raw)"),
+    _ID,
+    help="decode the captured bytes anew",
+    description="Decode the captured bytes anew, each at its time, by the source as it is declared now. Readers see"
+    " nothing of it until a handover.",
+    example="nyc.flights",
+)
+def _create(session: Session, args: argparse.Namespace) -> None:
+    request = wire.RenditionRequest(origin=args.origin, id=args.id)
+    done = submit(session, f"/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
+    session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from raw")
+
+
+@rendition.add(
+    "handover",
+    REF,
+    _NUMBER,
+    argument("--at", metavar="TIME", help="not before this time, which must have come"),
+    _ID,
+    help="make a rendition the active one",
+    description="Make a rendition the active one, at one time: the name means it from then on, and what comes in goes"
+    " to it. The one before is called NAME.rN, and can be handed back to for an hour.",
+    example="nyc.flights 1",
+)
+def _handover(session: Session, args: argparse.Namespace) -> None:
+    request = wire.HandoverRequest(at=args.at, id=args.id)
+    done = submit(session, f"/datasets/{part(args.ref)}/renditions/{args.number}/handover", request, wire.RenditionView)
+    session.answer(done, lambda row: f"{row.dataset} is rendition {row.number} from {row.active_since} on")
+
+
+@rendition.add(
+    "abandon",
+    REF,
+    _NUMBER,
+    YES,
+    help="delete one that was never active",
+    description="Delete a rendition that was never active. Its number is not used again.",
+    example="nyc.flights 1 --yes",
+)
+def _abandon(session: Session, args: argparse.Namespace) -> None:
+    if not args.yes:
+        confirm(f"Delete rendition {args.number} of {args.ref}?", f"rendition {args.number} stays")
+    gone = session.client.delete(f"/datasets/{part(args.ref)}/renditions/{args.number}", wire.RenditionView)
+    session.answer(gone, lambda row: f"rendition {row.number} is abandoned")

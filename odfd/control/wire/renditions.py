@@ -1,0 +1,39 @@
+"""Values of renditions: several histories of one collection. Spec: docs/spec/collections.md#renditions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from odfd.control.wire.value import Request, Value
+
+
+class RenditionRequest(Request, frozen=True, kw_only=True):
+    """Asks for a new rendition."""
+
+    origin: Literal["raw", "snapshot"] = "raw"
+    """From the captured bytes, or from what the active rendition contains."""
+    id: str | None = None
+    """Of the command: repeated with it, it goes on where it was; else it is a new one."""
+
+
+class HandoverRequest(Request, frozen=True, kw_only=True):
+    """Asks to make a rendition the active one."""
+
+    at: str | None = None
+    """Not before this time."""
+    id: str | None = None
+
+
+class RenditionView(Value, frozen=True, kw_only=True):
+    """One rendition of a collection."""
+
+    number: int
+    dataset: str
+    """Its name here; empty once it is dropped."""
+    dataset_id: str
+    origin: Literal["first", "raw"]
+    state: Literal["Building", "Active", "Superseded", "Sealed", "Dropped"]
+    active_since: str | None = None
+    """Time of the last handover to it; null: of none, or from the beginning of time."""
+    upper: str | None = None
+    """Times before it are complete."""

@@ -1,0 +1,96 @@
+"""Decodes captured bytes into another rendition: the same times, as the sources of that rendition read them.
+
+A transaction is a function of the rendition before it, its time and the bytes, as a replay's is (``raw_replay``); here
+it is committed, with the same bytes bound to it. Which captures are left is read from what is bound already, so a
+crash loses and repeats nothing. Spec: docs/spec/collections.md#from-raw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Refused
+from chain.ids import DatasetId
+from chain.instant import from_millis, to_millis
+from chain.model.read_options import quarantine_of
+from chain.model.source import traits
+from chain.state import ChainState
+from chain.store.base import Head
+from odfd.datasets.captures import BoundCapture
+from odfd.datasets.commit import CommitExtras
+from odfd.ingest.driver import IngestDependencies, computed, load
+from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.plan import NO_HISTORY, Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
+from odfd.ingest.raw_replay import captured_batch
+from odfd.ingest.settlement import Nothing
+from odfd.ingest.snapshots import has_own_times
+
+
+def remaining(source: Sequence[BoundCapture], own: Sequence[BoundCapture]) -> Sequence[BoundCapture]:
+    """Returns the captures after the last one that became blocks. Both are in order; some become none.
+
+    Raises Conflict where ``own`` has one that the source has not: it is not a rendition of it.
+    """
+    place = 0
+    for each in own:
+        while place < len(source) and not _is_same(source[place], each):
+            place += 1
+        if place == len(source):
+            raise Conflict("a captured transaction is not of the collection", rule="rendition-captures")
+        place += 1
+    return source[place:]
+
+
+def _is_same(one: BoundCapture, other: BoundCapture) -> bool:
+    return (one.time, one.capture) == (other.time, other.capture)
+
+
+async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> Head | None:
+    """Commits the transaction of a capture at its time; ``None``: nothing comes of it.
+
+    Raises Invalid (the bytes cannot be read so), Conflict, Refused, NotFound, Environment and the engine's faults.
+    """
+    state = await trio.to_thread.run_sync(load, deps, dataset)
+    if state.system_time is not None and bound.time < to_millis(state.system_time):
+        raise Conflict("a capture of an earlier time than the rendition's last block", rule="rendition-captures")
+    async with staged_folder(deps.settings.staging) as folder:
+        batch = await captured_batch(deps, state, bound.capture, folder)
+        plan, earlier = await trio.to_thread.run_sync(_plan, deps, state, batch, bound)
+        settled, _ = await computed(deps, plan, earlier)
+    if isinstance(settled, Nothing):
+        return None
+    along = CommitExtras(upper=plan.upper, capture=bound.capture)
+    return await deps.committer.commit(
+        dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
+    )
+
+
+def _plan(
+    deps: IngestDependencies, state: ChainState, batch: Batch, bound: BoundCapture
+) -> tuple[IngestPlan, EarlierSlices]:
+    """As the driver plans, at the time of the capture. Raises Refused."""
+    name = bound.capture.source
+    source = pushed(state, name, None)[0] if name else polling(state)[1]
+    if quarantine_of(source.read.schema) is not None:
+        raise Refused(
+            "a source with onError: quarantine cannot be decoded anew: what is set aside would come twice",
+            rule="rendition-quarantine",
+            hint="leave out onError in the manifest, and apply it first",
+        )
+    assert state.dataset is not None
+    reader, asks = deps.store.chain(state.dataset), traits(source.merge).asks_history
+    earlier = deps.index.earlier(reader, state, deps.objects, source.merge) if asks else NO_HISTORY
+    plan = plan_ingest(state, source, batch, from_millis(bound.time), earlier)
+    needs_time = batch.event_time is None and guesses_columns(source)
+    request = msgspec.structs.replace(
+        plan.request,
+        new_data_path=str(Path(deps.objects.stage())),
+        max_source_bytes=deps.settings.max_source_bytes,
+        max_unpack_ratio=deps.settings.max_unpack_ratio,
+        needs_event_time=needs_time and has_own_times(reader, state),
+    )
+    return msgspec.structs.replace(plan, request=request, upper=deps.store.upper(state.dataset)), earlier

@@ -1,0 +1,151 @@
+"""Stores which renditions a collection has, its timeline, and the commands that are under way: one sealed row each.
+
+All that is decided of a collection changes in one transaction with what it decides of: a chain that begins, names that
+are swapped. Synchronous, on the connection that is given. Spec: docs/spec/collections.md#renditions; ADR 53.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, Literal
+
+import msgspec
+
+from chain.errors import Environment, Invalid, Refused
+from chain.ids import DatasetId
+from chain.store.seals import ROW_DAMAGED, Sealed
+from odfd.renditions.handover import Command
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline
+
+ROOM: Final = "renditions"
+COLLECTIONS: Final = Sealed(
+    "collections", ("id", "body"), "restore a backup; the renditions' own chains are whole: odfctl get datasets"
+)
+STEPS: Final = (
+    """
+    CREATE TABLE collections (
+        id BLOB PRIMARY KEY,
+        body BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE collection_members (
+        dataset BLOB PRIMARY KEY,
+        collection BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    COLLECTIONS.step,
+)
+TABLES: Final = ("collections", "collection_members")
+MAX_RENDITIONS: Final = 64
+"""Of a collection, dropped ones too: numbers are never used again."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One rendition of a collection, and how it came."""
+
+    row: RenditionRow
+    origin: Literal["first", "raw"]
+    command: str = ""
+    """That made it."""
+    dropped: bool = False
+
+    @property
+    def dataset(self) -> DatasetId:
+        (shard,) = self.row.shards
+        return DatasetId.parse(shard)
+
+
+class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was decided of a collection."""
+
+    id: DatasetId
+    """Of its first rendition."""
+    members: tuple[Member, ...]
+    timeline: Timeline
+    commands: tuple[Command, ...] = ()
+    """Handovers that were asked for, also those that are done."""
+
+    @property
+    def active(self) -> Member:
+        return self.member(self.timeline.last.number)
+
+    def member(self, number: int) -> Member:
+        """Raises Invalid where there is none."""
+        if 0 <= number < len(self.members):
+            return self.members[number]
+        raise Invalid(f"there is no rendition {number}", rule="rendition-unknown", hint="odfctl get renditions NAME")
+
+    def number_of(self, dataset: DatasetId) -> int:
+        return next(each.row.number for each in self.members if each.dataset == dataset)
+
+    def command(self, name: str) -> Command | None:
+        return next((each for each in self.commands if each.id == name), None)
+
+
+def plain(dataset: DatasetId) -> CollectionState:
+    """Returns a plain dataset as a collection: one rendition, which is active from the beginning of time."""
+    row = RenditionRow(number=0, shards=(str(dataset),))
+    return CollectionState(
+        id=dataset, members=(Member(row=row, origin="first"),), timeline=Timeline((Switch(0, "", row),), 0)
+    )
+
+
+def of(connection: sqlite3.Connection, dataset: DatasetId) -> CollectionState:
+    """Returns the collection that a dataset is a rendition of; ``plain`` of it where it is none.
+
+    Raises Environment for a damaged row.
+    """
+    found = connection.execute("SELECT collection FROM collection_members WHERE dataset = ?", (dataset,)).fetchone()
+    row = None if found is None else COLLECTIONS.one(connection, "id = ?", (found[0],))
+    if row is None:
+        return plain(dataset)
+    try:
+        return msgspec.json.decode(row[1], type=CollectionState, dec_hook=_parsed)
+    except msgspec.MsgspecError as error:
+        raise Environment(f"a collection cannot be read: {error}", rule=ROW_DAMAGED, hint=COLLECTIONS.hint) from error
+
+
+def every(connection: sqlite3.Connection) -> list[CollectionState]:
+    """Lists the collections that have several renditions. Raises Environment for a damaged row."""
+    return [of(connection, DatasetId(row[0])) for row in list(COLLECTIONS.rows(connection, "TRUE ORDER BY id"))]
+
+
+def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
+    """Stores it. Raises Refused where it has too many renditions."""
+    if len(state.members) > MAX_RENDITIONS:
+        raise Refused(
+            f"a collection has at most {MAX_RENDITIONS} renditions, dropped ones too",
+            rule="rendition-limit",
+            hint="export it to a new dataset",
+        )
+    COLLECTIONS.put(connection, state.id, msgspec.json.encode(state, enc_hook=str))
+    connection.executemany(
+        "INSERT OR REPLACE INTO collection_members (dataset, collection) VALUES (?, ?)",
+        [(each.dataset, state.id) for each in state.members],
+    )
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Notes that a rendition is deleted; the number stays its own."""
+    state = of(connection, dataset)
+    if len(state.members) == 1:
+        return
+    members = tuple(
+        msgspec.structs.replace(each, dropped=True) if each.dataset == dataset else each for each in state.members
+    )
+    keep(connection, msgspec.structs.replace(state, members=members))
+
+
+def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Raises Refused for a rendition that is not active: what comes in goes to the one that is."""
+    state = of(connection, dataset)
+    if state.active.dataset == dataset:
+        return
+    raise Refused(
+        f"rendition {state.number_of(dataset)} of a collection takes nothing in by itself: it is not the active one",
+        rule="rendition-inactive",
+        hint="name the collection; odfctl rendition handover makes another one active",
+    )
+
+
+def _parsed(kind: type, value: object) -> object:
+    return DatasetId.parse(str(value)) if kind is DatasetId else value

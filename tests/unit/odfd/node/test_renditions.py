@@ -1,0 +1,195 @@
+"""A history decoded anew on whole nodes: times the same, rows new, the name switched at one time, whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from chain.errors import Invalid, Refused
+from chain.instant import to_millis
+from chain.model.events import AddData
+from odfd.control import wire
+from odfd.datasets import captures
+from odfd.errors import Bug
+
+
+async def create(node: Any, name: str | None = None) -> wire.RenditionView:
+    made: wire.RenditionView = await node.done(node.api.renditions.create("cities", wire.RenditionRequest(id=name)))
+    return made
+
+
+async def hand_over(node: Any, number: int, name: str | None = None) -> wire.RenditionView:
+    done: wire.RenditionView = await node.done(
+        node.api.renditions.hand_over("cities", number, wire.HandoverRequest(id=name))
+    )
+    return done
+
+
+async def rows(node: Any, ref: str) -> list[Any]:
+    return [tuple(row)[4:] for row in (await node.api.datasets.tail(ref, 100)).rows]
+
+
+def times(node: Any, ref: str) -> list[int]:
+    chain = node.home.chains.chain(node.dataset(ref))
+    blocks = map(chain.block_at, range(chain.head().size))
+    return [to_millis(block.system_time) for block in blocks if isinstance(block.event, AddData)]
+
+
+def cities(worlds: Any, merge: str) -> str:
+    return str(worlds.ROOT.replace("{kind: Append}", merge))
+
+
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+
+
+async def filled(world: Any, worlds: Any, node: Any) -> None:
+    """A source whose declaration is wrong: a ledger by city loses all but the first row of each."""
+    await node.apply(cities(worlds, LEDGER))
+    await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+    await node.api.raw.keep("cities")
+    for day, said in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Wels,4")):
+        world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{said}")
+        await node.pull("cities")
+
+
+async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        before, old = await rows(alice, "cities"), alice.dataset("cities")
+        assert len(before) == 3, "what was decoded wrongly"
+        await alice.apply(cities(worlds, "{kind: Append}"))
+        made = await create(alice)
+        assert (made.number, made.dataset, made.state) == (1, "cities.r1", "Building")
+        assert await rows(alice, "cities") == before, "nobody sees it yet"
+        await hand_over(alice, 1)
+        assert len(await rows(alice, "cities")) >= 3
+        assert alice.dataset("cities") != old == alice.dataset("cities.r0")
+        assert set(times(alice, "cities.r0")) <= set(times(alice, "cities"))
+        world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
+        await alice.pull("cities")
+        assert len(times(alice, "cities")) == len(times(alice, "cities.r0")) + 1
+        refused = await alice.done(alice.api.flow.pull(wire.PullRequest(refs=("cities.r0",))))
+        assert [each.outcome for each in refused.items] == ["failed"]
+        assert "not the active one" in refused.items[0].message
+        everything = await alice.done(alice.api.flow.pull(wire.PullRequest(all=True)))
+        assert [each.ref for each in everything.items] == ["cities"]
+        states = [(each.number, each.state) for each in await alice.api.renditions.list()]
+        assert states == [(0, "Superseded"), (1, "Active")]
+        result = await alice.done(alice.api.raw.replay("cities"))
+        assert (result.differs, result.rewritten) == (0, 0)
+
+
+async def test_a_handover_back_is_exact_too(world: Any, worlds: Any) -> None:
+    """What came in meanwhile is decoded by the one that was wrong, as it always did."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await alice.apply(cities(worlds, "{kind: Append}"))
+        await create(alice)
+        await hand_over(alice, 1)
+        world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
+        await alice.pull("cities")
+        first = alice.dataset("cities.r0")
+        await hand_over(alice, 0)
+        assert alice.dataset("cities") == first
+        assert times(alice, "cities")[-1] == times(alice, "cities.r1")[-1]
+        world.write("alice", "d6.csv", "2024-01-06T00:00:00Z,Krems,6")
+        await alice.pull("cities")
+        states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
+        assert states == [(0, "cities", "Active"), (1, "cities.r1", "Superseded")]
+
+
+async def test_a_command_has_one_effect_and_one_meaning(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await create(alice, "anew")
+        assert await create(alice, "anew") == made
+        done = await hand_over(alice, 1, "over")
+        assert await hand_over(alice, 1, "over") == done
+        with pytest.raises(Invalid, match="something else"):
+            await hand_over(alice, 0, "over")
+        await hand_over(alice, 0, "back")
+        assert (await hand_over(alice, 1, "over")).state == "Superseded", "it was done, and is not done again"
+        with pytest.raises(Invalid, match="no rendition 7"):
+            await hand_over(alice, 7)
+
+
+async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(cities(worlds, "{kind: Append}"))
+        world.write("alice", "d0.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        await alice.api.raw.keep("cities")
+        with pytest.raises(Refused, match="is not captured"):
+            await create(alice)
+        world.write("alice", "d1.csv", "2024-01-02T00:00:00Z,Linz,2")
+        await alice.pull("cities")
+        with pytest.raises(Refused, match="is not captured"):
+            await create(alice)
+        with pytest.raises(Refused, match="is not built"):
+            await alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot"))
+        assert [each.state for each in await alice.api.renditions.list("cities")] == ["Active"]
+
+
+async def test_who_goes_by_the_old_identity_stops_a_handover(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await create(alice)
+        await alice.apply(worlds.DERIVED)
+        with pytest.raises(Refused, match="towns derives from it"):
+            await hand_over(alice, 1)
+
+
+async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await create(alice)
+        assert (await alice.api.renditions.abandon("cities", 1)).state == "Dropped"
+        assert (await create(alice)).number == 2, "numbers are not used again"
+        with pytest.raises(Refused, match="was active"):
+            await alice.api.renditions.abandon("cities", 0)
+        with pytest.raises(Refused, match="active, or gone"):
+            await hand_over(alice, 1)
+
+
+async def test_a_new_rendition_is_private_whatever_is_published(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await create(alice)
+        await alice.apply(worlds.ROOT.replace("name: cities", "name: other"))
+        told = {ref: alice.parts.visibility.is_told(alice.dataset(ref)) for ref in ("cities", "cities.r1", "other")}
+        assert told == {"cities": False, "cities.r1": False, "other": True}
+
+
+class Died(Exception):
+    """The process ended after a durable effect."""
+
+
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
+    """The next process is asked the same, by the same ids; what comes out is what one life gives."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await alice.apply(cities(worlds, "{kind: Append}"))
+    seen: list[str] = []
+
+    def step(name: str) -> None:
+        if seen.count(name) < 2:
+            seen.append(name)
+            raise Died(name)
+
+    while True:
+        async with world.running("alice") as alice:
+            alice.api.renditions._step = step
+            with contextlib.suppress(Bug):
+                await create(alice, "anew")
+                await hand_over(alice, 1, "over")
+                break
+    async with world.running("alice") as alice:
+        assert {"rendition-begun", "decoded", "handover-asked", "ChooseTime", "HandOver", "RunOn"} <= set(seen)
+        states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
+        assert states == [(0, "cities.r0", "Superseded"), (1, "cities", "Active")]
+        with alice.home.database.read() as connection:
+            old, new = (captures.of(connection, alice.dataset(ref)) for ref in ("cities.r0", "cities"))
+        assert [each.time for each in new] == [each.time for each in old]
+        assert (await alice.done(alice.api.raw.replay("cities"))).ok
