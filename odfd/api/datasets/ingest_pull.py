@@ -6,7 +6,7 @@ runs its transform after its inputs. One dataset failing harms no other; its fau
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.creation import input_ids
+from odfd.datasets.derivation_order import inputs_first
 from odfd.datasets.pushes import PushTable
 from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
@@ -462,28 +463,6 @@ def _newest(state: ChainState) -> str:
     if state.system_time is None:
         return "no block is here yet"
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
-
-
-def inputs_first(
-    asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
-) -> list[DatasetId]:
-    """Orders the requested datasets and, of ``among``, all their inputs, so that inputs come first.
-
-    Chains of others may derive from each other in a ring; such a ring is cut where it closes.
-    """
-    ordered: dict[DatasetId, None] = {}
-    begun: set[DatasetId] = set()
-    for first in asked:
-        path = [first]
-        while path:
-            last = path[-1]
-            begun.add(last)
-            following = next((each for each in inputs(last) if each in among and each not in begun), None)
-            if following is not None:
-                path.append(following)
-            else:
-                ordered[path.pop()] = None
-    return list(ordered)
 
 
 def _wait(report: Report, entry: DatasetEntry) -> None:
