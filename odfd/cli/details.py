@@ -95,7 +95,7 @@ def _frontiers(found: wire.Frontiers | None) -> str:
 
 
 def _hold(held: wire.HoldView) -> str:
-    until = f"until {held.expires_at}" if held.expires_at else "until it is released"
+    until = f"until {formatting.moment(held.expires_at)}" if held.expires_at else "until it is released"
     return f"{until} by {held.id}, at {held.time}" + (f": {clean(held.note, 200)}" if held.note else "")
 
 

@@ -20,6 +20,8 @@ from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
 """Between lines where there is no terminal."""
+DRAW_SECONDS: Final = 0.1
+"""Between two drawings on a terminal, however often there is something new."""
 TOLD_AFTER: Final = 2.0
 """Seconds after which a stage that counts nothing tells how long it has lasted."""
 BAR: Final = 20
@@ -50,7 +52,7 @@ class Meter:
         self._began = session.clock.monotonic()
         self._stage: tuple[str, int, int] | None = None
         """Unit and message without its counts, time and count at which it was first seen: rates are of the stage."""
-        self._last_line = self._began
+        self._last_line = self._last_drawn = self._began
         self._last_text = ""
 
     def show(self, task: wire.TaskView) -> None:
@@ -64,6 +66,9 @@ class Meter:
         rate = (done - self._stage[2]) / elapsed if elapsed >= 0.5 else 0.0
         text = describe(task, rate, elapsed)
         if self._terminal:
+            if self._drawn and now - self._last_drawn < DRAW_SECONDS * SECOND:
+                return
+            self._last_drawn = now
             output.draw(self._stream, text)
             self._drawn = True
         elif text != self._last_text and now - self._last_line >= LINE_SECONDS * SECOND:

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.progress import submit
+from odfd.cli.progress import Meter, submit
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
 from odfd.control import wire
@@ -104,8 +105,21 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
         raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     check_documents(args.describe, form, args.rows_per_file)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
-    with without_places():
-        written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file)
+    meter = Meter(session, output.error_stream())
+
+    def show(rows: int, size: int) -> None:
+        message = f"{formatting.plural(rows, 'row')} to {args.to}"
+        meter.show(
+            wire.TaskView(
+                id="", kind="export", target=args.ref, state="running", message=message, done=size, unit="bytes"
+            )
+        )
+
+    try:
+        with without_places():
+            written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file, show)
+    finally:
+        meter.clear()
     told: list[str] = []
     if args.describe:
         told = write_documents(session.client, args, form, written)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from chain.errors import Environment, NotFound
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text
-from odfd.cli.progress import follow, result_of, submit
+from odfd.cli.progress import Meter, follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -74,12 +76,39 @@ def _preview(session: Session, args: argparse.Namespace) -> int:
     return preview(session, args.files[0], source, args.format)
 
 
+class _Sent(io.RawIOBase):
+    """A file that is being sent, and shows how much of it is."""
+
+    def __init__(self, session: Session, file: BinaryIO, name: str) -> None:
+        self._file, self._name, self._done = file, name, 0
+        self._total = os.fstat(file.fileno()).st_size or None  # None of a pipe too
+        self._meter = Meter(session, output.error_stream())
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        self._done += len(data)
+        message = f"sending {self._name}"
+        self._meter.show(
+            wire.TaskView(
+                id="", kind="ingest", state="running", message=message, done=self._done, total=self._total, unit="bytes"
+            )
+        )
+        return data
+
+    def close(self) -> None:
+        self._meter.clear()
+        super().close()
+
+
 def _send(session: Session, name: str) -> wire.Upload:
     if name == "-":
         return session.client.upload("-", sys.stdin.buffer).value
     try:
-        with Path(name).open("rb") as file:
-            return session.client.upload(Path(name).name, file).value
+        with Path(name).open("rb") as file, _Sent(session, file, Path(name).name) as sent:
+            return session.client.upload(Path(name).name, cast("BinaryIO", sent)).value
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
     except IsADirectoryError as error:

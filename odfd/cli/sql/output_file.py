@@ -47,17 +47,23 @@ class Exported(NamedTuple):
 
 
 def to_files(
-    client: Client, request: wire.QueryRequest, form: str, path: Path, rows_per_file: int | None = None
+    client: Client,
+    request: wire.QueryRequest,
+    form: str,
+    path: Path,
+    rows_per_file: int | None = None,
+    told: Callable[[int, int], None] = lambda _rows, _bytes: None,
 ) -> Exported:
     """Writes an answer; with ``rows_per_file``, to several files: ``may-00001.csv`` for ``may.csv``.
 
+    ``told`` is called with the rows and bytes written so far, with each page of rows.
     Raises Usage or Environment where a file cannot be written; then none is.
     """
     is_arrow = form in FILES
     with (asked if is_arrow else shown)(client, request) as answered, _Files(path, rows_per_file) as files:
         columns = answered.schema if isinstance(answered, Answered) else answered.columns
         files.begin(form, columns)
-        room = rows_per_file
+        room, rows = rows_per_file, 0
         for page in answered.batches() if isinstance(answered, Answered) else answered.pages():
             for piece in _pieces(page, room, rows_per_file):
                 if room == 0:
@@ -65,6 +71,8 @@ def to_files(
                     room = rows_per_file
                 files.write(piece)
                 room = None if room is None else room - len(piece)
+                rows += len(piece)
+            told(rows, files.written())
         remarks = files.keep()
         return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns))
 
@@ -105,6 +113,10 @@ class _Files:
     @property
     def places(self) -> Sequence[Path]:
         return [place for _part, place in self._made]
+
+    def written(self) -> int:
+        """Bytes of all files so far, without what waits to be written."""
+        return sum(part.stat().st_size for part, _place in self._made)
 
     def begin(self, form: str, columns: Any) -> None:
         """The next file; the one before is whole."""

@@ -193,3 +193,11 @@ def test_what_no_sheet_holds_is_refused() -> None:
         sheet(pa.table({"t": ["", whole + "x"]}))
     with pytest.raises(Invalid, match="at most 16,384 columns"):
         SheetWriter(io.BytesIO(), [("c", "int64")] * (MOST_COLUMNS + 1))
+
+
+def test_what_is_written_is_told_as_it_grows(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 4, lambda *counts: told.append(counts))
+    assert told == sorted(told)
+    assert told[-1][0] == 10
+    assert told[-1][1] <= sum(file.stat().st_size for file in tmp_path.glob("all-*.csv"))
