@@ -117,6 +117,7 @@ GROUPS: Final = (
             CommandEntry("restore", "make a state directory from a backup †", _OFFLINE + "restore"),
             CommandEntry("upgrade", "try whether this version can take over a node's state †", _OFFLINE + "restore"),
             CommandEntry("new", "a manifest for a file, by a look into it †", _OFFLINE + "new"),
+            CommandEntry("catalog", "manifests for the datasets of a DCAT feed †", _OFFLINE + "catalog"),
             CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block"),
             CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data"),
             CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions"),

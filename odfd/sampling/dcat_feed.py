@@ -1,0 +1,241 @@
+"""Reads a DCAT 3 feed in JSON-LD as a list of sources, and writes a manifest for each. Pure.
+
+A stranger writes the feed, and a person looks at what becomes of it before anything is applied. So nothing of it is
+fetched: no context, no further page, no file. Names are made of letters and digits, addresses are of the web and hold
+no template, and texts are values that YAML quotes; what is not taken is told with the reason. Terms are known by their
+last part, whatever prefix stands before it, since contexts are not read.
+Spec: W3C Recommendation DCAT 3; JSON-LD 1.1, compacted or as one flat @graph.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chain.codec.manifest import render_yaml
+from chain.errors import Invalid
+from chain.ids import DID_ODF, DatasetId
+from chain.visible import visible
+
+MAX_FEED: Final = 16 << 20
+MAX_SOURCES: Final = 1000
+"""Taken of one feed; the others are counted."""
+MAX_DISTRIBUTIONS: Final = 64
+"""Looked at of one dataset."""
+MAX_TEXT: Final = 500
+MAX_URL: Final = 2048
+MAX_KEYWORDS: Final = 32
+MAX_NAME: Final = 60
+READS: Final = {
+    "csv": {"kind": "Csv", "header": True},
+    "ndjson": {"kind": "NdJson"},
+    "jsonl": {"kind": "NdJson"},
+    "json": {"kind": "Json"},
+    "parquet": {"kind": "Parquet"},
+    "geojson": {"kind": "GeoJson"},
+}
+"""By the end of a media type, or of a file's name; the first that a dataset has is taken, in this order."""
+_ALIASES: Final = {"geo+json": "geojson"}
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
+"""Of RFC 3986: no braces, so that no template of a manifest is read in an address."""
+_NOT_A_FEED: Final = "a feed is JSON-LD of DCAT: a catalogue with dcat:dataset, or an @graph of datasets"
+Node: TypeAlias = Mapping[str, Any]
+
+
+class FoundSource(NamedTuple):
+    name: str
+    place: str
+    """An address of the web, or the dataset's id in Open Data Fabric."""
+    form: str
+    """The key of READS; ``odf`` for a dataset to mirror."""
+    manifest: str
+
+
+class LeftOut(NamedTuple):
+    title: str
+    why: str
+
+
+class Feed(NamedTuple):
+    found: tuple[FoundSource, ...]
+    left_out: tuple[LeftOut, ...]
+    more: int
+    """Datasets beyond the limit."""
+
+
+def read_feed(raw: bytes, place: str) -> Feed:
+    """Raises Invalid for bytes that are no feed."""
+    try:
+        document = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Invalid(f"no JSON: {reason}", rule="dcat-feed", place=place, hint=_NOT_A_FEED) from error
+    nodes = _Nodes(document)
+    datasets = nodes.datasets()
+    if not datasets:
+        raise Invalid("no dataset of DCAT in it", rule="dcat-feed", place=place, hint=_NOT_A_FEED)
+    found: list[FoundSource] = []
+    left_out: list[LeftOut] = []
+    taken: set[str] = set()
+    for number, dataset in enumerate(datasets[:MAX_SOURCES], start=1):
+        title = _text(dataset, "title") or f"dataset {number}"
+        source = _source(nodes, dataset, title, taken)
+        if isinstance(source, str):
+            left_out.append(LeftOut(title, source))
+        else:
+            found.append(source)
+    return Feed(tuple(found), tuple(left_out), max(0, len(datasets) - MAX_SOURCES))
+
+
+class _Nodes:
+    """The nodes of a document, by id where it is a flat graph."""
+
+    def __init__(self, document: Any) -> None:
+        top = _nodes(document)
+        self._top = [inner for each in top for inner in (_nodes(each["@graph"]) if "@graph" in each else [each])]
+        self._by_id = {each["@id"]: each for each in self._top if isinstance(each.get("@id"), str)}
+
+    def datasets(self) -> list[Node]:
+        named = [each for node in self._top if _is(node, "Catalog") for each in self.under(node, "dataset")]
+        return named or [each for each in self._top if _is(each, "Dataset")]
+
+    def under(self, node: Node, term: str) -> list[Node]:
+        """The nodes that a term of a node names, whole or by id."""
+        found: Iterable[Any] = _values(node, term)
+        named = [{"@id": each} if isinstance(each, str) else each for each in found]
+        return [self._whole(each) for each in named if isinstance(each, dict)]
+
+    def _whole(self, node: Node) -> Node:
+        identity = node.get("@id")
+        return self._by_id.get(identity, node) if len(node) == 1 and isinstance(identity, str) else node
+
+
+def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str]) -> FoundSource | str:
+    """Returns a text with the reason where nothing can be made of a dataset."""
+    identity = dataset.get("@id")
+    if isinstance(identity, str) and identity.startswith(DID_ODF):
+        try:
+            place = str(DatasetId.parse(identity))
+        except Invalid:
+            return "its did:odf is none"
+        name = _name(title, taken)
+        return FoundSource(name, place, "odf", _mirror(name, place))
+    forms: dict[str, str] = {}
+    why = "no file in a format that is read: " + ", ".join(READS)
+    for each in nodes.under(dataset, "distribution")[:MAX_DISTRIBUTIONS]:
+        form = _form(each)
+        for url in (*_addresses(each, "downloadURL"), *_addresses(each, "accessURL")):
+            if (wrong := _refusal(url)) is not None:
+                why = wrong
+            elif form is not None:
+                forms.setdefault(form, url)
+                break
+    chosen = next((form for form in READS if form in forms), None)
+    if chosen is None:
+        return why
+    name = _name(title, taken)
+    return FoundSource(name, forms[chosen], chosen, _polled(name, dataset, chosen, forms[chosen]))
+
+
+def _refusal(url: str) -> str | None:
+    """Why an address is not polled."""
+    if len(url) > MAX_URL or _ADDRESS.fullmatch(url) is None:
+        return "its address is too long, or has letters that addresses do not have"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return "its address is none"
+    if parts.scheme not in ("http", "https") or not host:
+        return "its address is none of the web"
+    if "@" in parts.netloc:
+        return "its address holds a name or a password"
+    try:
+        is_near = not ipaddress.ip_address(host).is_global
+    except ValueError:
+        is_near = host == "localhost" or "." not in host or host.endswith((".localhost", ".local", ".internal"))
+    return "its address is of this machine, or of a network behind it" if is_near else None
+
+
+def _form(distribution: Node) -> str | None:
+    said = [*_addresses(distribution, "mediaType"), *_addresses(distribution, "format")]
+    urls = [*_addresses(distribution, "downloadURL"), *_addresses(distribution, "accessURL")]
+    ends = [re.split(r"[/.\-]", each.partition(";")[0].strip().lower())[-1] for each in said]
+    ends += [url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower() for url in urls]
+    return next((form for each in ends if (form := _ALIASES.get(each, each)) in READS), None)
+
+
+def _mirror(name: str, place: str) -> str:
+    return render_yaml({"$schema": "Mirror", "headers": {"name": name}, "spec": {"source": place}})
+
+
+def _polled(name: str, dataset: Node, form: str, url: str) -> str:
+    about = _text(dataset, "description")
+    keywords = [text for each in _values(dataset, "keyword")[:MAX_KEYWORDS] if (text := _plain(each))]
+    info: dict[str, Any] = {"kind": "SetInfo", "description": about, "keywords": keywords}
+    source = {
+        "kind": "SetPollingSource",
+        "fetch": {"kind": "Url", "url": url},
+        "read": READS[form],
+        "merge": {"kind": "Append"},
+    }
+    metadata = [source, {key: value for key, value in info.items() if value}] if about or keywords else [source]
+    content = {"name": name, "kind": "Root", "metadata": metadata}
+    return render_yaml({"kind": "DatasetSnapshot", "version": 1, "content": content})
+
+
+def _name(title: str, taken: set[str]) -> str:
+    """A name made of a title, that no other has."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", plain)[:MAX_NAME].strip("-") or "dataset"
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}"
+    taken.add(name)
+    return name
+
+
+def _is(node: Node, type_: str) -> bool:
+    said = node.get("@type", node.get("type", ()))
+    types = said if isinstance(said, list) else [said]
+    return any(isinstance(each, str) and _last(each) == type_ for each in types)
+
+
+def _last(term: str) -> str:
+    return re.split(r"[:#/]", term)[-1]
+
+
+def _nodes(value: Any) -> list[Node]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
+
+
+def _values(node: Node, term: str) -> Sequence[Any]:
+    for key, value in node.items():
+        if _last(key) == term:
+            return value if isinstance(value, list) else [value]
+    return ()
+
+
+def _plain(value: Any) -> str:
+    """The text of a value, with or without a language."""
+    if isinstance(value, dict):
+        value = value.get("@value", "")
+    return visible(value)[:MAX_TEXT].strip() if isinstance(value, str) else ""
+
+
+def _text(node: Node, term: str) -> str:
+    return next((text for each in _values(node, term) if (text := _plain(each))), "")
+
+
+def _addresses(node: Node, term: str) -> Iterator[str]:
+    for each in _values(node, term)[:MAX_DISTRIBUTIONS]:
+        found = each.get("@id", each.get("@value")) if isinstance(each, dict) else each
+        if isinstance(found, str):
+            yield found
