@@ -101,8 +101,6 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.output_file import to_files
     from odfd.cli.standards.documents import check_documents, write_documents
 
-    if args.rows_per_file is not None and args.rows_per_file < 1:
-        raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     check_documents(args.describe, form, args.rows_per_file)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
     meter = Meter(session, output.error_stream())
