@@ -43,7 +43,7 @@ function Mirrors() {
 /** How a dataset was met for the first time, with what that means and what to do about it. */
 function Met({ of }) {
   if (!of) return html`<span class="quiet">–</span>`;
-  return html`<details><summary>${of.by.replace("-", " ")}</summary><p class="quiet">${of.means}${of.advice && html`. To be surer: <${Text} of=${of.advice} most=${300} />`}</p></details>`;
+  return html`<details><summary>${of.by.replace("-", " ")}</summary><p class="quiet"><${Text} of=${of.means} most=${300} />${of.advice && html`. To be surer: <${Text} of=${of.advice} most=${300} />`}</p></details>`;
 }
 
 function Rest({ one, again }) {
