@@ -26,6 +26,10 @@ class NotFound(OdfdError):
     """The requested object does not exist."""
 
 
+class HandedOver(NotFound):
+    """Another rendition of the dataset is the active one now: rows of the past differ, and no more come in here."""
+
+
 class Refused(OdfdError):
     """Permission, policy or a limit forbids the request."""
 

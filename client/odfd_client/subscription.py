@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfd_client.answer_stream import Answer
-from odfd_client.errors import Bug, NotFound, OdfdError, Refused, from_problem
+from odfd_client.errors import Bug, HandedOver, NotFound, OdfdError, Refused, from_problem
 from odfd_client.transport import Exchange, Transport, part
 from odfd_client.values import Pin, Position
 
 _MARK = "odfd client offset"
+_ENDED = ("Superseded", "Sealed")
 _MAX_EVENT = 1 << 24
 _LATEST = 1 << 62
 """An event of this number never was: the node says so at once, by which the listener knows that it is listened to."""
@@ -65,6 +66,20 @@ class Source(ABC):
         except NotFound:  # the chain is shorter now
             return False
 
+    def has_ended(self, dataset: str) -> bool:
+        """Whether another rendition took the place of this one, which gets no rows any more."""
+        if self.transport.is_remote:
+            return False
+        found = self.transport.get(f"/datasets/{part(dataset)}/renditions")
+        return any(each["datasetId"] == dataset and each["state"] in _ENDED for each in found)
+
+    def handed_over(self, dataset: str) -> HandedOver:
+        return HandedOver(
+            f"{self.ref} handed over: what was listened to is not its active rendition any more",
+            rule="listen-handover",
+            hint=f"odfctl diff {dataset} {self.ref} gives the rows by which they differ; then begin anew",
+        )
+
     def stands_on(self, position: Position) -> None:
         """Raises NotFound where the block of a position is no longer of the chain."""
         if not self.holds(position):
@@ -80,6 +95,8 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     """Implements ``Dataset.listen``."""
     described = source.describe()
     dataset = str(described["id"])
+    if after is not None and after.id != dataset and source.has_ended(after.id):
+        raise source.handed_over(after.id)
     if after is not None and after.id != dataset:
         hint = "each dataset has positions of its own"
         raise NotFound(f"the position is of {after.id}, not of {source.ref}", rule="listen-position", hint=hint)
@@ -88,6 +105,7 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     with closing(told) as news:
         while True:
             news.clear()
+            ended = follow and source.has_ended(dataset)  # asked first: what it got before is given before
             newest = source.newest(dataset)
             if source.always or newest != seen:
                 done = False
@@ -96,6 +114,8 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
                 seen = newest
             if not follow:
                 return
+            if ended:
+                raise source.handed_over(dataset)
             news.wait(seconds)
 
 

@@ -88,6 +88,20 @@ def _listed(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     return guarded
 
 
+def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """Of one dataset, those that may be read; of all, for the node's owner alone."""
+
+    async def guarded(ref: str | None = None) -> Any:
+        if ref is None:
+            raise guard.owner_only("to list the renditions of all datasets")
+        entry = await guard.dataset(ref, Action.READ)
+        views = await operation(str(entry.id))
+        readable = await guard.readable([DatasetId.parse(each.dataset_id) for each in views])
+        return [each for each in views if DatasetId.parse(each.dataset_id) in readable]
+
+    return guarded
+
+
 def _described(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     """Without the names that datasets have here which may not be read; the dids of inputs are in the chain."""
 
@@ -379,6 +393,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.list": _listed,
     "datasets.get": on_dataset(Action.READ),
     "datasets.describe": _described,
+    "renditions.list": _renditions,
     "datasets.manifest": on_dataset(Action.READ),
     "datasets.log": on_dataset(Action.READ),
     "datasets.block": on_dataset(Action.READ),

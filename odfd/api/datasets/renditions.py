@@ -176,9 +176,9 @@ class RenditionService:
                     await trio.to_thread.run_sync(
                         self._switch, dataset, Switch(time, known.id, state.member(number).row)
                     )
-                    self._events.emit(
-                        "dataset.changed", self._home.name_of(state.member(number).dataset), "handed over"
-                    )
+                    for each in (state.active, state.member(number)):
+                        name = self._home.name_of(each.dataset)
+                        self._events.emit("dataset.renamed", name, "its collection handed over", id=str(each.dataset))
                 case RunOn(rendition=number, until=until):
                     await trio.to_thread.run_sync(self._run_on, state.member(number), until)
                 case Seal(rendition=number):

@@ -312,6 +312,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "datasets.block": [("GET", DATASET_PATHS[4], None)],
     "datasets.tail": [("GET", DATASET_PATHS[5], None)],
     "datasets.schema": [("GET", DATASET_PATHS[6], None)],
+    "renditions.list": [("GET", "/v1/datasets/{}/renditions", None)],
     "datasets.rename": [
         ("PUT", "/v1/datasets/{}/name", {"name": "mine"}),
         ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),
@@ -379,7 +380,7 @@ OF_THE_OWNER = {
     "peers.netcheck", "peers.show", "peers.unblock", "policies.accept_rules", "policies.policy",
     "policies.publish_rules", "proving.prove", "publications.list", "publications.publish", "publications.withdraw",
     "pushing.push", "queries.slices", "raw.drop", "raw.keep", "raw.replay", "raw.show", "raw.stop",
-    "renditions.abandon", "renditions.create", "renditions.hand_over", "renditions.list",
+    "renditions.abandon", "renditions.create", "renditions.hand_over",
     "resolving.resolve", "rewriting.rewrite", "trust.add_validator", "trust.evidence", "trust.fetch_evidence",
     "trust.lift", "trust.remove_validator", "trust.show", "trust.validators", "visibility.share",
 }  # fmt: skip

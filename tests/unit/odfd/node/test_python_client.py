@@ -22,6 +22,7 @@ from odfd.control import wire
 from odfd_client import (
     Client,
     Environment,
+    HandedOver,
     HoldLost,
     Invalid,
     NotFound,
@@ -322,6 +323,37 @@ async def test_rows_come_once_from_a_saved_position_on(world: Any, worlds: Any, 
             with pytest.raises(NotFound) as fault:
                 await away(lambda: list(cities.listen(lie, follow=False)))
             assert fault.value.rule == "listen-rewritten"
+
+
+async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worlds: Any, folder: Path) -> None:
+    """Neither goes it on in silence with what gets no rows, nor from a position of another rendition."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.api.raw.keep("cities")
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.pull("cities")
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = await away(lambda: c.open("cities"))
+            updates = cities.listen(seconds=1e6)
+            first = await away(lambda: next(updates))
+            await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
+            ends: list[HandedOver] = []
+
+            def rest() -> None:
+                with pytest.raises(HandedOver) as fault:
+                    next(updates)
+                ends.append(fault.value)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, rest)
+                await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+            assert ends[0].rule == "listen-handover"
+            with pytest.raises(HandedOver):
+                await away(lambda: list(cities.listen(first.position, follow=False)))
+            again = await away(lambda: list(c.open("cities").listen(follow=False)))
+            assert cities_of(again) == cities_of([first])
 
 
 async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
