@@ -189,6 +189,8 @@ def _kind_of(annotation: Any, place: str) -> tuple[Kind, bool]:
 def _plain_kind(plain: Any, marks: tuple[object, ...], place: str) -> Kind:
     number = next((_number(mark.name) for mark in marks if isinstance(mark, Scalar)), None)
     names = {mark.name for mark in marks if isinstance(mark, Mark)}
+    if typing.get_origin(plain) in (typing.Union, types.UnionType):
+        return Union(tuple(_tagged(member, place) for member in typing.get_args(plain)))
     if typing.get_origin(plain) is tuple:
         return _vector(typing.get_args(plain), place)
     if plain is Instant and "timestamp" in names:

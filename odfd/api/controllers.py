@@ -6,7 +6,7 @@ A controller asks the part of the node that does the work, never the declaration
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import trio
@@ -20,10 +20,12 @@ from odfd.api.network.networks import NetworkService
 from odfd.api.queries.projections import ProjectionState, ProjectionTables
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.sources import SourceReader
 from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow
+from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries.projections import TableRecord
@@ -39,7 +41,7 @@ from odfd.workers.webhooks import WebhookWorker
 
 FOLLOWERS: Final = ("Projection",)
 """Types that are looked at again when a dataset that they refer to changes."""
-SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Validator")
+SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Source", "Validator")
 """Types of which no event tells that they are as declared no longer."""
 
 
@@ -47,10 +49,10 @@ def controllers_of(
     home: StateDirectory,
     services: tuple[DatasetViews, DeclarationService, FlowService],
     mirrors: MirrorScheduler,
-    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker],
+    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker, SourceController],
 ) -> Mapping[str, Controller]:
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
-    (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
+    (views, declarations, flows), (networks, trust, webhooks, projections, volumes, sources) = services, others
     found: dict[str, Controller] = {
         "Account": AsDeclared(),
         "Dataset": DatasetController(home, views, volumes, flows),
@@ -62,6 +64,7 @@ def controllers_of(
         "Projection": ProjectionController(projections),
         "Relations": AsDeclared(),
         "Repository": AsDeclared(),
+        "Source": sources,
         "Validator": ValidatorController(trust),
         "VariableSet": SetController(declarations),
         "SecretSet": SecretController(declarations, home.secrets),
@@ -238,6 +241,17 @@ class WebhookController(AsDeclared):
 
     async def finalize(self, resource: DeclaredResource) -> None:
         await self._webhooks.remove(resource)
+
+
+class SourceController(AsDeclared):
+    """Whether it could be fetched from: its values are here, and this node's settings let it. It never fetches."""
+
+    def __init__(self, sources: SourceReader, settings: Callable[[], IngestSettings]) -> None:
+        self._sources, self._settings = sources, settings
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        await trio.to_thread.run_sync(self._sources.check, resource.id, self._settings())
+        return ObservedState()
 
 
 class ProjectionController(AsDeclared):

@@ -238,6 +238,21 @@ def _projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def where(row: wire.ResourceView) -> str:
+        ingress = row.spec["ingress"]
+        return str(next((ingress[part] for part in ("url", "path", "image") if part in ingress), formatting.NOTHING))
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("INGRESS", lambda row: row.spec["ingress"]["kind"]),
+        TableColumn("FROM", where, most=80),
+        TableColumn("PHASE", phase_text),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def _volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     def told(row: wire.ResourceView) -> Mapping[str, Any]:
         conditions = row.status.get("conditions", {})
@@ -415,6 +430,7 @@ SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elemen
 PROJECTION: Final = Kind(
     "projection", ("projections", "proj"), "/resources/projection", _name, _projections, wire.ResourceView
 )
+SOURCE: Final = Kind("source", ("sources",), "/resources/source", _name, _sources, wire.ResourceView)
 VOLUME: Final = Kind(
     "persistentvolume",
     ("persistentvolumes", "pv", "volume", "volumes"),
@@ -435,11 +451,11 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, TASK, VARIABLE_SET, VARIABLE, SECRET_SET,
-    SECRET, REPOSITORY, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
+    SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS,
+    SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 

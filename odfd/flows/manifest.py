@@ -181,7 +181,8 @@ class _Reading:
     def _task(self, number: int, spec: TaskSpec) -> FlowTask:
         match spec:
             case IngestTask():
-                return Ingest(fetch_uncacheable=spec.fetch_uncacheable)
+                source = self._try(f"spec.tasks[{number}].source", _source, spec.source)
+                return Ingest(fetch_uncacheable=spec.fetch_uncacheable, source=source)
             case ExtensionTask():
                 return self._extension(f"spec.tasks[{number}]", spec)
             case CompactionTask():
@@ -285,6 +286,10 @@ class _Reading:
         if length is not None and length > _MOST_WINDOW:
             self._note(place, "is out of range", "flow-duration", "at most 366d")
         return usual if length is None else length
+
+
+def _source(text: str) -> str:
+    return reference_key(text, "Source")
 
 
 def _webhook(text: str) -> str:

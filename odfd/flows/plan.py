@@ -49,6 +49,8 @@ class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest"):
     """Pulls the dataset, as ``odfctl pull`` does."""
 
     fetch_uncacheable: bool = False
+    source: str | None = None
+    """The key of the reference to a Source, of which the flow's resource says what it means; the dataset's own."""
 
 
 class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="Verify"):

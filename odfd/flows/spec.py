@@ -60,6 +60,10 @@ class OnEvent(msgspec.Struct, frozen=True, kw_only=True, tag="Event"):
 class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
     """Pulls the dataset."""
 
+    source: (
+        Annotated[str, described("The Source to take from; the source in the dataset's metadata."), refers_to("Source")]
+        | None
+    ) = None
     fetch_uncacheable: Annotated[
         bool, described("Fetch also from a web source that cannot tell whether it changed.")
     ] = False

@@ -38,6 +38,7 @@ from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.files import left_alone
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.given_source import GivenSource
 from odfd.ingest.plan import (
     Batch,
     EarlierSlices,
@@ -121,6 +122,8 @@ class IngestDependencies:
     taken: ConsumedFileIndex = field(default_factory=ConsumedFileIndex)
     quarantines: Quarantines | None = None
     """``None``: files of which records cannot be read are refused."""
+    given: GivenSource | None = None
+    """The Source that one dataset takes from, for this ingest."""
     is_captured: Callable[[DatasetId], bool] = lambda _: False
     """Whether the bytes of a dataset's source are kept."""
 
@@ -194,6 +197,7 @@ async def _pull(
             async with outside("its source"):
                 with span("fetch"):
                     found = await _fetch(deps, dataset, polled, state, folder)
+                found = found if deps.given is None else deps.given.named(found)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
                 await _note_skipped(deps, dataset, state, found.skipped, tally)
@@ -440,7 +444,8 @@ def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None 
             rule="unknown-event",
             hint="a newer odfd can write to this dataset",
         )
-    return state
+    given = deps.given
+    return state if given is None or given.dataset != dataset else given.over(state)
 
 
 async def _fetch(
@@ -453,16 +458,10 @@ async def _fetch(
     if isinstance(polled.fetch, FetchFilesGlob):
         taken = await trio.to_thread.run_sync(deps.taken.of, deps.store.chain(dataset), state)
     job = FetchJob(
-        state=state.source_state,
-        now=block_time(state, deps.now(), deps.store.upper(dataset)),
-        folder=folder,
-        settings=settings,
-        passed_over=None if taken is None else taken.passed_over,
-        taken=taken,
-        dataset=str(dataset),
-        options=fetch_options(polled.read.schema),
-        columns=declared_columns(polled.read),
-    )
+        state=state.source_state, now=block_time(state, deps.now(), deps.store.upper(dataset)),
+        folder=folder, settings=settings, passed_over=None if taken is None else taken.passed_over, taken=taken,
+        dataset=str(dataset), options=fetch_options(polled.read.schema), columns=declared_columns(polled.read),
+    )  # fmt: skip
     return await fetch(polled.fetch, job)
 
 

@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
-from odfd.api.controllers import FOLLOWERS, SILENT, controllers_of
+from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
@@ -41,6 +41,7 @@ from odfd.api.network.search import SearchService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.history import HistoryService
+from odfd.api.resources.sources import SourceReader
 from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
 from odfd.api.trust.authority import AuthorityService
@@ -79,7 +80,8 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
-    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
+    sources = SourceController(SourceReader(home), lambda: parts.ingest_deps.settings)
+    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes, sources)
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = _running(parts, flows)
@@ -140,7 +142,7 @@ def _flows(
         home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
     )
     parts.flows.perform = FlowTasks(
-        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks, pushing
+        context.board, pulling, verification, rewriting, parts.collection, parts.webhooks, pushing, SourceReader(home)
     ).run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned

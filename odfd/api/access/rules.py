@@ -70,6 +70,8 @@ def on_refs(action: Action) -> Rule:
         async def guarded(request: Any) -> Any:
             if not request.refs or request.all or getattr(request, "recursive", False):
                 raise not_meant("this")
+            if getattr(request, "source", None) is not None:
+                raise guard.owner_only("to pull from a Source")
             entries = [await guard.dataset(each, action) for each in request.refs]
             known = msgspec.structs.replace(request, refs=tuple(str(each.id) for each in entries))
             return tasks.noted(guard.subject, await operation(known))

@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+import trio
+
 from chain.errors import Conflict
 from chain.wording import plural
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.api.datasets.push import PRIVATE, RACED, PushService
 from odfd.api.datasets.verification import VerificationService
+from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.flows.plan import (
@@ -45,6 +48,7 @@ class FlowTasks(NamedTuple):
     collection: GarbageCollector
     webhooks: WebhookWorker
     pushing: PushService
+    sources: SourceReader
 
     async def run(self, plan: FlowPlan, record: Record) -> Ended:
         """Performs one run; the first task that does not end well ends it. Raises what submissions raise."""
@@ -69,7 +73,10 @@ class FlowTasks(NamedTuple):
         target = str(plan.target)
         match task:
             case Ingest():
-                request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable)
+                source = None
+                if task.source is not None:
+                    source = await trio.to_thread.run_sync(self.sources.meant, plan.name, task.source)
+                request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
                 return await self._ended(partial(self.pulling.pull, request))
             case Verify():
                 check = wire.VerifyRequest(level=task.level)

@@ -27,6 +27,7 @@ from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.apply import BASE_KIND
+from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
 from odfd.api.views.views import rows_view
 from odfd.control import wire
@@ -186,6 +187,7 @@ class IngestPullService:
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         """Result: PullResult."""
+        check_one(request)
         targets = await trio.to_thread.run_sync(self._targets, request)
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
@@ -273,6 +275,8 @@ class IngestPullService:
     async def _way(self, entry: DatasetEntry, request: wire.PullRequest) -> _Pull | None:
         explicit = not request.all
         state = await trio.to_thread.run_sync(self._state, entry.id)
+        if request.source is not None:
+            check_root(entry.name, is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
         if self._scheduler.find(entry.id) is not None:
             return self._sync
         if not self._home.keys.has_dataset_key(entry.id):
@@ -284,7 +288,7 @@ class IngestPullService:
         fed = await trio.to_thread.run_sync(self._home.is_fed, entry.id, explicit)
         if not fed or (state.polling_source is None and not explicit):
             return None
-        return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable)
+        return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable, source=request.source)
 
     async def _pull_one(self, entry: DatasetEntry, report: Report, request: wire.PullRequest) -> wire.PullItem | None:
         """Pulls one dataset; ``None`` for one without a source that was not named."""
@@ -297,11 +301,18 @@ class IngestPullService:
         except Fault as fault:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
-    async def _poll(self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool) -> wire.PullItem:
-        said = await trio.to_thread.run_sync(self._values, entry.name)
+    async def _poll(
+        self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool, source: str | None
+    ) -> wire.PullItem:
         settings = self._ingest.settings
-        settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
-        deps = replace(self._ingest, base=self._base, settings=settings)
+        if source is None:
+            said = await trio.to_thread.run_sync(self._values, entry.name)
+            settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
+            deps = replace(self._ingest, base=self._base, settings=settings)
+        else:  # it reads its own values alone, and its paths start nowhere
+            given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)
+            settings = msgspec.structs.replace(settings, variables=values)
+            deps = replace(self._ingest, given=given, settings=settings)
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
         )
@@ -327,13 +338,8 @@ class IngestPullService:
         if isinstance(outcome, Ingested):
             if outcome.blocks > outcome.repeated:
                 self._meter.committed("ingest", outcome.blocks - outcome.repeated, outcome.rows)
-                self._events.emit(
-                    "dataset.appended",
-                    entry.name,
-                    plural(outcome.rows, "record"),
-                    blocks=outcome.blocks,
-                    records=outcome.rows,
-                )
+                text, blocks = plural(outcome.rows, "record"), outcome.blocks
+                self._events.emit("dataset.appended", entry.name, text, blocks=blocks, records=outcome.rows)
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",

@@ -21,6 +21,7 @@ from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
 from odfd.flows.spec import FlowSpec
+from odfd.ingest.source_manifest import SourceSpec, check_source_resource
 from odfd.queries.projections import ProjectionSpec, check_projection
 from odfd.repositories.manifest import RepositorySpec, check_repository
 from odfd.resources.manifest import Draft, is_resource, read_resource
@@ -179,6 +180,8 @@ class _Reading:
             check_secrets(draft)
         elif draft.type.spec is RepositorySpec:
             check_repository(draft)
+        elif draft.type.spec is SourceSpec:
+            check_source_resource(draft)
         elif draft.type.spec is ProjectionSpec:
             check_projection(draft)
         elif draft.type.spec is WebhookTargetSpec:

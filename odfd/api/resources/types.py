@@ -17,6 +17,7 @@ from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
+from odfd.ingest import source_manifest
 from odfd.queries import projections
 from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
@@ -68,6 +69,25 @@ spec:
   target: Dataset:sensors
   triggers:
   - {kind: Schedule, cron: "@hourly"}
+""",
+    ),
+    _ODF(
+        name="Source", context="source", plural="sources",
+        about="Where records of root datasets come from, apart from their chains, for flows and odfctl pull.",
+        spec=source_manifest.SourceSpec, prepare=source_manifest.prepare,
+        example="""\
+$schema: Source
+headers:
+  name: ca.bankofcanada
+spec:
+  config: {apiKey: "SecretSet:sensors#apiKey"}
+  ingress:
+    kind: Url
+    url: https://example.org/fx.csv
+    headers:
+    - {name: X-Key, value: "${{ config.apiKey }}"}
+  read: {kind: Csv, header: true}
+  merge: {kind: Ledger, primaryKey: [date]}
 """,
     ),
     _ODF(
@@ -251,10 +271,6 @@ spec:
         name="Secret", context="config", plural="secrets", spec=sets.SecretSpec, is_derived=True,
         about="One value of a SecretSet, without the value; named NAME#KEY.",
         instead="apply the SecretSet that has it: odfctl edit secretset NAME",
-    ),
-    _ODF(
-        name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
-        instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
     ),
     _ODF(
         name="Task", context="flow", plural="tasks", about="Work that is to be done once.",

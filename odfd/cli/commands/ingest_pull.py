@@ -121,6 +121,9 @@ def _send(session: Session, name: str) -> wire.Upload:
 @commands.add(
     "pull",
     argument("refs", nargs="*", metavar="REF", help="a dataset of this node, or REPOSITORY/DATASET"),
+    argument(
+        "--source", metavar="SOURCE", help="pull from this Source (odfctl get sources) instead of the dataset's own"
+    ),
     argument("--as", dest="as_name", metavar="NAME", help="local name for a dataset from a repository"),
     argument("--all", action="store_true", help="all datasets of this node"),
     argument("--recursive", action="store_true", help="pull inputs first"),
@@ -150,6 +153,7 @@ def pull_request(args: argparse.Namespace) -> dict[str, object]:
         "repair": args.repair,
         "fetchUncacheable": args.fetch_uncacheable,
         "asName": args.as_name,
+        "source": args.source,
     }
     return {name: value for name, value in fields.items() if value}
 

@@ -19,8 +19,8 @@ from odfd.errors import ExitCode, Usage
 V = TypeVar("V", bound=wire.Value)
 
 _KINDS = (
-    "dataset, engine, flow, mirror, network, peer, projection, repository, validator, secretset, secret, variableset, "
-    "variable, volume or task"
+    "dataset, engine, flow, mirror, network, peer, projection, repository, source, validator, secretset, secret, "
+    "variableset, variable, volume or task"
 )
 
 

@@ -422,6 +422,8 @@ class PullRequest(Request, frozen=True, kw_only=True):
     """Fetch also from sources that were read before and cannot tell whether they changed."""
     as_name: str | None = None
     """Local name of the one dataset that is pulled from a repository."""
+    source: str | None = None
+    """The Source that the one dataset takes from, by name or id; that of its metadata."""
 
 
 class PullItem(Value, frozen=True, kw_only=True):

@@ -233,6 +233,14 @@ async def test_p12_a_name_that_is_taken_tells_nothing_of_what_has_it(world: Any)
         await services.datasets.rename("hers", wire.RenameRequest(name="HERS"))
 
 
+async def test_accounts_pull_from_no_source(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        body = {"refs": ["hers"], "source": "any"}
+        status, problem = await asking.ask(ALICE, "POST", "/v1/pull", body)
+        assert (status, problem["rule"]) == (403, "access-owner")
+
+
 async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -1,0 +1,120 @@
+"""Reads Sources for those who pull from them: as what a chain would say, with the values that they name, opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.codec.yaml_tree import parse
+from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.events import DatasetKind, SetPollingSource
+from chain.rules.snapshot import normalise_event
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+from odfd.datasets.creation import with_columns
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.given_source import GivenSource
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.source_manifest import ConfigValue, config_value, polling_source
+from odfd.ingest.templates import redacted
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.manifest import read_resource
+from odfd.resources.sets import binding
+from odfd.resources.status import UNRESOLVED
+from odfd.state.directory import StateDirectory
+
+TYPE: Final = "Source"
+
+
+class OpenedSource(NamedTuple):
+    """A Source that can be fetched from."""
+
+    name: str
+    polled: SetPollingSource
+    values: Mapping[str, str]
+    """Never shown: those of its config."""
+
+
+class SourceReader:
+    """Reads the Sources of one node. Blocking."""
+
+    def __init__(self, home: StateDirectory) -> None:
+        self._home = home
+
+    def open(self, ref: str) -> OpenedSource:
+        """Opens a Source by name or id. Raises NotFound for it or a value; Environment for a lost key."""
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            found = store.get(ref) or store.named(TYPE, ref)
+            if found is None or found.type != TYPE:
+                text = f"there is no {TYPE} {ref[:120]!r}"
+                raise NotFound(text, rule=UNRESOLVED, hint="odfctl get sources lists them")
+            wanted = {name: config_value(str(text)) for name, text in (found.spec.get("config") or {}).items()}
+            values = {name: self._value(store, each) for name, each in wanted.items()}
+        return OpenedSource(found.name, _polled(found), values)
+
+    def given(self, ref: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
+        """Returns a Source for one dataset, and its values. Raises as ``open``."""
+        opened = self.open(ref)
+        return GivenSource(dataset=dataset, name=opened.name, polled=opened.polled), opened.values
+
+    def meant(self, flow: str, key: str) -> str:
+        """Returns the id of the Source that a reference of a flow means. Raises NotFound."""
+        with self._home.database.read() as connection:
+            held = DeclaredStore(connection).named("Flow", flow)
+        handle = None if held is None else held.references.get(key)
+        if handle is None:
+            raise NotFound(f"there is no {key}", rule=UNRESOLVED, hint="apply the Source, and the flow again")
+        return handle.id
+
+    def check(self, ref: str, settings: IngestSettings) -> None:
+        """Raises what would keep a Source from being fetched, without a fetch."""
+        opened = self.open(ref)
+        known = msgspec.structs.replace(settings, variables=opened.values)
+        with redacted(opened.values):
+            refused = check_source(opened.polled, known)
+            if refused is not None:
+                raise refused[1]
+
+    def _value(self, store: DeclaredStore, wanted: ConfigValue) -> str:
+        held = store.named(wanted.type, wanted.set) or store.get(wanted.set)
+        values = {} if held is None or held.type != wanted.type else held.spec[_FIELDS[wanted.type]]
+        if held is None or wanted.key not in values:
+            text = f"there is no {wanted.type}:{wanted.set}#{wanted.key}"
+            raise NotFound(text, rule=UNRESOLVED, hint=f"apply the {wanted.type} with it")
+        value = values[wanted.key]
+        if wanted.type == "VariableSet":
+            return str(value)
+        return self._home.secrets.open(value["value"], (binding(held.id, wanted.key),)).reveal()
+
+
+def check_one(request: wire.PullRequest) -> None:
+    """Raises Invalid for a Source and more datasets than one."""
+    if request.source is not None and (len(request.refs) != 1 or request.recursive or request.repair):
+        raise Invalid("a Source is for one dataset", rule="pull-source", hint="odfctl pull NAME --source SOURCE")
+
+
+def check_root(name: str, *, is_own: bool, kind: DatasetKind | None) -> None:
+    """Raises Refused for a dataset that takes from no source."""
+    if not is_own or kind is not DatasetKind.ROOT:
+        hint = "a derived dataset takes from its inputs, a mirror from its publisher"
+        raise Refused(f"{name} is no root of this node", rule="pull-source", hint=hint)
+
+
+_FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
+
+
+def _polled(found: DeclaredResource) -> SetPollingSource:
+    text = json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec})
+    (node,) = parse(text, found.name)
+    draft, mistakes = read_resource(node, found.name, TYPES)
+    if draft is None:
+        why = f"{TYPE} {found.name} cannot be read: {mistakes[0].message}"
+        raise Environment(why, rule="source", hint="apply it again")
+    event = with_columns(normalise_event(polling_source(draft.spec)))
+    assert isinstance(event, SetPollingSource)
+    return event

@@ -1,0 +1,40 @@
+"""Puts a source that stands beside a chain into the state of that chain, for one ingest. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.model.events import SetPollingSource
+from chain.state import ChainState
+from odfd.ingest.fetch.base import FetchOutcome, Unchanged
+
+
+class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that stands beside the chain, as the chain would say it."""
+
+    dataset: DatasetId
+    name: str
+    """Of the Source; the state in the chain says from which one it is."""
+    polled: SetPollingSource
+
+    def over(self, state: ChainState) -> ChainState:
+        """Returns the state as if the chain had the source. Raises Refused for a second source of one dataset."""
+        seen = state.source_state
+        own = state.polling_source is not None and state.polling_source != self.polled
+        if own or state.active_push_sources or (seen is not None and seen.source_name != self.name):
+            by_chain = own or state.active_push_sources
+            has = "its metadata" if by_chain or seen is None else f"the source {seen.source_name}"
+            raise Refused(
+                f"the dataset takes its records from {has}, and not from the Source {self.name}",
+                rule="second-source",
+                hint="one dataset has one source: make a dataset for the other, and derive a third from both",
+            )
+        return msgspec.structs.replace(state, set_polling_source=self.polled, polling_disabled=False)
+
+    def named(self, found: FetchOutcome) -> FetchOutcome:
+        """Returns what was fetched with the name of the Source in the state that the chain will have."""
+        if isinstance(found, Unchanged) or found.state is None:
+            return found
+        return msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, source_name=self.name))

@@ -1,0 +1,134 @@
+"""Reads a Source: where records of root datasets come from, apart from their chains. Pure.
+
+The same steps as those of a polling source in a chain. It names its values under ``config``, and knows no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.codec.bind import Mistake, plain_of
+from chain.codec.short_forms import carrying_read_options
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model.events import SetPollingSource
+from chain.model.source import FetchStep, MergeAppend, MergeStrategy, PrepStep, ReadStep, Transform
+from chain.model.wire import Extra
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import SETS, reference_key
+
+MAX_CONFIG: Final = 64
+_TEMPLATE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+_CONFIG: Final = re.compile(r"config\.(\w+)(\s*\|\|\s*'[^']*')?")
+_VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
+
+
+class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where records come from, and how they become rows."""
+
+    config: (
+        Annotated[Extra, described("Names to SecretSet:SET#KEY or VariableSet:SET#KEY, read as config.NAME.")] | None
+    ) = None
+    ingress: Annotated[FetchStep, described("What is fetched, as in a polling source.")]
+    prepare: Annotated[tuple[PrepStep, ...], described("Steps before it is read.")] | None = None
+    read: Annotated[ReadStep, described("How it is read.")]
+    preprocess: Annotated[Transform, described("A query over what was read.")] | None = None
+    merge: Annotated[MergeStrategy, described("How rows are merged with those before; Append.")] | None = None
+
+
+class ConfigValue(msgspec.Struct, frozen=True):
+    """A value that a Source reads."""
+
+    type: str
+    set: str
+    """Its name or id."""
+    key: str
+
+
+def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
+    """Puts short forms of reading into those that the format has, as in a Dataset."""
+    if not isinstance(spec.value, dict):
+        return spec
+    fields = dict(spec.value)
+    ingress = fields.pop("ingress", None)
+    kind = ingress.value.get("kind") if ingress is not None and isinstance(ingress.value, dict) else None
+    if ingress is None or (kind is not None and kind.value == "RestEndpoint"):
+        line = spec.line if ingress is None else ingress.line
+        hint = "push into the dataset: AddPushSource in its metadata, and odfctl ingest"
+        mistakes.append(Mistake("spec.ingress", line, "this node has no endpoints of Sources", "source-endpoint", hint))
+        stands = {"kind": Node(line, "Url"), "url": Node(line, "")}
+        return Node(spec.line, {**fields, "ingress": Node(line, stands)})
+    found: list[Mistake] = []
+    made = carrying_read_options(Node(spec.line, {**fields, "fetch": ingress}), found)
+    for each in found:
+        path = each.path.replace("fetch", "ingress", 1) if each.path.startswith("fetch") else each.path
+        mistakes.append(Mistake(f"spec.{path}", each.line, each.message, each.rule, each.hint))
+    assert isinstance(made.value, dict)
+    changed = {("ingress" if key == "fetch" else key): child for key, child in made.value.items()}
+    return Node(spec.line, changed)
+
+
+def check_source_resource(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    spec: SourceSpec = draft.spec
+    config = spec.config or {}
+    if len(config) > MAX_CONFIG:
+        draft.note("spec.config", f"{len(config)} values", "source-config", f"at most {MAX_CONFIG}")
+    for name, text in config.items():
+        draft.attempt(f"spec.config.{name}", config_value, text if isinstance(text, str) else str(text))
+    for path, text in _texts(plain_of(spec)["ingress"], "spec.ingress"):
+        for found in _TEMPLATE.findall(text):
+            known = _CONFIG.fullmatch(found)
+            if known is None or (known[1] not in config and known[2] is None):
+                draft.note(
+                    path, f"unknown variable {found[:60]!r}", "source-variable", "a Source reads config.NAME of its own"
+                )
+
+
+def config_value(text: str) -> ConfigValue:
+    """Reads ``SecretSet:SET#KEY``. Raises Invalid."""
+    type_, _, rest = text.partition(":")
+    name, _, key = rest.partition("#")
+    if type_ not in SETS or not key:
+        hint = "write SecretSet:NAME#KEY or VariableSet:NAME#KEY"
+        raise Invalid(f"{text[:120]!r} names no value of a set", rule="source-config", hint=hint)
+    return ConfigValue(type_, reference_key(name, type_).partition(":")[2], key)
+
+
+def polling_source(spec: SourceSpec) -> SetPollingSource:
+    """Returns what a chain would say, in which values are those of ``env``."""
+    fetch: FetchStep = _renamed(spec.ingress)
+    merge = MergeAppend() if spec.merge is None else spec.merge
+    return SetPollingSource(
+        fetch=fetch, prepare=spec.prepare, read=spec.read, preprocess=spec.preprocess, merge=merge
+    )  # fmt: skip
+
+
+def _renamed(value: Any) -> Any:
+    """With ``${{ config.X }}`` as ``${{ env.X }}``, in all texts."""
+    match value:
+        case str():
+            return _VALUE.sub(r"\1env.\2", value)
+        case tuple():
+            return tuple(map(_renamed, value))
+        case msgspec.Struct():
+            parts = {name: _renamed(getattr(value, name)) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **parts)
+        case _:
+            return value
+
+
+def _texts(value: Any, path: str) -> list[tuple[str, str]]:
+    match value:
+        case str():
+            return [(path, value)]
+        case Mapping():
+            return [found for key, each in value.items() for found in _texts(each, f"{path}.{key}")]
+        case list() | tuple():
+            return [found for at, each in enumerate(value) for found in _texts(each, f"{path}[{at}]")]
+        case _:
+            return []

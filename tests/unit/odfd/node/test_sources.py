@@ -1,0 +1,148 @@
+"""Sources as resources: datasets take from them by flows and pulls, and their chains never hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Fault, Invalid
+from chain.instant import SECOND
+from chain.model.events import AddData
+from chain.state import load_state
+from chain.walk import newest_first
+from odfd.control import wire
+from worlds.eventually import PATIENCE
+
+DATASET = "$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: []}}\n"
+SOURCE = """$schema: Source
+headers: {{name: {name}}}
+spec:
+  config: {{folder: "SecretSet:places#folder"}}
+  ingress: {{kind: FilesGlob, path: "{folder}/*.csv", order: ByName}}
+  read: {{kind: Csv, header: true, ddlSchema: ["event_time TIMESTAMP, city STRING, population BIGINT"]}}
+  merge: {{kind: Ledger, primaryKey: [event_time, city]}}
+"""
+SECRET = "$schema: SecretSet\nheaders: {name: places}\nspec: {secrets: {folder: nowhere}}\n"
+FLOW = """$schema: Flow
+headers: {{name: often}}
+spec:
+  target: Dataset:{target}
+  triggers: [{{kind: Schedule, every: 1min}}]
+  tasks: [{{kind: Ingest, source: {source}}}]
+"""
+
+
+def source(world: Any, name: str = "cities") -> str:
+    return SOURCE.format(name=name, folder=world.folder / "alice" / "source")
+
+
+async def status(node: Any, name: str = "cities") -> dict[str, Any]:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    found: dict[str, Any] = (await node.api.declarations.get("source", name)).status
+    return found
+
+
+async def test_datasets_take_from_a_source_that_is_in_no_chain(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world), DATASET.format(name="one"), DATASET.format(name="two"))
+        assert (await status(alice))["phase"] == "Ready"
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        for name in ("one", "two"):
+            (item,) = await alice.pull(name, source="cities")
+            assert (item.outcome, item.rows.read if item.rows else 0) == ("updated", 1), item
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Linz,2")
+        (item,) = await alice.pull("one", source="cities")
+        assert item.outcome == "updated"
+        (item,) = await alice.pull("one", source="cities")
+        assert item.outcome == "up-to-date"
+        state = load_state(alice.home.chains.chain(alice.dataset("one")))
+        assert state.polling_source is None
+        assert state.source_state is not None
+        assert state.source_state.source_name == "cities"
+        added = list(
+            newest_first(alice.home.chains.chain(alice.dataset("two")), (AddData.__name__,), alice.size("two"))
+        )
+        assert len(added) == 1, "each dataset has gone as far as it has"
+        verified = await alice.done(alice.api.verification.verify("one", wire.VerifyRequest(level="data")))
+        assert verified.ok
+
+
+async def test_a_flow_takes_from_a_source_and_follows_its_name(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world), DATASET.format(name="one"), FLOW.format(target="one", source="cities"))
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        alice.clock.instant += 60 * SECOND
+        alice.parts.flows.loop.poke()
+        with trio.fail_after(PATIENCE):
+            while (seen := await alice.api.flows.get("often")).runs < 1:
+                await alice.parts.flows.turned.wait()
+        assert (seen.outcome, seen.failures) == ("updated", 0), seen.message
+        await alice.api.declarations.delete("source", "cities")
+        alice.clock.instant += 60 * SECOND
+        alice.parts.flows.loop.poke()
+        with trio.fail_after(PATIENCE):
+            while (seen := await alice.api.flows.get("often")).runs < 2:
+                await alice.parts.flows.turned.wait()
+        assert (seen.outcome, "no Source" in seen.message) == ("refused", True), seen.message
+
+
+async def test_a_source_reads_its_own_values_in_its_url(world: Any) -> None:
+    url = source(world).replace("kind: FilesGlob, path", "kind: Url, url").replace(", order: ByName", "")
+    at = url.index("url: ") + len("url: ")
+    url = url[:at] + '"https://example.org/${{ config.folder }}.csv"' + url[url.index("}\n  read") :]
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, url)
+        assert (await status(alice))["phase"] == "Ready"
+
+
+async def test_one_dataset_has_one_source(world: Any) -> None:
+    own = DATASET.format(name="own").replace("[]", "[{kind: AddPushSource, sourceName: a, read: {kind: NdJson}, "
+                                             "merge: {kind: Append}}]")  # fmt: skip
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world), source(world, "others"), DATASET.format(name="one"), own)
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("one", source="cities")
+        for name in ("one", "own"):
+            (item,) = await alice.pull(name, source="others")
+            assert (item.outcome, item.fault.rule) == ("failed", "second-source")
+
+
+async def test_values_that_are_not_here_are_told_and_come_by_themselves(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(source(world))
+        told = await status(alice)
+        assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference")
+        await alice.apply(SECRET)
+        assert (await status(alice))["phase"] == "Ready"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("/*.csv", "/${{ env.HOME }}.csv", "source-variable"),
+        ("/*.csv", "/${{ config.other }}.csv", "source-variable"),
+        ("SecretSet:places#folder", "places", "source-config"),
+        ("kind: FilesGlob, path", "kind: RestEndpoint, path", "source-endpoint"),
+    ],
+)
+async def test_what_a_source_may_not_say_is_refused_at_its_line(world: Any, before: str, after: str, rule: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid) as refused:
+            await alice.apply(source(world).replace(before, after))
+        assert refused.value.rule == rule
+        assert refused.value.hint
+
+
+async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: Any) -> None:
+    async with world.running("alice") as alice:
+        piped = source(world).replace("  read:", "  prepare: [{kind: Pipe, command: [cat]}]\n  read:")
+        await alice.apply(SECRET, piped, DATASET.format(name="one"))
+        assert (await status(alice))["code"] == "prepare-pipe"
+        (item,) = await alice.pull("one", source="cities")
+        assert item.outcome == "failed"
+        with pytest.raises(Fault) as refused:
+            await alice.pull("one", "two", source="cities")
+        assert refused.value.rule == "pull-source"
