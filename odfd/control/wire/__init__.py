@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from odfd.control.wire.alteration import *
     from odfd.control.wire.authority import *
     from odfd.control.wire.datasets import *
     from odfd.control.wire.lineage import *
@@ -38,6 +39,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions",
+    "renditions", "alteration",
 )  # fmt: skip
 """Those that most commands need first, and of two such the one that loads sooner."""
