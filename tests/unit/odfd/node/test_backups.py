@@ -157,7 +157,7 @@ async def test_places_that_hold_something_else_are_refused(world: Any, worlds: A
         await backed_up(alice, tmp_path / "hers")
         with pytest.raises(Invalid, match="another node"):
             await backed_up(bob, tmp_path / "hers")
-        with pytest.raises(Invalid, match="in the state directory itself"):
+        with pytest.raises(Invalid, match="inside the state directory"):
             await backed_up(alice, alice.home.directory / "backup")
         with pytest.raises(Invalid, match="not empty"):
             restored(tmp_path / "hers", tmp_path / "full")

@@ -247,7 +247,7 @@ class Forgetful(Bucket):
 
 def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(store: Store) -> None:
     forgetful = Forgetful("house", MemoryStore())
-    with pytest.raises(Refused, match="house does not keep conditions of writes") as caught:
+    with pytest.raises(Refused, match="house ignores conditions of writes") as caught:
         InBucket(forgetful).push(store, store.take())
     assert caught.value.rule == "repository-conditions"
     assert [each["path"] for page in obstore.list(forgetful._store) for each in page] == [bucket.PROBE]
