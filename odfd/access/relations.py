@@ -114,6 +114,10 @@ class Relations:
                 self._take(each)
             waiting = [each for each in waiting if each not in counting]
 
+    def says_as(self, other: Relations) -> bool:
+        """Whether the same counts in both."""
+        return (self._roles, self._members, self._attributes) == (other._roles, other._members, other._attributes)
+
     def role(self, subject: Principal, thing: Thing) -> Role | None:
         """Returns what a subject is to a resource; ``None``: nothing."""
         role = self._role(subject, thing)

@@ -406,7 +406,7 @@ def _guarded(
             check_query(ask, request)
             theirs = services
             if access is not None:
-                theirs = access.services(services, await access.subject(request.scope))
+                theirs = access.services(services, await access.subject(request.scope), request.scope)
             value = await ask(theirs, request)
         except Exception as error:
             fault = sole_fault(error)

@@ -123,6 +123,8 @@ class Visibility:
         """Whether this node is in several networks."""
         self._heard: LRUCache[DatasetId, frozenset[str]] = LRUCache(MAX_HEARD)
         """Networks in which others spoke of datasets in this run."""
+        self.changes = 0
+        """Grows when a dataset is published, or is so no more."""
         self._lock = threading.Lock()
 
     @property

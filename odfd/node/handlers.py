@@ -85,7 +85,7 @@ def services_of(parts: NodeParts) -> Services:
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = _running(parts, flows)
-    remote_state = RemoteState(holders, parts.visibility_changed, parts.cards.visibility_changed)
+    remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
@@ -127,7 +127,8 @@ def services_of(parts: NodeParts) -> Services:
 
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """What decides who each request is from."""
-    reader = AccessReader(parts.home, parts.visibility.public_of, services.declarations.adopt)
+    visibility = parts.visibility
+    reader = AccessReader(parts.home, visibility.public_of, services.declarations.adopt, lambda: visibility.changes)
     services.flow.check_inputs = reader.check_inputs
     return AccessControl(parts.home, reader, os.geteuid(), parts.tokens.is_good)
 
@@ -173,8 +174,13 @@ def _doctor(parts: NodeParts) -> Doctor:
 def _visibility(parts: NodeParts) -> VisibilityService:
     member = parts.membership
     network = member.peers, lambda: member.networks
-    changed = parts.visibility_changed
+    changed = partial(_visibility_changed, parts)
     return VisibilityService(parts.home, parts.visibility, parts.context, changed, parts.signed, network)
+
+
+def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
+    parts.visibility.changes += 1
+    parts.visibility_changed(dataset)
 
 
 def _running(parts: NodeParts, flows: FlowService) -> RunningParts:

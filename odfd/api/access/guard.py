@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import trio
@@ -25,8 +25,25 @@ _HOW: Final = "a Relations manifest with  subject: Account:{who}, relation: role
 class Guard:
     """The judgement for one subject who is not the node's owner. Lives for one request."""
 
-    def __init__(self, home: StateDirectory, reader: AccessReader, subject: Principal) -> None:
+    def __init__(
+        self,
+        home: StateDirectory,
+        reader: AccessReader,
+        subject: Principal,
+        again: Callable[[], Principal] | None = None,
+    ) -> None:
+        """``again``: says anew who asks, for answers that go on. Blocking; raises Refused."""
         self.home, self._reader, self.subject = home, reader, subject
+        self._again = again if again is not None else lambda: subject
+
+    def is_same_caller(self) -> bool:
+        """Whether who asks is still the subject. Blocking. Raises Refused for a token that is no longer good."""
+        return self._again() == self.subject
+
+    @property
+    def published(self) -> int:
+        """Grows when datasets are published, or are so no more."""
+        return self._reader.published()
 
     # Datasets.
 

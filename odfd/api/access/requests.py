@@ -9,6 +9,7 @@ import grp
 import pwd
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
@@ -18,6 +19,7 @@ from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
 from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
+from odfd.api.access.administrators import of_administrator
 from odfd.api.access.guard import Guard, is_admin
 from odfd.api.access.rules import RULES
 from odfd.api.access.state import AccessReader
@@ -41,23 +43,31 @@ class AccessControl:
 
     async def subject(self, scope: Message) -> Principal:
         """Returns who asks. Raises Refused, NotFound."""
-        wanted = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
-        grant: TokenGrant | None = scope.get(GRANT)
-        if grant is not None:
-            return await trio.to_thread.run_sync(self._bearer, grant, wanted)
+        wanted = _wanted(scope)
         caller: Caller | None = scope.get(CALLER)
+        if scope.get(GRANT) is not None:
+            return await trio.to_thread.run_sync(self._now, scope)
         if caller is None and not scope.get(OWNED):
             raise Refused("the caller cannot be identified", rule="access-caller", hint="ask at the control socket")
         uid = self._own_uid if caller is None else caller.uid
         if uid in (0, self._own_uid) and not wanted:
             return OWNER
-        return await trio.to_thread.run_sync(self._subject, caller or Caller(0, uid, 0), wanted)
+        return await trio.to_thread.run_sync(self._now, scope)
 
-    def services(self, services: S, subject: Principal) -> S:
-        """Returns what a subject may call."""
-        if subject.is_owner:
+    def services(self, services: S, subject: Principal, scope: Message | None = None) -> S:
+        """Returns what a subject may call. ``scope``: of the request, by which they are known later too."""
+        if subject == OWNER:
             return services
-        return cast("S", GuardedServices(services, Guard(self._home, self._reader, subject), self._tasks))
+        again = None if scope is None else partial(self._now, scope)
+        guard = Guard(self._home, self._reader, subject, again)
+        return cast("S", GuardedServices(services, guard, self._tasks))
+
+    def _now(self, scope: Message) -> Principal:
+        """Blocking."""
+        grant: TokenGrant | None = scope.get(GRANT)
+        if grant is not None:
+            return self._bearer(grant, _wanted(scope))
+        return self._subject(scope.get(CALLER) or Caller(0, self._own_uid, 0), _wanted(scope))
 
     def _bearer(self, grant: TokenGrant, wanted: str) -> Principal:
         """Returns who asks with a token: its account, or the owner by one of an administrator without a limit."""
@@ -78,7 +88,7 @@ class AccessControl:
             caller.uid, frozenset(_users(caller.uid)), frozenset(_groups({caller.gid, *caller.groups}))
         )  # fmt: skip
         found = subject_of(named, self._own_uid, state.callers, wanted)
-        return OWNER if not found.is_owner and is_admin(found, state.relations) else found
+        return msgspec.structs.replace(found, is_owner=found.is_owner or is_admin(found, state.relations))
 
 
 class GuardedServices:
@@ -97,8 +107,10 @@ class _GuardedService:
 
     def __getattr__(self, name: str) -> Any:
         what = f"{self._name}.{name}"
-        rule = RULES.get(what)
         operation = getattr(self._service, name)
+        if self._guard.subject.is_owner and what != "declarations.news":
+            return of_administrator(self._guard, operation)
+        rule = RULES.get(what)
         if rule is not None:
             return rule(self._guard, self._tasks, operation)
 
@@ -106,6 +118,11 @@ class _GuardedService:
             raise self._guard.owner_only(f"the operation {what}")
 
         return refuse
+
+
+def _wanted(scope: Message) -> str:
+    """The account to act as that a request names."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
 
 
 def _users(uid: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ endpoints call, and the ways to read a dataset with what they answer to who may 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias, cast
 
@@ -19,12 +19,12 @@ from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
 from odfd.api.access.applying import apply, check_name
 from odfd.api.access.guard import Guard, not_meant
+from odfd.api.access.news import news, readable_views
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
 from odfd.api.resources.pages import ResourcePage, rest_after
 from odfd.control import wire
-from odfd.control.shared import SharedValue
 from odfd.errors import sole_faults
 from odfd.queries.planning import Asker
 
@@ -144,7 +144,7 @@ def _deleted(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 def _resources(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(word: str | None, labels: str | None) -> Any:
-        return await _shown(guard, await operation(word, labels))
+        return await readable_views(guard, await operation(word, labels))
 
     return guarded
 
@@ -162,7 +162,7 @@ def _resource(action: Action) -> Rule:
                 view = await operation(word, view.id, *args, **more)
                 if view is None:
                     return None
-            return (await _shown(guard, [view], is_judged=True))[0]
+            return (await readable_views(guard, [view], is_judged=True))[0]
 
         return guarded
 
@@ -192,53 +192,6 @@ async def _one(guard: Guard, operation: Operation, word: str, name: str) -> wire
     return found[0]
 
 
-async def _shown(guard: Guard, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:
-    """Those that may be read, with references to what may be read alone: others look as if they found nothing."""
-    readable = views if is_judged else await guard.reads(views)
-    ids = {held["id"] for each in readable for held in each.status.get("references", ()) if "id" in held}
-    known = await trio.to_thread.run_sync(guard.handles, ids)
-    return [_dangling(each, known) for each in readable]
-
-
-def _dangling(view: wire.ResourceView, known: Any) -> wire.ResourceView:
-    references = view.status.get("references")
-    if not references:
-        return view
-    told = [each if each.get("id") in known else {"reference": each["reference"]} for each in references]
-    return msgspec.structs.replace(view, status={**view.status, "references": told})
-
-
-def _news(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """What others share is made for the subject alone, since it depends on rights."""
-
-    async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
-        async with aclosing(cast("Any", operation(since, word))) as news:
-            plain = _plain(news)
-            async with aclosing(plain), aclosing(_readable(guard, plain)) as shown:
-                async for each in shown:
-                    yield SharedValue(each)
-
-    return guarded
-
-
-async def _plain(news: AsyncIterator[SharedValue[wire.ResourceNews]]) -> AsyncGenerator[wire.ResourceNews, None]:
-    async for each in news:
-        yield each.value
-
-
-async def _readable(guard: Guard, news: AsyncIterator[wire.ResourceNews]) -> AsyncGenerator[wire.ResourceNews, None]:
-    """A change of rights shows with the next change of the resource: it comes, or goes as if it were deleted."""
-    told: dict[str, wire.ResourceView] = {}
-    async for each in news:
-        if each.resource is None:
-            yield each
-        elif shown := await _shown(guard, [each.resource]):
-            told[each.resource.id] = shown[0]
-            yield msgspec.structs.replace(each, resource=shown[0])
-        elif (last := told.pop(each.resource.id, None)) is not None:
-            yield msgspec.structs.replace(each, op="Deleted", resource=last)
-
-
 def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     """A page is filled with what may be read, so that neither its size nor where it goes on tells of the others."""
 
@@ -246,7 +199,7 @@ def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
         views: list[wire.ResourceView] = []
         while True:
             page: ResourcePage = await operation(word, labels, limit, rest)
-            views += await _shown(guard, page.views)
+            views += await readable_views(guard, page.views)
             rest = page.rest
             if rest is None or len(views) > limit:
                 break
@@ -407,7 +360,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.list": _resources,
     "declarations.get": _resource(Action.READ),
     "declarations.page": _paged,
-    "declarations.news": _news,
+    "declarations.news": news,
     "declarations.check_generation": _checked,
     "declarations.label": _resource(Action.MAINTAIN),
     "declarations.delete": _resource(Action.OWN),

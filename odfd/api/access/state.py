@@ -29,6 +29,8 @@ class AccessState(NamedTuple):
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
     """The same the other way round."""
+    rights_since: int
+    """The version since which nobody's rights on anything that stands have changed, as far as this run knows."""
 
     def holds_after(self, event: ResourceEvent) -> bool:
         """Whether a change, such as one of a status, says nothing of access."""
@@ -49,7 +51,8 @@ _LOOKED_AT: Final = 200
 class AccessReader:
     """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
 
-    ``public_of``: which datasets anybody may have. All is called from worker threads. Raises Environment.
+    ``public_of``: which datasets anybody may have; ``published``: grows when these become others. All but that is
+    called from worker threads. Raises Environment.
     """
 
     def __init__(
@@ -57,8 +60,9 @@ class AccessReader:
         home: StateDirectory,
         public_of: Callable[[Iterable[DatasetId]], Collection[DatasetId]],
         adopt: Callable[[], None],
+        published: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._home, self.public_of, self._adopt = home, public_of, adopt
+        self._home, self.public_of, self._adopt, self.published = home, public_of, adopt, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
 
@@ -69,7 +73,11 @@ class AccessReader:
             store = DeclaredStore(connection)
             version = store.epoch(), store.newest()
             if self._kept is None or not _holds(self._kept, store):
-                self._kept = state_of(store.all(), version)
+                made = state_of(store.all(), version)
+                kept = self._kept
+                if kept is not None and kept.version[0] == version[0] and _same_rights(kept, made):
+                    made = made._replace(rights_since=kept.rights_since)
+                self._kept = made
             elif self._kept.version != version:
                 self._kept = self._kept._replace(version=version)
             return self._kept
@@ -89,6 +97,13 @@ class AccessReader:
                 text = f"its account {state.names.get(account, account)} may not read the input {each.short}"
                 hint = "the owner of the input grants the role reader: docs/access.md"
                 raise Refused(text, rule="access-inputs", hint=hint)
+
+
+def _same_rights(before: AccessState, after: AccessState) -> bool:
+    """Whether what stands in both is as readable to anybody; what came or went is told by its own change."""
+    theirs = before.accounts.items()
+    is_same = all(after.accounts[id_] == account for id_, account in theirs if id_ in after.accounts)
+    return is_same and after.callers == before.callers and after.relations.says_as(before.relations)
 
 
 def _holds(kept: AccessState, store: DeclaredStore) -> bool:
@@ -114,4 +129,5 @@ def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) ->
         accounts=owners,
         datasets=datasets,
         dids={held: DatasetId.parse(did) for did, held in datasets.items()},
+        rights_since=version[1],
     )

@@ -269,12 +269,12 @@ class DeclarationService:
         """As ``news`` tells it, each change as a plain value."""
         return self._watches.values(since, self._watched(word))
 
-    def news(self, since: str | None, word: str | None) -> AsyncGenerator[News, None]:
+    def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
         """Tells the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
 
         Raises NotFound for a type; iterating Invalid for a version of another log: the reader lists anew.
         """
-        return self._watches.news(since, self._watched(word))
+        return self._watches.news(since, self._watched(word), ticks=ticks)
 
     def _watched(self, word: str | None) -> str | None:
         return None if word is None else self._type(word).name

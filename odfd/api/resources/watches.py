@@ -51,33 +51,53 @@ class ResourceWatches:
 
         ``is_listed``: whether a watcher of one type, or of all, is told of a type.
         """
-        self._home, self._adopt = home, adopt
+        self._home, self._adopt, self._events = home, adopt, events
         self._view, self._is_listed = view, is_listed
         self._open = 0
         self._reads = SharedReads(self._after, lambda: home.database.writes, events)
 
-    async def news(self, since: str | None, type_: str | None) -> AsyncGenerator[News, None]:
+    async def news(self, since: str | None, type_: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
         """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
 
+        ``ticks``: a bookmark also comes whenever something happened, whatever it was, for who judges rights anew.
         Raises Invalid for a version of another log: the reader lists anew; Refused where too many watch.
         """
         if self._open >= WATCHES:
             hint = "end one, or ask again later"
             raise Refused(f"{WATCHES} watches of resources are open", rule="watch-limit", hint=hint)
         self._open += 1
+        grown = self._events.grown
         try:
             epoch, at, standing = await trio.to_thread.run_sync(self._begin, since, type_)
             for view in standing:
                 yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=view))
             yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
             while True:
-                found = await self._reads.after(at)
+                found = await (self._after_or_tick(at, grown) if ticks else self._reads.after(at))
+                grown = self._events.grown  # before anything is judged by what stands now
                 for each in found:
                     if self._is_listed(each.type, type_):
                         yield each.news
-                at = found[-1].rv
+                at = found[-1].rv if found else at
+                if ticks:
+                    yield SharedValue(wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark"))
         finally:
             self._open -= 1
+
+    async def _after_or_tick(self, at: int, grown: trio.Event) -> Sequence[_Told]:
+        """Waits for news of resources, or for any event, which gives none."""
+        found: Sequence[_Told] = ()
+
+        async def read(over: trio.CancelScope) -> None:
+            nonlocal found
+            found = await self._reads.after(at)
+            over.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, nursery.cancel_scope)
+            await grown.wait()
+            nursery.cancel_scope.cancel()
+        return found
 
     async def values(self, since: str | None, type_: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
         """Yields the same for who does not send it on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from chain.errors import NotFound
@@ -119,10 +119,21 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
     return Answer([each.value for each in answers], [each.sent for each in answers])
 
 
+def _news(session: Session, path: str, asked: dict[str, str]) -> Iterator[Answer[wire.ResourceNews]]:
+    """Of a watch, and of the next where it ends because rights changed."""
+    reset = True
+    while reset:
+        reset = False
+        for news in session.client.stream(path, wire.ResourceNews, asked):
+            yield news
+            reset = news.value.op == "Reset"
+        asked = {"watch": "true"}
+
+
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
     output.end_when_unread()
-    for news in session.client.stream(_path(kind), wire.ResourceNews, asked):
+    for news in _news(session, _path(kind), asked):
         change, row = news.value, news.value.resource
         name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
         if args.names and row is not None and name not in args.names:

@@ -147,7 +147,8 @@ class ResourceNews(Value, frozen=True, kw_only=True):
 
     version: str
     """To go on from: a watch since it tells what comes after."""
-    op: Literal["Added", "Modified", "Deleted", "Bookmark"]
+    op: Literal["Added", "Modified", "Deleted", "Bookmark", "Reset"]
+    """``Reset`` is the last: rights of who watches have changed, and they begin anew, without a version."""
     resource: ResourceView | None = None
 
 
@@ -174,7 +175,8 @@ class ResourceManifestNews(Value, frozen=True, kw_only=True):
     """A line of a watch of RFC-018's paths."""
 
     version: str = msgspec.field(name="rv")
-    op: Literal["Added", "Modified", "Deleted", "Bookmark"]
+    op: Literal["Added", "Modified", "Deleted", "Bookmark", "Reset"]
+    """``Reset`` is the last: rights of who watches have changed, and they begin anew, without a version."""
     object: ResourceManifest | None = None
 
 

@@ -10,6 +10,7 @@ import trio
 from chain.errors import Invalid, NotFound, Refused
 from chain.instant import SECOND
 from config import model
+from odfd.cli import formatting
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from worlds.eventually import PATIENCE
@@ -56,8 +57,8 @@ async def test_while_a_hold_lives_history_stays(world: Any, worlds: Any) -> None
         assert alice.home.chains.chain(dataset).head() == head
         detail = await alice.api.datasets.describe("cities")
         assert detail.holds == (hold,)
-        expires = hold.expires_at.partition(".")[0]
-        assert f"until {expires}Z by {hold.id}, at {hold.time}: monthly report" in shown(detail)
+        until = formatting.moment(hold.expires_at)
+        assert f"until {until} by {hold.id}, at {hold.time}: monthly report" in shown(detail)
         assert (await alice.api.holds.release(hold.id)) == hold
         assert (await compact(alice)).outcome == "rewritten"
         assert (await alice.api.datasets.describe("cities")).holds == ()

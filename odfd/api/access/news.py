@@ -1,0 +1,125 @@
+"""Tells one subject what becomes of the resources that it may read, until its rights change.
+
+Then the watch ends with ``Reset``: who listens lists anew, and watches from there. So what may no longer be read is
+told of no more, and what may be read now is not missed. Each change is judged before it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import trio
+
+from odfd.api.access.guard import Guard
+from odfd.api.access.state import AccessState
+from odfd.api.access.tasks import TaskOwners
+from odfd.api.resources.versions import position
+from odfd.control import wire
+from odfd.control.shared import SharedValue
+from odfd.resources.declared import DeclaredStore
+
+
+class _Rights:
+    """What a subject may read, as it was last looked at."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._state: AccessState | None = None
+        self._readable: Collection[str] = ()
+        self._published = -1
+        self.told: set[str] = set()
+        """What was readable while this watch goes on: when it is deleted, that is told."""
+
+    async def begin(self, since: str | None) -> bool:
+        """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights.
+
+        Raises Invalid for what is no version of the log.
+        """
+        return await trio.to_thread.run_sync(self._begun, since)
+
+    def _begun(self, since: str | None) -> bool:
+        state = self._look()
+        if since is None:
+            return False
+        with self._guard.home.database.read() as connection:
+            return position(DeclaredStore(connection), since) < state.rights_since
+
+    async def have_changed(self, *, has_moved: bool) -> bool:
+        """Whether something that stood and stands is readable now and was not, or the other way round.
+
+        ``has_moved``: the log of resources has. Raises Refused where the token is no longer good.
+        """
+        if not (has_moved or self._guard.subject.token or self._guard.published != self._published):
+            return False
+        return await trio.to_thread.run_sync(self._changed)
+
+    def _changed(self) -> bool:
+        if not self._guard.is_same_caller():
+            return True
+        before, readable = self._state, self._readable
+        assert before is not None
+        if self._guard.state().relations is before.relations and self._guard.published == self._published:
+            return False
+        both = before.accounts.keys() & self._look().accounts.keys()
+        return any((each in readable) != (each in self._readable) for each in both)
+
+    def _look(self) -> AccessState:
+        self._published = self._guard.published
+        self._state = self._guard.state()
+        self._readable = self._guard.handles(self._state.accounts)
+        self.told.update(self._readable)
+        return self._state
+
+
+def news(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+    """The rule of ``declarations.news``. What others share is made for the subject alone."""
+
+    async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
+        async with aclosing(operation(since, word, ticks=True)) as told, aclosing(_told(guard, told, since)) as found:
+            async for each in found:
+                yield SharedValue(each)
+
+    return guarded
+
+
+async def _told(
+    guard: Guard, news: AsyncIterator[SharedValue[wire.ResourceNews]], since: str | None
+) -> AsyncGenerator[wire.ResourceNews, None]:
+    rights, at, has_begun = _Rights(guard), since, since is not None
+    if await rights.begin(since):
+        yield wire.ResourceNews(version=since or "", op="Reset")
+        return
+    async for one in news:
+        each = one.value
+        if await rights.have_changed(has_moved=each.version != at):
+            yield wire.ResourceNews(version=each.version, op="Reset")
+            return
+        at = each.version
+        if each.resource is None:
+            if not has_begun:  # the bookmark after what stood; others are for us
+                has_begun = True
+                yield each
+            continue
+        was_told = each.op == "Deleted" and each.resource.id in rights.told
+        if found := await readable_views(guard, [each.resource], is_judged=was_told):
+            rights.told.add(each.resource.id)
+            yield msgspec.structs.replace(each, resource=found[0])
+
+
+async def readable_views(guard: Guard, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:
+    """Those that may be read, with references to what may be read alone: others look as if they found nothing."""
+    readable = views if is_judged else await guard.reads(views)
+    ids = {held["id"] for each in readable for held in each.status.get("references", ()) if "id" in held}
+    known = await trio.to_thread.run_sync(guard.handles, ids)
+    return [_dangling(each, known) for each in readable]
+
+
+def _dangling(view: wire.ResourceView, known: Any) -> wire.ResourceView:
+    references = view.status.get("references")
+    if not references:
+        return view
+    told = [each if each.get("id") in known else {"reference": each["reference"]} for each in references]
+    return msgspec.structs.replace(view, status={**view.status, "references": told})
