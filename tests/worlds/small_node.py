@@ -1,6 +1,7 @@
 """``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM.
 
-With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains.
+With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durable step of its objects and chains; with
+``KILL_EFFECT=N`` after the Nth effect of commands on renditions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))
         parts = NodeParts(home, settings, context, engine)
-        yield assembly_of(parts, services_of(parts))
+        services = services_of(parts)
+        if at := os.environ.get("KILL_EFFECT"):
+            services.renditions._step = killing(int(at))
+        yield assembly_of(parts, services)
 
 
 def killing(at: int) -> Callable[[str], None]:

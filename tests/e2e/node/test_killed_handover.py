@@ -1,0 +1,88 @@
+"""``kill -9`` of real processes after each effect of a rendition and its handover: the next one goes on there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from worlds.eventually import PATIENCE
+
+pytestmark = pytest.mark.e2e
+FILES: Final = 3
+COMMANDS: Final = (
+    ("rendition", "create", "cities", "--id", "anew"),
+    ("rendition", "handover", "cities", "1", "--id", "over"),
+)
+MANIFEST: Final = """kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: 'FOLDER/*.csv', order: ByName}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: MERGE
+"""
+
+
+def declared(daemon: Any, folder: Path, merge: str) -> None:
+    (folder / "m.yaml").write_text(MANIFEST.replace("FOLDER", str(folder)).replace("MERGE", merge))
+    daemon.ask("apply", "-f", str(folder / "m.yaml"))
+
+
+def life(daemon: Any, effect: int) -> bool:
+    """Starts, is asked for both commands, and ends by itself after an effect; whether it did, or did all of them."""
+    daemon.more["KILL_EFFECT"] = str(effect)
+    daemon.start()
+    del daemon.more["KILL_EFFECT"]
+    for words in COMMANDS:
+        command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
+        done = subprocess.run(command, env=daemon.environ, capture_output=True, timeout=PATIENCE, check=False)
+        if done.returncode:
+            assert b"rule rendition" not in done.stderr, done.stderr
+            assert daemon.process.wait(PATIENCE) == -signal.SIGKILL
+            daemon.process = None
+            return True
+    daemon.kill()
+    return False
+
+
+def test_each_effect_survives_the_process_that_made_it(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
+    daemon = make_daemon("a", ODFD_INGEST_SETTLE_SECONDS="0", ODFD_POLICY_PUBLISH_DATASETS="false")
+    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon.start()
+    declared(daemon, tmp_path, "{kind: Ledger, primaryKey: [city]}")
+    daemon.ask("raw", "keep", "cities")
+    for day in range(1, FILES + 1):
+        row = f"2024-01-0{day}T00:00:00Z,City {day},{day}"
+        (tmp_path / f"d{day}.csv").write_text(f"event_time,city,population\n{row}\n")
+        daemon.ask("pull", "cities")
+    declared(daemon, tmp_path, "{kind: Append}")
+    daemon.kill()
+    kills = 0
+    # What was done is told again at the start of each life: once in a creation, twice in a handover.
+    while life(daemon, 2 if kills <= FILES else 3):
+        kills += 1
+        assert kills < 2 * FILES + 6, "no progress"
+    assert kills >= FILES
+    daemon.start()
+    found = {each["number"]: (each["dataset"], each["state"]) for each in daemon.ask("get", "renditions")}
+    assert found == {0: ("cities.r0", "Superseded"), 1: ("cities", "Active")}
+    old, new = (
+        {each["time"] for each in daemon.ask("raw", "list", ref)["captures"]} for ref in ("cities.r0", "cities")
+    )
+    assert old == new
+    assert len(new) == FILES
+    assert daemon.ask("raw", "replay", "cities")["ok"]
+    assert daemon.ask("verify", "cities")["ok"]
+    assert daemon.stop() == 0
