@@ -92,7 +92,7 @@ class ReadHolds:
         ).fetchone()
         if total >= MAX_HOLDS or own >= MAX_OF_DATASET:
             raise Refused(
-                f"{plural(own, 'hold')} on the dataset, {total} on all, is the limit",
+                f"too many holds: {own} on the dataset, {total} in all",
                 rule="hold-limit",
                 hint="release holds that are not needed: odfctl hold list",
             )
