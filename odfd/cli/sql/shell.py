@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -223,16 +224,20 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
         event.current_buffer.validate_and_handle()
 
     def read() -> str:
-        return str(
-            session.prompt(
-                "odfd> ",
-                multiline=True,
-                prompt_continuation="    > ",
-                completer=ShellCompleter(),
-                complete_while_typing=False,
-                key_bindings=keys,
+        """^C cancels the query that is read, whatever handler the prompt has left behind."""
+        try:
+            return str(
+                session.prompt(
+                    "odfd> ",
+                    multiline=True,
+                    prompt_continuation="    > ",
+                    completer=ShellCompleter(),
+                    complete_while_typing=False,
+                    key_bindings=keys,
+                )
             )
-        )
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     return read
 
