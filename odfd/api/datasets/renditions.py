@@ -102,7 +102,8 @@ class RenditionService:
             async with self._alone(entry):
                 number = await trio.to_thread.run_sync(self._begun, entry, name)
                 self._step("rendition-begun")
-                await self._bring_up(self._state(entry.id), number, report)
+                state = await trio.to_thread.run_sync(self._state, entry.id)
+                await self._bring_up(state, number, report)
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
         return task_ref(self._board.submit("rendition", entry.name, work))

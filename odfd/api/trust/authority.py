@@ -60,7 +60,7 @@ class AuthorityService:
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
         """Returns the secret key, for a person who takes it offline. Raises NotFound when it is not here."""
-        entry = self._home.resolve(ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())
 

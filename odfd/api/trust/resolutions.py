@@ -127,7 +127,7 @@ class ResolutionService:
         """Refused when nothing waits, or for an owner's fork."""
         if (request.follow is None) != request.abandon:
             raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")
-        entry = self._home.resolve(ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             answer = await trio.to_thread.run_sync(self._resolve, entry, request)
         self._changed(entry.id)

@@ -146,9 +146,12 @@ class Reexecution:
     async def step_at(self, dataset: DatasetId, number: int) -> ReexecutionStep | None:
         """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
         chain = self._chains.chain(dataset)
-        with self._signer.database.read() as connection:
-            place = Runs(connection).place(dataset)
-        block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
+
+        def look() -> tuple[Block, Block | None, RunPosition | None]:
+            with self._signer.database.read() as connection:
+                return chain.block_at(number), chain.last_of(STEP, number), Runs(connection).place(dataset)
+
+        block, before, place = await trio.to_thread.run_sync(look)
         if before is None or (place is not None and place.sequence_number == before.sequence_number):
             return ReexecutionStep(block, place if before is not None else None)
         state: RunPosition | None = None
@@ -165,8 +168,7 @@ class Reexecution:
     async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Runs the step six more times; returns the verdict that remains when a run deviates from the one published."""
         number = step.block.sequence_number
-        with self._signer.database.read() as connection:
-            published = run_at(Runs(connection).of(dataset), number)
+        published = await trio.to_thread.run_sync(self._published, dataset, number)
         if published is None or published.verdict not in ("reproduced", "mismatch"):
             return None
         for _ in range(RUNS_AGAIN):
@@ -294,6 +296,10 @@ class Reexecution:
             actual=answer.actual,
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
+
+    def _published(self, dataset: DatasetId, number: int) -> Run | None:
+        with self._signer.database.read() as connection:
+            return run_at(Runs(connection).of(dataset), number)
 
     def _keep(self, dataset: DatasetId, step: ReexecutionStep, run: Run, place: RunPosition | None) -> Run | None:
         """``None``, and nothing is kept, when the chain got another history while the step ran."""

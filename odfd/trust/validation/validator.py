@@ -142,9 +142,11 @@ class Validator:
         except Fault as fault:
             name = self._signer.name_of(dataset)
             self._signer.logger.error("validation put off", dataset=name, fault=str(fault))
-            if isinstance(fault, TooCostly) and not self._is_isolated(dataset):
-                self._costs.isolate(dataset, self._publisher(dataset))
-                return TurnOutcome.GOES_ON
+            if isinstance(fault, TooCostly):
+                publisher = await trio.to_thread.run_sync(self._publisher, dataset)
+                if not self._costs.is_isolated(publisher):
+                    self._costs.isolate(dataset, publisher)
+                    return TurnOutcome.GOES_ON
             if isinstance(fault, LimitExceeded):
                 await self._pause(dataset)
             self._note_kept_from(dataset, _why_not(fault), str(fault))
@@ -158,7 +160,8 @@ class Validator:
         """The next step was too costly: it has to wait, the longer the more often it was tried."""
         step = await trio.to_thread.run_sync(self._next_step, dataset)
         number = -1 if step is None else step.block.sequence_number
-        pause = self._costs.exceeded(dataset, self._publisher(dataset), number, self._signer.clock.now())
+        publisher = await trio.to_thread.run_sync(self._publisher, dataset)
+        pause = self._costs.exceeded(dataset, publisher, number, self._signer.clock.now())
         name, until = self._signer.name_of(dataset), instant.render(pause.until)
         self._signer.logger.info("step too costly", dataset=name, block=number, tries=pause.tries, again=until)
 
@@ -201,7 +204,8 @@ class Validator:
             step = await trio.to_thread.run_sync(self._next_step, dataset)
         if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
-            run = await self._trials.run(dataset, step, apart=self._is_isolated(dataset))
+            apart = await trio.to_thread.run_sync(self._is_isolated, dataset)
+            run = await self._trials.run(dataset, step, apart=apart)
             complete = run is not None
             if run is not None:
                 self._costs.met(dataset)
