@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from config.model import Settings
@@ -13,6 +14,7 @@ from odfd.control.assembly import Assembly, Context
 from odfd.node.gauges import serve_metrics
 from odfd.node.handlers import access_of, services_of
 from odfd.node.parts import NodeParts
+from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
 from odfd.state.idempotency import AnswerStore
@@ -62,7 +64,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         foundations=(
             *serve_metrics(parts),
             Child("engine", parts.engine.run),
-            Child("queries", parts.run_readers),
+            Child("queries", partial(run_readers, parts.readers)),
             Child("page", services.page.run, Restart(from_start=False)),
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),

@@ -307,13 +307,6 @@ class NodeParts:
         self._token = trio.lowlevel.current_trio_token()
         await self.membership.run(life)
 
-    async def run_readers(self, life: Life) -> None:
-        life.ready()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.readers.run)
-            await life.stopping.wait()
-            nursery.cancel_scope.cancel()
-
     def in_loop(self, call: Callable[..., object], *args: object) -> None:
         """Calls in the event loop, from any thread. Does nothing before the node runs."""
         if self._token is not None:

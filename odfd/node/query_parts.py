@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+import trio
+
 from chain.errors import Fault
 from chain.ids import DatasetId
 from config.check import is_loopback
@@ -27,6 +29,7 @@ from odfd.flight.server import FlightListener, FlightServer
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
+from odfd.runtime.supervision import Life
 from odfd.state.access_tokens import TokenStore
 from odfd.state.component_settings import query_isolation
 from odfd.state.damage import DamageRegistry
@@ -92,3 +95,13 @@ def _flight_of(
     )
     desk = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
     return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)
+
+
+async def run_readers(readers: QueryProcesses, life: Life) -> None:
+    """Serves queries until asked to stop; ready once a query that comes is answered."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(readers.run)
+        await readers.serving.wait()
+        life.ready()
+        await life.stopping.wait()
+        nursery.cancel_scope.cancel()

@@ -17,6 +17,8 @@ from chain.store.files import DAMAGED
 from engines.query.frames import END, HEAD, ROWS, FrameReader
 from odfd.cli.sql.query import Shown
 from odfd.control import wire
+from odfd.node.query_parts import run_readers
+from odfd.runtime.supervision import Life
 from worlds.eventually import PATIENCE
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -300,3 +302,13 @@ async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, wo
         assert "small engine" in str(told)
         assert (await refused(alice, "SELECT * FROM read_csv('x')", engine="spark")).rule == "query-function"
         assert not list(alice.home.folder("staging").iterdir())
+
+
+async def test_queries_are_served_before_their_part_is_ready(world: Any) -> None:
+    """A node is ready when its parts are: a query that comes then must not be told that none are served."""
+    alice, life = world.node("alice"), Life()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_readers, alice.parts.readers, life)
+        await life.wait_ready()
+        assert (await ask(alice, "select 1 as n"))[1] == [{"n": 1}]
+        life.stopping.set()
