@@ -95,15 +95,10 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def referred(self, key: str) -> str:
-        """Returns the name of the repository that a reference's key names, ``Repository:NAME`` or ``:ID``.
-
-        Raises NotFound.
-        """
-        said = key.partition(":")[2]
+    def meant(self, flow: str, key: str) -> str:
+        """Returns the name that the repository has now which a reference of a flow means. Raises NotFound."""
         with self._database.read() as connection:
-            found = DeclaredStore(connection).get(said)
-        return self._named(said).name if found is None or found.type != TYPE else found.name
+            return DeclaredStore(connection).meant("Flow", flow, key).name
 
     def _named(self, name: str) -> DeclaredResource:
         with self._database.read() as connection:

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.instant import SECOND, Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources.status import ResourceStatus, drifted, pending
+from odfd.resources.status import UNRESOLVED, ResourceStatus, drifted, pending
 
 FOLLOWED: Final = {
     "dataset": "Dataset",
@@ -140,6 +140,19 @@ class DeclaredStore:
 
     def named(self, type_: str, name: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "type = ? AND key = ?", (type_, name.casefold())))
+
+    def meant(self, type_: str, name: str, key: str) -> DeclaredResource:
+        """The resource that a reference of a named one means, whatever its name is now; ``key`` as in ``references``.
+
+        Another one that took the name since is not it. Raises NotFound.
+        """
+        held = self.named(type_, name)
+        handle = None if held is None else held.references.get(key)
+        found = None if handle is None else self.get(handle.id)
+        if found is None:
+            of = key.partition(":")[0]
+            raise NotFound(f"there is no {key}", rule=UNRESOLVED, hint=f"apply the {of}, and the {type_} {name} again")
+        return found
 
     def with_did(self, did: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "did = ?", (did,)))

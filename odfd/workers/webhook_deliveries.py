@@ -127,6 +127,8 @@ class WebhookDeliveries:
         ``busy``: target and dataset of the calls in progress.
         """
         with self._home.database.write() as connection:
+            # One that was deleted since it was read leaves no record behind.
+            targets = [each for each in targets if store.calls(connection, each.resource.id) is not None]
             standing = self._standing(connection, targets, touched)
             for target in targets:
                 for dataset, here in standing.items():
@@ -136,7 +138,7 @@ class WebhookDeliveries:
         return calls, min((each for each in dues if each is not None), default=None)
 
     def settle(
-        self, each: DueCall, failure: str | None, said: str, now: Instant
+        self, each: DueCall, failed: bool, said: str, now: Instant
     ) -> tuple[CallRecord | None, CallRecord | None]:
         """Records the result of a call; returns the record before and after, ``None`` where the target is gone."""
         target = each.target.id
@@ -145,28 +147,22 @@ class WebhookDeliveries:
             if calls is None or held is None or held.delivery is None:
                 return None, None
             tried = msgspec.structs.replace(held.delivery, attempts=held.delivery.attempts + 1)
-            is_over = failure is None or is_dead(tried, now)
+            is_over = not failed or is_dead(tried, now)
             if is_over:
                 self._record(connection, target, each.dataset, NotifiedDataset(name=tried.name, head=tried.head))
             else:
                 due = Instant(now + pause_after(tried.attempts, self._random.randrange))
                 store.keep(connection, target, each.dataset, msgspec.structs.replace(held, delivery=tried), due)
-            counted = msgspec.structs.replace(calls, dead=calls.dead + (failure is not None and is_over))
-            after = self._counted(connection, target, counted, failure, said, now)
+            counted = msgspec.structs.replace(calls, dead=calls.dead + (failed and is_over))
+            after = self._counted(connection, target, counted, failed, said, now)
         return calls, after
 
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
         """Returns the call of a task of a flow's run. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
-            store_, catalog = DeclaredStore(connection), Catalog(Resources(connection))
-            flow = store_.named("Flow", plan.name)
-            handle = None if flow is None else flow.references.get(task.target)
-            target = None if handle is None else store_.get(handle.id)
-            if target is None:
-                hint = "apply the WebhookTarget, and the flow again"
-                raise NotFound(f"there is no {task.target}", rule=UNRESOLVED, hint=hint)
+            target = DeclaredStore(connection).meant("Flow", plan.name, task.target)
             secret = self._secret(connection, target)
-            entry = catalog.find(plan.target)
+            entry = Catalog(Resources(connection)).find(plan.target)
         run = FlowRun(
             flow=plan.name,
             dataset=str(plan.target),
@@ -180,14 +176,14 @@ class WebhookDeliveries:
         return DueCall(target, str(plan.target), call_of(run, body, place), secret)
 
     def note_call(
-        self, target: str, failure: str | None, said: str, now: Instant
+        self, target: str, failed: bool, said: str, now: Instant
     ) -> tuple[CallRecord | None, CallRecord | None]:
         """Records the result of a flow's call; returns the record before and after, ``None`` where there is none."""
         with self._home.database.write() as connection:
             calls = store.calls(connection, target)
             if calls is None:
                 return None, None
-            after = self._counted(connection, target, calls, failure, said, now)
+            after = self._counted(connection, target, calls, failed, said, now)
         return calls, after
 
     def _counted(
@@ -195,17 +191,17 @@ class WebhookDeliveries:
         connection: sqlite3.Connection,
         target: str,
         calls: CallRecord,
-        failure: str | None,
+        failed: bool,
         said: str,
         now: Instant,
     ) -> CallRecord:
         """The record with one call more, kept."""
-        if failure is None and calls.failures:
+        if not failed and calls.failures:
             store.hasten(connection, target, now)
         after = msgspec.structs.replace(
             calls,
-            delivered=calls.delivered + (failure is None),
-            failures=0 if failure is None else calls.failures + 1,
+            delivered=calls.delivered + (not failed),
+            failures=0 if not failed else calls.failures + 1,
             said=said,
         )
         store.keep_calls(connection, target, after)

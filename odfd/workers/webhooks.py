@@ -73,17 +73,9 @@ class WebhookWorker:
         Raises Remote where it does not answer well, and what keeps it from being called.
         """
         wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, place)
-        fault: Fault | None = None
-        try:
-            headers = signed_headers(wanted.delivery, signing_key(wanted.secret.reveal()), self._clock.now())
-            allows = judge(wanted.target.spec["url"], self.inside)
-            status = await call(wanted.target.spec["url"], headers, wanted.delivery.body.encode(), allows)
-            said = f"answered {status}"
-        except Fault as found:
-            said, fault = found.message, found
-        failure = None if fault is None else said
+        said, fault = await self._sent(wanted)
         before, after = await trio.to_thread.run_sync(
-            self._deliveries.note_call, wanted.target.id, failure, said, self._clock.now()
+            self._deliveries.note_call, wanted.target.id, fault is not None, said, self._clock.now()
         )
         self._log_result(wanted.target.name, before, after)
         self.loop.poke()
@@ -109,18 +101,23 @@ class WebhookWorker:
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
     async def _call(self, each: DueCall) -> None:
-        url, delivery, failure = each.target.spec["url"], each.delivery, None
-        try:
-            headers = signed_headers(delivery, signing_key(each.secret.reveal()), self._clock.now())
-            outcome = f"answered {await call(url, headers, delivery.body.encode(), judge(url, self.inside))}"
-        except Fault as fault:
-            outcome = failure = fault.message
+        said, fault = await self._sent(each)
         before, after = await trio.to_thread.run_sync(
-            self._deliveries.settle, each, failure, outcome, self._clock.now()
+            self._deliveries.settle, each, fault is not None, said, self._clock.now()
         )
         self._at_work.discard((each.target.id, each.dataset))
         self._log_result(each.target.name, before, after)
         self.loop.touch(DatasetId.parse(each.dataset))
+
+    async def _sent(self, each: DueCall) -> tuple[str, Fault | None]:
+        """Signs and makes a call. Returns what the target answered, or why there is no good answer, and the fault."""
+        url = each.target.spec["url"]
+        try:
+            headers = signed_headers(each.delivery, signing_key(each.secret.reveal()), self._clock.now())
+            status = await call(url, headers, each.delivery.body.encode(), judge(url, self.inside))
+        except Fault as fault:
+            return fault.message, fault
+        return f"answered {status}", None
 
     def _log_result(self, name: str, before: CallRecord | None, after: CallRecord | None) -> None:
         if before is None or after is None:

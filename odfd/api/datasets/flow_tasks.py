@@ -82,7 +82,7 @@ class FlowTasks(NamedTuple):
                 check = wire.VerifyRequest(level=task.level)
                 return await self._ended(partial(self.verification.verify, target, check))
             case PushTo():
-                return await self._ended(partial(self.pushing.push_referred, target, task.to))
+                return await self._ended(partial(self.pushing.push_by_flow, target, plan.name, task.to))
             case Compaction():
                 rewrite = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows

@@ -49,9 +49,9 @@ class PushService:
 
         return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
 
-    async def push_referred(self, ref: str, key: str) -> wire.TaskRef:
-        """Pushes a dataset to the repository that the key of a reference names. Result: PushResult."""
-        name = await trio.to_thread.run_sync(self._repositories.referred, key)
+    async def push_by_flow(self, ref: str, flow: str, key: str) -> wire.TaskRef:
+        """Pushes a dataset to the repository that a reference of a flow means. Result: PushResult."""
+        name = await trio.to_thread.run_sync(self._repositories.meant, flow, key)
         return await self.push(wire.PushRequest(refs=(ref,), to=name))
 
     def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:

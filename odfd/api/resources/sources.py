@@ -65,11 +65,7 @@ class SourceReader:
     def meant(self, flow: str, key: str) -> str:
         """Returns the id of the Source that a reference of a flow means. Raises NotFound."""
         with self._home.database.read() as connection:
-            held = DeclaredStore(connection).named("Flow", flow)
-        handle = None if held is None else held.references.get(key)
-        if handle is None:
-            raise NotFound(f"there is no {key}", rule=UNRESOLVED, hint="apply the Source, and the flow again")
-        return handle.id
+            return DeclaredStore(connection).meant("Flow", flow, key).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises what would keep a Source from being fetched, without a fetch."""

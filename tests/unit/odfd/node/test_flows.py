@@ -17,6 +17,7 @@ from chain.walk import newest_first
 from config import model
 from odfd.control import wire
 from odfd.flows import store
+from odfd.resources.declared import DeclaredStore
 from worlds.eventually import PATIENCE, became
 from worlds.manifests import DERIVED, ROOT
 
@@ -221,6 +222,25 @@ async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, t
         seen = await ran(alice, "give", 2)
         assert seen.outcome == "up-to-date"
         assert "archive/cities" in seen.message
+
+
+async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_took_its_name(
+    world: Any, tmp_path: Path
+) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, archive(tmp_path / "first"), tasked("give", PUSHED, trigger=MINUTELY))
+        await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
+        with alice.home.database.read() as connection:
+            held = DeclaredStore(connection).named("Repository", "archive")
+        await alice.apply(archive(tmp_path / "first").replace("{name: archive}", f"{{id: {held.id}, name: vault}}"))
+        await alice.apply(archive(tmp_path / "second"))
+        pass_time(alice, 60)
+        seen = await ran(alice, "give", 1)
+        assert (seen.outcome, "vault/cities" in seen.message) == ("up-to-date", True)
+        head = alice.home.chains.chain(alice.dataset("cities")).head().hash
+        assert read_head(tmp_path / "first" / "cities") == head
+        assert not (tmp_path / "second").exists()
 
 
 async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any, tmp_path: Path) -> None:

@@ -300,3 +300,17 @@ async def test_what_a_flow_sends_names_what_a_run_has(world: Any, receiver: Rece
         wrong = CALLING.format(target="one", trigger=AT_NEWS, payload=", payload: '${{ env.HOME }}'")
         with pytest.raises(Invalid, match=r"unknown variable 'env.HOME'"):
             await alice.apply(dataset("one"), SECRET, target(receiver), wrong)
+
+
+async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        deliveries = alice.parts.webhooks._deliveries
+        read = deliveries.targets()
+        await alice.api.declarations.delete("webhook", "hook")
+        await alice.parts.reconciler.settled()
+        assert read
+        assert deliveries.take(read, None, frozenset(), alice.home.clock.now()) == ([], None)
+        with alice.home.database.read() as connection:
+            assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
