@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
 
 def plural(number: int, noun: str, many: str | None = None) -> str:
     """``1 block``, ``1,500 blocks``; ``many`` of a noun that takes more than an s: ``2 entries``."""
@@ -16,3 +20,14 @@ def a(noun: str) -> str:
 def agree(number: int, one: str, many: str) -> str:
     """``one`` of a single thing, ``many`` of several: ``agree(len(names), "derives", "derive")``."""
     return one if number == 1 else many
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: ``31.2 MB``."""
+    amount, unit = float(count), _UNITS[0]
+    for unit in _UNITS:
+        if abs(amount) < 999.5 or unit == _UNITS[-1]:
+            break
+        amount /= 1000
+    digits = 0 if unit == "B" or abs(amount) >= 99.95 else 1
+    return f"{amount:.{digits}f} {unit}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from chain import instant
+from chain import instant, wording
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.wording import plural as plural
 
 NOTHING: Final = "-"
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -31,13 +30,7 @@ def size(value: float | None) -> str:
     """Bytes with three digits: ``31.2 MB``."""
     if value is None:
         return NOTHING
-    amount, unit = float(value), _UNITS[0]
-    for unit in _UNITS:
-        if abs(amount) < 999.5 or unit == _UNITS[-1]:
-            break
-        amount /= 1000
-    digits = 0 if unit == "B" or abs(amount) >= 99.95 else 1
-    return f"{amount:.{digits}f} {unit}"
+    return wording.size(value)
 
 
 def span(seconds: float) -> str:

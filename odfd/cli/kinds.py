@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from chain.instant import Instant
 from odfd import output
 from odfd.cli import formatting
+from odfd.cli import resource_tables as tables
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
@@ -199,167 +199,6 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
     )
 
 
-def _sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    """``part``: of the spec that holds the keys of a set."""
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec[part])), most=80),
-        TableColumn("PHASE", phase_text),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    """Of sets."""
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("SET", lambda row: row.spec["set"].partition(":")[2]),
-        TableColumn("KEY", lambda row: row.spec["key"]),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def told(row: wire.ResourceView, part: str) -> str:
-        conditions = row.status.get("conditions", {})
-        table = next((each["value"] for key, each in conditions.items() if key.endswith("/Table")), None)
-        return formatting.NOTHING if table is None else formatting.count(table[part])
-
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("ROWS", lambda row: told(row, "rows"), right=True),
-        TableColumn("LAG", lambda row: told(row, "lag"), right=True),
-        TableColumn("PHASE", phase_text),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def where(row: wire.ResourceView) -> str:
-        ingress = row.spec["ingress"]
-        return str(next((ingress[part] for part in ("url", "path", "image") if part in ingress), formatting.NOTHING))
-
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("INGRESS", lambda row: row.spec["ingress"]["kind"]),
-        TableColumn("FROM", where, most=80),
-        TableColumn("PHASE", phase_text),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def told(row: wire.ResourceView) -> Mapping[str, Any]:
-        conditions = row.status.get("conditions", {})
-        return next((each["value"] for key, each in conditions.items() if key.endswith("/Usage")), {})
-
-    def where(row: wire.ResourceView) -> str:
-        spec = row.spec
-        if spec["kind"] == "HostPath":
-            return str(spec["path"])
-        return "/".join(filter(None, (spec.get("endpoint", "s3:/"), spec["bucket"], spec.get("prefix"))))
-
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("PLACE", where, most=WHOLE),
-        TableColumn("SLICES", lambda row: formatting.count(told(row).get("slices", 0)), right=True),
-        TableColumn("USED", lambda row: formatting.size(told(row).get("bytes", 0)), right=True),
-        TableColumn("CAPACITY", lambda row: (row.spec.get("capacity") or {}).get("storage", formatting.NOTHING)),
-        TableColumn("PHASE", phase_text),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
-    )
-
-
-def _accounts(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def callers(row: wire.ResourceView) -> str:
-        said = row.headers.get("annotations", {})
-        found: Mapping[str, Any] = next(
-            (said[key] for key in said if key.rpartition("/")[2].lower() == "unixcallers"), {}
-        )
-        named = [*found.get("users", ()), *(f"group {each}" for each in found.get("groups", ()))]
-        return ", ".join(named) or formatting.NOTHING
-
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("TYPE", lambda row: row.spec.get("accountType") or "User"),
-        TableColumn("EMAIL", lambda row: row.spec["email"], most=80),
-        TableColumn("CALLERS", callers, most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _relations(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def said(row: wire.ResourceView) -> str:
-        relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()
-        texts = [f"{each['subject']} {each.get('value') or each['relation']} of {each['object']}" for each in relations]
-        texts += [f"{each['object']} {each['name']}" for each in attributes if each["value"]]
-        return "; ".join(texts) or formatting.NOTHING
-
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("SAYS", said, most=200),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("URL", lambda row: row.spec["url"], most=WHOLE),
-        TableColumn("PHASE", phase_text),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _webhooks(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("URL", lambda row: row.spec["url"], most=80),
-        TableColumn("PHASE", phase_text),
-        TableColumn("CONDITIONS", lambda row: conditions_text(row.status), most=80),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
-    )
-
-
-def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    return (
-        TableColumn("TYPE", lambda row: row.type),
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("PHASE", phase_text),
-        TableColumn("CONDITIONS", lambda row: conditions_text(row.status), most=80),
-        TableColumn("RETRY", lambda row: formatting.moment(row.status.get("retryAt"))),
-        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
-    )
-
-
-def phase_text(row: wire.ResourceView) -> str:
-    """Formats the phase: ``Failed(code)`` after a failure; with a star where an older declaration was acted upon."""
-    phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
-    behind = "" if row.status.get("observedGeneration") == row.generation else "*"
-    return (f"{phase}({code})" if phase == "Failed" else phase) + behind
-
-
-def conditions_text(status: Mapping[str, Any]) -> str:
-    """Formats conditions by the last part of their URIs."""
-    conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
-    return labels_text(conditions)
-
-
-def labels_text(labels: Mapping[str, Any]) -> str:
-    """Formats labels as ``-l`` takes them."""
-    shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
-    return ",".join(shown) or formatting.NOTHING
-
-
 def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
     return (
         TableColumn("NAME", lambda row: row.dataset or formatting.NOTHING),
@@ -393,6 +232,12 @@ def _name(row: _Named) -> str:
     return row.name
 
 
+def _declared(
+    name: str, aliases: tuple[str, ...], columns: Callable[[Instant], tuple[TableColumn[wire.ResourceView], ...]]
+) -> Kind[wire.ResourceView]:
+    return Kind(name, aliases, f"/resources/{name}", _name, columns, wire.ResourceView)
+
+
 DATASET: Final = Kind("dataset", ("datasets", "ds"), "/datasets", _name, _datasets, wire.DatasetView)
 FLOW: Final = Kind("flow", ("flows",), "/flows", _name, _flows, wire.FlowView, single=False)
 MIRROR: Final = Kind("mirror", ("mirrors",), "/mirrors", _name, _mirrors, wire.MirrorView, single=False)
@@ -406,47 +251,20 @@ RENDITION: Final = Kind(
     "rendition", ("renditions",), "/renditions", lambda row: row.dataset, _renditions, wire.RenditionView, single=False
 )
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
-VARIABLE_SET: Final = Kind(
-    "variableset",
-    ("variablesets", "vs"),
-    "/resources/variableset",
-    _name,
-    partial(_sets, "variables"),
-    wire.ResourceView,
-)
-WEBHOOK: Final = Kind(
-    "webhooktarget",
-    ("webhooktargets", "webhook", "webhooks", "wh"),
-    "/resources/webhooktarget",
-    _name,
-    _webhooks,
-    wire.ResourceView,
-)
-SECRET_SET: Final = Kind(
-    "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
-)
-VARIABLE: Final = Kind("variable", ("variables",), "/resources/variable", _name, _elements, wire.ResourceView)
-SECRET: Final = Kind("secret", ("secrets",), "/resources/secret", _name, _elements, wire.ResourceView)
-PROJECTION: Final = Kind(
-    "projection", ("projections", "proj"), "/resources/projection", _name, _projections, wire.ResourceView
-)
-SOURCE: Final = Kind("source", ("sources",), "/resources/source", _name, _sources, wire.ResourceView)
-VOLUME: Final = Kind(
-    "persistentvolume",
-    ("persistentvolumes", "pv", "volume", "volumes"),
-    "/resources/persistentvolume",
-    _name,
-    _volumes,
-    wire.ResourceView,
-)
-REPOSITORY: Final = Kind(
-    "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
-)
-ACCOUNT: Final = Kind("account", ("accounts",), "/resources/account", _name, _accounts, wire.ResourceView)
-RELATIONS: Final = Kind("relations", ("relation",), "/resources/relations", _name, _relations, wire.ResourceView)
+VARIABLE_SET: Final = _declared("variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
+VARIABLE: Final = _declared("variable", ("variables",), tables.elements)
+SECRET_SET: Final = _declared("secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))
+SECRET: Final = _declared("secret", ("secrets",), tables.elements)
+REPOSITORY: Final = _declared("repository", ("repositories", "repo"), tables.repositories)
+SOURCE: Final = _declared("source", ("sources",), tables.sources)
+PROJECTION: Final = _declared("projection", ("projections", "proj"), tables.projections)
+WEBHOOK: Final = _declared("webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
+VOLUME: Final = _declared("persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes)
+ACCOUNT: Final = _declared("account", ("accounts",), tables.accounts)
+RELATIONS: Final = _declared("relations", ("relation",), tables.relations)
 RESOURCE: Final = Kind(
-    "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", _resources, wire.ResourceView,
-    single=False,
+    "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", tables.resources,
+    wire.ResourceView, single=False,
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (

@@ -55,6 +55,14 @@ class Report:
         """Begins a new stage, whose count starts from zero."""
         self.message, self.total, self.unit, self.done = message, total, unit, 0
 
+    def waits_to_write(self, name: str) -> Callable[[], None]:
+        """Returns what says that the work waits for others who write a dataset, for whoever waits for its turn."""
+
+        def say() -> None:
+            self.message = f"waiting until nobody else writes {name}"
+
+        return say
+
     def advance(self, count: int = 1) -> None:
         """Adds to the count. From one thread at a time."""
         self.done += count

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from chain.libraries import np
-from chain.wording import agree, plural
+from chain.wording import agree, plural, size
 
 OBJECTS: Final = "objects"
 WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
@@ -51,7 +51,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         ended = "the node was killed" if self.was_killed else "the node was stopped in order"
         findings = ["none: this is the first start" if self.is_first else ended]
         if self.files:
-            findings.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
+            were = agree(self.files, "was", "were")
+            findings.append(f"{plural(self.files, 'unfinished file')} ({size(self.bytes)}) {were} removed")
         if self.keys:
             were = agree(self.keys, "was", "were")
             findings.append(f"{plural(self.keys, 'key')} of datasets that came to nothing {were} removed")

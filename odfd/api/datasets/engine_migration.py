@@ -58,11 +58,8 @@ class EngineMigrationService:
         return task_ref(self._board.submit("prove", entry.name, partial(self._alone, entry, request)))
 
     async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
-        def wait() -> None:
-            report.message = f"waiting until nobody else writes {entry.name}"
-
         # Nothing may be appended between what is proven and what says so.
-        async with self._home.turns.of(entry.id, wait):
+        async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
             return await self._prove(entry, request, report)
 
     async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:

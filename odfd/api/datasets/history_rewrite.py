@@ -96,10 +96,7 @@ class HistoryRewriteService:
     async def _work(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
         report.begin(f"reading {entry.name}")
 
-        def wait() -> None:
-            report.message = f"waiting until nobody else writes {entry.name}"
-
-        async with self._home.turns.of(entry.id, wait), self._scheduler.still(entry.id):
+        async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)), self._scheduler.still(entry.id):
             done = await trio.to_thread.run_sync(self._rewrite, entry, request, report)
         if done.outcome == "rewritten":
             self._changed(entry.id)

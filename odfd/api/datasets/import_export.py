@@ -221,9 +221,6 @@ class ImportExport:
     ) -> wire.TransferResult:
         """Nothing of it, unless it is known to be of a history that goes on."""
 
-        def wait() -> None:
-            report.message = "waiting until nobody else writes it"
-
         def take() -> tuple[Transfer, str]:
             if not isinstance(seed, Seed):
                 return bring(0)
@@ -237,7 +234,8 @@ class ImportExport:
             return done, self._settle(done.dataset, name, epoch)
 
         seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
-        async with self._home.turns.of(seed.dataset_id if isinstance(seed, Seed) else copy.place, wait):
+        written = seed.dataset_id if isinstance(seed, Seed) else copy.place
+        async with self._home.turns.of(written, report.waits_to_write(name)):
             report.begin(f"verifying {request.source}", None, "blocks")
             done, known_as = await trio.to_thread.run_sync(take)
         self._changed(done.dataset)

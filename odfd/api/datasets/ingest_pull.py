@@ -126,7 +126,7 @@ class IngestPullService:
         async def work(report: Report) -> wire.PullResult:
             files = self._uploads.claim(request.uploads)
             try:
-                async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
@@ -145,7 +145,7 @@ class IngestPullService:
         entry, to = await trio.to_thread.run_sync(self._home.resolve, ref), instant.parse(request.time)
 
         async def work(report: Report) -> wire.PullResult:
-            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                 done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
@@ -163,7 +163,7 @@ class IngestPullService:
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.PullResult:
-            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 upper = await trio.to_thread.run_sync(self._promises.advance, entry.id)
             text = f"times before {instant.render(upper)} are complete"
             return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
@@ -175,7 +175,7 @@ class IngestPullService:
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.CorrectResult:
-            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                 return await self._correcting.correct(entry, request)
 
@@ -202,7 +202,7 @@ class IngestPullService:
                     await over[each].wait()
                 async with slots.one():
                     with report.part() as part:
-                        async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
+                        async with self._home.turns.of(entry.id, part.waits_to_write(entry.name)):
                             with span("pull", entry.name) as seen:
                                 items[entry.id] = found = await self._pull_one(entry, part, request)
                                 _note_pulled(seen, found)
@@ -469,10 +469,6 @@ def _newest(state: ChainState) -> str:
     if state.system_time is None:
         return "no block is here yet"
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
-
-
-def _wait(report: Report, entry: DatasetEntry) -> None:
-    report.message = f"waiting until nobody else writes {entry.name}"
 
 
 def _show(report: Report, step: ingesting.IngestStep) -> None:

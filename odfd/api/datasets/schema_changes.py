@@ -40,10 +40,7 @@ class SchemaAlterations:
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.AlterSchemaResult:
-            def wait() -> None:
-                report.message = f"waiting until nobody else writes {entry.name}"
-
-            async with self._home.turns.of(entry.id, wait):
+            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 return await self.alter(entry, request)
 
         return task_ref(self._board.submit("alter", entry.name, work))

@@ -69,10 +69,7 @@ class VerificationService:
             if (found := await check()) is not None:
                 return found
 
-        def wait() -> None:
-            report.message = f"waiting until nobody else writes {entry.name}"
-
-        async with self._home.turns.of(entry.id, wait), self._scheduler.still(entry.id):
+        async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)), self._scheduler.still(entry.id):
             if (found := await check()) is not None:
                 return found
         raise Conflict(

@@ -17,7 +17,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
 from chain.store.sqlite import snapshot_of
-from chain.wording import agree, plural
+from chain.wording import agree, plural, size
 from odfd.control import wire
 from odfd.datasets import row_counts
 from odfd.datasets.captures import CAPTURED, CAPTURES
@@ -97,9 +97,9 @@ class Doctor:
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
         under_way = f"; {_on_the_way(waiting)}" if waiting else ""
         if free < LOW_DISK:
-            message, hint = f"{free >> 20} MiB free{under_way}", "free some space: mirrors stop when it is full"
+            message, hint = f"{size(free)} free{under_way}", "free some space: mirrors stop when it is full"
             return wire.Probe(name="disk", result="warning", message=message, hint=hint)
-        return ok("disk", f"{free >> 30} GiB free at {directory}{under_way}")
+        return ok("disk", f"{size(free)} free at {directory}{under_way}")
 
     def _last_end(self) -> wire.Probe:
         found = self._home.recovery
@@ -120,8 +120,8 @@ class Doctor:
         with self._home.database.write() as connection:
             # A change that is none: it finds a full or read-only disk.
             connection.execute("UPDATE versions SET version = version")
-        size = (self._home.directory / DATABASE).stat().st_size
-        return ok("database", f"{len(self._home.chains.datasets())} chains, {size >> 20} MiB; --deep reads all of it")
+        count, held = len(self._home.chains.datasets()), (self._home.directory / DATABASE).stat().st_size
+        return ok("database", f"{plural(count, 'chain')}, {size(held)}; --deep reads all of it")
 
     def _pages(self) -> wire.Probe:
         problems = self._home.database.damage()
@@ -297,4 +297,4 @@ def failed(name: str, message: str, hint: str) -> wire.Probe:
 
 def _on_the_way(sizes: list[int]) -> str:
     count = plural(len(sizes), "object")
-    return f"{count} on {agree(len(sizes), 'its way holds', 'their way hold')} {sum(sizes) >> 20} MiB"
+    return f"{count} on {agree(len(sizes), 'its way holds', 'their way hold')} {size(sum(sizes))}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chain.errors import NotFound
 from odfd import output
-from odfd.cli import details, kinds
+from odfd.cli import details, kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.control import wire
@@ -138,8 +138,8 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
         name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
         if args.names and row is not None and name not in args.names:
             continue
-        phase = f"  {kinds.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
-        what = "" if row is None else f"  {name}{phase}  {kinds.labels_text(row.labels)}"
+        phase = f"  {resource_tables.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
+        what = "" if row is None else f"  {name}{phase}  {resource_tables.labels_text(row.labels)}"
         session.line(news.sent, f"{change.version}  {change.op}{what}")
         output.flush()
     raise session.client.gone()
@@ -320,7 +320,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     path = f"/resources/{kind.name}/{part(args.name)}/labels"
     done = session.client.put(path, wire.ResourceView, request)
     shown = done.value.headers.get(which, {})
-    session.answer(done, lambda row: f"{row.name}  {kinds.labels_text(shown)}")
+    session.answer(done, lambda row: f"{row.name}  {resource_tables.labels_text(shown)}")
 
 
 def _entry(text: str) -> tuple[str, Any]:

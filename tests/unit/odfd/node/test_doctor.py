@@ -58,7 +58,7 @@ async def test_what_a_kill_left_is_told(world: Any) -> None:
         assert found.result == "ok"
         (name,) = [view.name for view in await alice.api.datasets.list()]
         assert found.message == (
-            "the node was killed; 2 unfinished files (6 KiB) were removed; "
+            "the node was killed; 2 unfinished files (7.0 kB) were removed; "
             f"an import that was cut off is settled: {name}"
         )
         assert list(alice.home.objects.stage().parent.iterdir()) == []
