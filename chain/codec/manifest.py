@@ -144,7 +144,7 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
     parts = node.value
     if not isinstance(parts, dict) or not all(name in parts for name in _ENVELOPE):
         binding.mistakes.append(
-            Mistake("", node.line, "not a manifest", "manifest", "it has kind, version and content at its top")
+            Mistake("", node.line, "not a manifest", "manifest", "at its top are $schema, or kind, version and content")
         )
         return None
     kind, version = parts["kind"].value, parts["version"].value

@@ -21,6 +21,9 @@ _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |na
 _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Zero")
 """DuckDB's kinds of errors in which a value that was read is not what the query makes of it."""
 _OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
+_NO_FUNCTION: Final = re.compile(r"No function matches the given name and argument types '(.+?)\((.*?)\)'")
+"""What follows are all functions of the name, dozens of lines."""
+_CAST: Final = "cast to a type that it takes, as try_cast(… AS DOUBLE) does"
 _HINTS: Final[Mapping[str, str]] = {
     "Conversion": "try_cast(… AS …) gives null where a value is none of that type",
     "Out of Range": "cast to a wider type first, as HUGEINT, DECIMAL or DOUBLE",
@@ -72,6 +75,11 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
         )  # fmt: skip
     if _is_of_a_file(error, kind, message):
         return Environment(f"a slice cannot be read: {message}", rule="query-slice", hint="odfctl verify tells which")
+    if (unfit := _NO_FUNCTION.search(message)) is not None:
+        name, types = unfit[1], unfit[2].replace("_LITERAL", "")
+        return Invalid(
+            f"{name} takes no ({types})", rule="query-types", hint=_CAST, place=place or _called(name, statement)
+        )
     message, near = _near(message)
     hint = f"did you mean {near}?" if near else _HINTS.get(kind, "docs/sql.md shows what a query may say")
     if kind == "Invalid Input" and "format specifier" in message:
@@ -102,6 +110,12 @@ def _named(message: str, statement: bytes) -> str:
     """Where the name first stands that a message is about; empty where that cannot be told."""
     found = _NAME.search(message)
     at = None if found is None else first_of(statement, found[1])
+    return "" if at is None else place_of(statement, at)
+
+
+def _called(name: str, statement: bytes) -> str:
+    """Returns where a function or an operator first stands; empty where that cannot be told."""
+    at = first_of(statement, name)
     return "" if at is None else place_of(statement, at)
 
 

@@ -284,4 +284,10 @@ def find(word: str) -> Kind[Any]:
     for kind in KINDS:
         if low == kind.name or low in kind.aliases:
             return kind
-    raise Usage(f"there is no kind {word!r}", hint="kinds are " + ", ".join(kind.name for kind in KINDS))
+
+    import difflib
+
+    names = [kind.name for kind in KINDS]
+    near = difflib.get_close_matches(low, names, n=1, cutoff=0.7)
+    guess = f"did you mean {near[0]}?" if near else f"if it is a dataset's name, write: dataset {word[:100]}"
+    raise Usage(f"there is no kind {word[:100]!r}", hint=f"{guess}  kinds are {', '.join(names)}")

@@ -115,7 +115,7 @@ def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
     require_root(state)
     found = state.polling_source
     if found is None:
-        hint = "push data with `odfctl ingest`" if state.active_push_sources else "add one with SetPollingSource"
+        hint = "push data: odfctl ingest NAME FILE" if state.active_push_sources else "add one with SetPollingSource"
         raise Refused("the dataset has no polling source", rule="polling-source", hint=hint)
     return found, SourceInForce(name="default", read=found.read, preprocess=found.preprocess, merge=found.merge)
 

@@ -22,7 +22,7 @@ from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
 
-_EVENTS: Final = (
+EVENTS: Final = (
     "Seed", "AddData", "ExecuteTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource",
     "DisablePushSource", "SetTransform", "SetDataSchema", "SetVocab", "SetInfo", "SetLicense", "SetAttachments",
 )  # fmt: skip
@@ -102,7 +102,7 @@ class Node:
             "column": self._columns,
             "column=": lambda plain: [each._replace(word=f"{each.word}=") for each in self._columns(plain)],
             "condition": self._conditions,
-            "event": lambda _: map(Candidate, _EVENTS),
+            "event": lambda _: map(Candidate, EVENTS),
             "type": lambda _: [Candidate(each.name) for each in kinds.DECLARED],
             "hold": self._holds,
         }

@@ -191,12 +191,14 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
 @commands.add(
     "describe",
     argument("kind", metavar="KIND"),
-    argument("name", metavar="NAME"),
+    argument("name", metavar="NAME", nargs="?"),
     description=f"All there is to know of one thing. KIND is {_KINDS}.",
     example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
 def _describe(session: Session, args: argparse.Namespace) -> None:
     kind = kinds.find(args.kind)
+    if args.name is None:
+        raise Usage(f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.name}s lists them")
     if kind.name == "dataset":
         try:
             detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)

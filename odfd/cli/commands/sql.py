@@ -143,14 +143,13 @@ def _text(args: argparse.Namespace) -> str:
     return sys.stdin.read(MAX_TEXT)
 
 
-def _read(path: str) -> str:
+def _read(path: str, hint: str = "-f takes a file of one query, or - for standard input") -> str:
     try:
         data = Path(path).read_bytes()
         if len(data) > MAX_TEXT:
             raise Invalid(f"{path} has {len(data):,} bytes", rule="query-size", hint=f"at most {MAX_TEXT:,}")
         return data.decode()
     except OSError as error:
-        hint = "-f takes a file of one query, or - for standard input"
         raise Usage(f"cannot read {path}: {error.strerror}", rule="query-file", hint=hint) from error
     except UnicodeDecodeError as error:
         raise Invalid(
@@ -165,7 +164,7 @@ def _pins(path: str | None) -> tuple[wire.Pin, ...]:
     if path is None:
         return ()
     try:
-        found = json.loads(_read(path))
+        found = json.loads(_read(path, "--pin takes a file that --save-pin wrote, or an answer of -o json"))
         pins = msgspec.convert(found["pins"] if isinstance(found, dict) else found, tuple[wire.Pin, ...])
     except (ValueError, KeyError, msgspec.ValidationError) as error:
         raise Invalid(

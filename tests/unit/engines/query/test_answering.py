@@ -88,6 +88,23 @@ def test_a_value_amid_rows_that_does_not_fit_is_the_query_s_fault(slices: Slices
     assert slices.ask("select count(*) from weather where try_cast(city as int) is null") == [(1,)]
 
 
+@pytest.mark.parametrize(
+    ("sql", "message", "place"),
+    [
+        ("select 1,\n  city * 2 from weather", "* takes no (VARCHAR, INTEGER)", "line 2, column 8"),
+        ("select sum(city) from weather", "sum takes no (VARCHAR)", "line 1, column 8"),
+    ],
+)
+def test_a_function_that_a_type_does_not_fit_is_told_in_a_line(
+    slices: Slices, sql: str, message: str, place: str
+) -> None:
+    slices.rows([(0, 0, "graz", 1)], 1)
+    with pytest.raises(Invalid) as caught:
+        slices.ask(sql)
+    assert (caught.value.message, caught.value.rule, caught.value.place) == (message, "query-types", place)
+    assert "try_cast" in caught.value.hint
+
+
 def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
     slices.rows([(0, 0, f"town {number}", number) for number in range(3 * BATCH_ROWS)], 3 * BATCH_ROWS)
     file = Path(slices.files[0])

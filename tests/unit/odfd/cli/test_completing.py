@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import pytest
 
+from chain.model.events import MetadataEvent
 from odfd.cli import registry
-from odfd.cli.commands.completions import words_of
+from odfd.cli.commands.completions import EVENTS, words_of
 from odfd.cli.completing import FILES, Candidate, candidates
 from odfd.cli.main import command_parser
 
@@ -65,3 +67,7 @@ def test_a_line_is_split_as_a_shell_splits_it(line: str, words: list[str]) -> No
 def test_every_command_can_be_completed() -> None:
     for name, entry in registry.entries().items():
         assert candidates(command_parser(entry), [name], "--", known)
+
+
+def test_events_are_those_of_the_format() -> None:
+    assert set(EVENTS) == {each.__struct_config__.tag for each in get_args(MetadataEvent)}
