@@ -68,13 +68,16 @@ def last_rows(text: str, count: int) -> str:
 
 
 def difference(one: str, other: str, *, apart: str = "") -> str:
-    """Builds a query for rows that only one of two sources has. ``apart``: ignored columns."""
-    left, right = (f"SELECT *{apart} FROM {each}" for each in (one, other))
-    return (
-        f"SELECT '-' AS diff, * FROM (({left}) EXCEPT ALL ({right}))"
-        f" UNION ALL SELECT '+' AS diff, * FROM (({right}) EXCEPT ALL ({left}))"
-        " ORDER BY ALL"
+    """Builds a query for rows that one of two sources has more often, as many times. ``apart``: ignored columns.
+
+    Equal rows are counted, which the engine does on disk where memory does not suffice; EXCEPT ALL does not.
+    """
+    both = f'SELECT *{apart}, 1 AS "odfd w" FROM {one} UNION ALL SELECT *{apart}, -1 FROM {other}'
+    sums = (
+        f'SELECT * EXCLUDE ("odfd w"), sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'
     )
+    each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'
+    return f"""SELECT if("odfd s" > 0, '-', '+') AS diff, * EXCLUDE ("odfd s", "odfd r") FROM ({each}) ORDER BY ALL"""
 
 
 def _text(value: str) -> str:
