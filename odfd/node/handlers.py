@@ -126,9 +126,10 @@ def services_of(parts: NodeParts) -> Services:
 
 
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
-    """What decides who each request is from."""
-    visibility = parts.visibility
-    reader = AccessReader(parts.home, visibility.public_of, services.declarations.adopt, lambda: visibility.changes)
+    """Makes what decides who each request is from."""
+    visibility, run = parts.visibility, secrets.token_hex(4)
+    adopt = services.declarations.adopt
+    reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes, run)
     services.flow.check_inputs = reader.check_inputs
     return AccessControl(parts.home, reader, os.geteuid(), parts.tokens.is_good)
 

@@ -41,9 +41,9 @@ class Guard:
         return self._again() == self.subject
 
     @property
-    def published(self) -> int:
-        """Grows when datasets are published, or are so no more."""
-        return self._reader.published()
+    def mark(self) -> str:
+        """Another one when datasets are published, or are so no more, and in each run of the node."""
+        return f"{self._reader.run}.{self._reader.published()}"
 
     # Datasets.
 

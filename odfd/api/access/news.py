@@ -1,7 +1,8 @@
 """Tells one subject what becomes of the resources that it may read, until its rights change.
 
 Then the watch ends with ``Reset``: who listens lists anew, and watches from there. So what may no longer be read is
-told of no more, and what may be read now is not missed. Each change is judged before it is told.
+told of no more, and what may be read now is not missed. Each change is judged before it is told. Publishing changes
+rights and leaves no mark in the log of resources, so versions that accounts get end in one: ``VERSION+MARK``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _Rights:
         self._guard = guard
         self._state: AccessState | None = None
         self._readable: Collection[str] = ()
-        self._published = -1
+        self.mark = ""
         self.told: set[str] = set()
         """What was readable while this watch goes on: when it is deleted, that is told."""
 
@@ -44,6 +45,9 @@ class _Rights:
         state = self._look()
         if since is None:
             return False
+        since, _, mark = since.partition("+")
+        if mark != self.mark:
+            return True
         with self._guard.home.database.read() as connection:
             return position(DeclaredStore(connection), since) < state.rights_since
 
@@ -52,7 +56,7 @@ class _Rights:
 
         ``has_moved``: the log of resources has. Raises Refused where the token is no longer good.
         """
-        if not (has_moved or self._guard.subject.token or self._guard.published != self._published):
+        if not (has_moved or self._guard.subject.token or self._guard.mark != self.mark):
             return False
         return await trio.to_thread.run_sync(self._changed)
 
@@ -61,13 +65,13 @@ class _Rights:
             return True
         before, readable = self._state, self._readable
         assert before is not None
-        if self._guard.state().relations is before.relations and self._guard.published == self._published:
+        if self._guard.state().relations is before.relations and self._guard.mark == self.mark:
             return False
         both = before.accounts.keys() & self._look().accounts.keys()
         return any((each in readable) != (each in self._readable) for each in both)
 
     def _look(self) -> AccessState:
-        self._published = self._guard.published
+        self.mark = self._guard.mark
         self._state = self._guard.state()
         self._readable = self._guard.handles(self._state.accounts)
         self.told.update(self._readable)
@@ -78,7 +82,8 @@ def news(guard: Guard, _: TaskOwners, operation: Any) -> Any:
     """The rule of ``declarations.news``. What others share is made for the subject alone."""
 
     async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
-        async with aclosing(operation(since, word, ticks=True)) as told, aclosing(_told(guard, told, since)) as found:
+        version = None if since is None else since.partition("+")[0]
+        async with aclosing(operation(version, word, ticks=True)) as told, aclosing(_told(guard, told, since)) as found:
             async for each in found:
                 yield SharedValue(each)
 
@@ -94,10 +99,11 @@ async def _told(
         return
     async for one in news:
         each = one.value
-        if await rights.have_changed(has_moved=each.version != at):
+        moved, at = each.version != at, each.version
+        if await rights.have_changed(has_moved=moved):
             yield wire.ResourceNews(version=each.version, op="Reset")
             return
-        at = each.version
+        each = msgspec.structs.replace(each, version=f"{each.version}+{rights.mark}")
         if each.resource is None:
             if not has_begun:  # the bookmark after what stood; others are for us
                 has_begun = True

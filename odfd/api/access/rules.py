@@ -197,6 +197,7 @@ def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
     async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         views: list[wire.ResourceView] = []
+        mark = guard.mark
         while True:
             page: ResourcePage = await operation(word, labels, limit, rest)
             views += await readable_views(guard, page.views)
@@ -205,7 +206,7 @@ def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
                 break
         shown = tuple(views[:limit])
         after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name) if len(views) > limit else None
-        return ResourcePage(page.version, shown, after)
+        return ResourcePage(f"{page.version}+{mark}", shown, after)
 
     return guarded
 

@@ -51,8 +51,8 @@ _LOOKED_AT: Final = 200
 class AccessReader:
     """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
 
-    ``public_of``: which datasets anybody may have; ``published``: grows when these become others. All but that is
-    called from worker threads. Raises Environment.
+    ``public_of``: which datasets anybody may have; ``published``: grows when these become others, from 0 in each
+    ``run``, which has a name of its own. All but that is called from worker threads. Raises Environment.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class AccessReader:
         public_of: Callable[[Iterable[DatasetId]], Collection[DatasetId]],
         adopt: Callable[[], None],
         published: Callable[[], int] = lambda: 0,
+        run: str = "",
     ) -> None:
+        self.run = run
         self._home, self.public_of, self._adopt, self.published = home, public_of, adopt, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None

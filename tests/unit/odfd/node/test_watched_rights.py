@@ -178,3 +178,21 @@ async def test_who_is_another_now_is_told_nothing_more(world: Any) -> None:
             assert [(await anext(news)).value.op for _ in range(2)] == ["Added", "Bookmark"]
             await node.apply(ACCOUNT.format(name="bob", uid=70099))
             assert [each.value.op async for each in news] == ["Reset"]
+
+
+async def test_what_was_published_between_a_list_and_its_watch_is_not_missed(world: Any) -> None:
+    """Publishing leaves no mark in the log of resources, so the version itself has to say it."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        reader = Reader(asking)
+        services = await reader.services()
+        page = await services.declarations.page("dataset", None, 500, None)
+        assert page.views == ()
+        await node.api.visibility.publish(wire.VisibilityRequest(refs=("theirs",)))
+        async with aclosing(services.declarations.news(page.version, "dataset")) as news:
+            assert [each.value.op async for each in news] == ["Reset"]
+        page = await services.declarations.page("dataset", None, 500, None)
+        assert [view.name for view in page.views] == ["theirs"]
+        async with aclosing(services.declarations.news(page.version, "dataset")) as news:
+            await node.apply(DATASET.format(name="theirs", more=", labels: {a: b}"))
+            assert (await anext(news)).value.op == "Modified"
