@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import libp2p.pubsub.pubsub as pubsub_module
+import trio
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
 from libp2p.pubsub.mcache import MessageCache
 from libp2p.pubsub.pb import rpc_pb2
@@ -111,6 +112,30 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.mcache = RecentMessages(WINDOW, HISTORY)
         # It counts against a peer what others make it pass on or ask for, and chooses whom to leave by that.
         self.scorer = None
+        self._busy = trio.Event()
+
+    def add_peer(self, peer_id: Any, protocol_id: Any) -> None:
+        super().add_peer(peer_id, protocol_id)
+        self._busy.set()
+
+    async def heartbeat(self) -> None:
+        """Repairs the mesh every ``HEARTBEAT`` seconds while there are peers or recent messages, and sleeps otherwise.
+
+        The library's loop never sleeps for longer: a node without peers would wake for nothing. Its beat has more
+        steps, which do nothing without a scorer and its adaptive mode.
+        """
+        await trio.sleep(self.heartbeat_initial_delay)
+        while True:
+            if not (self.peer_protocol or self.mcache.msgs or self.fanout):
+                self._busy = trio.Event()
+                await self._busy.wait()
+            grafts, prunes = self.mesh_heartbeat()
+            self.fanout_heartbeat()
+            await self._emit_control_msgs(grafts, prunes, self.gossip_heartbeat())
+            self.mcache.shift()
+            self._periodic_security_cleanup()
+            self._prune_idontwant_entries()
+            await trio.sleep(self.heartbeat_interval)
 
     async def publish(self, msg_forwarder: Any, pubsub_msg: Any, to: Iterable[Any] = ()) -> None:
         """Forwards a judged message to the mesh and to ``to``.
@@ -119,6 +144,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         thousand messages and a hundred more a peer.
         """
         self.mcache.put(pubsub_msg)
+        self._busy.set()
         name = self.pubsub.get_message_id(pubsub_msg)
         topics, origin = pubsub_msg.topicIDs, pubsub_module.ID(pubsub_msg.from_id)
         self.tell({*self._get_peers_to_send(topics, msg_forwarder, origin, name), *to}, pubsub_msg)
