@@ -16,6 +16,8 @@ from p2p.peers.book import PeerBook
 
 SAVE_SECONDS: Final = 60.0
 """How often what changed is saved; a crash forgets what happened since."""
+FOUND_SECONDS: Final = 5.0
+"""How soon a new peer is saved. A node that others dial, and no address of its own leads to, is alone without them."""
 MAX_FILE: Final = 16 << 20
 """Bytes that are read: the largest book has about 10 MiB."""
 
@@ -41,10 +43,11 @@ def save(book_bytes: bytes, path: Path) -> None:
 
 async def keep_saved(book: PeerBook, path: Path, logger: Logger) -> None:
     """Save now and then while the network is joined, and once more at the end."""
-    last = b""
+    last, found = b"", book.found
 
     async def save_changes() -> None:
-        nonlocal last
+        nonlocal last, found
+        found = book.found
         snapshot = book.snapshot(trio.current_time())
         if snapshot == last:
             return
@@ -56,7 +59,10 @@ async def keep_saved(book: PeerBook, path: Path, logger: Logger) -> None:
 
     try:
         while True:
-            await trio.sleep(SAVE_SECONDS)
+            for _ in range(int(SAVE_SECONDS / FOUND_SECONDS)):
+                await trio.sleep(FOUND_SECONDS)
+                if book.found != found:
+                    break
             await save_changes()
     finally:
         with trio.CancelScope(shield=True), trio.move_on_after(2.0):

@@ -92,6 +92,8 @@ class PeerBook:
     def __init__(self, rng: Chance) -> None:
         self._rng = rng
         self._entries: dict[PeerId, Entry] = {}
+        self.found = 0
+        """Peers of which a first address came, in all: who saves the book sees by it that there is a new one."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -105,6 +107,7 @@ class PeerBook:
         entry = self.get(peer)
         fresh = [address for address in addresses if len(address) <= MAX_ADDRESS]
         merged = tuple(dict.fromkeys([*fresh, *entry.addresses]))[:MAX_ADDRESSES]
+        self.found += bool(merged and not entry.addresses)
         self._put(msgspec.structs.replace(entry, addresses=merged, bootstrap=entry.bootstrap or bootstrap))
 
     def connected(self, peer: PeerId, wall: int) -> None:

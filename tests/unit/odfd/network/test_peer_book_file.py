@@ -49,6 +49,25 @@ async def test_who_was_met_is_met_again(tmp_path: Path, autojump_clock: Any) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["demo.json"]  # noqa: ASYNC240
 
 
+async def test_a_new_peer_is_saved_soon_and_a_crash_does_not_forget_it(
+    tmp_path: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)  # virtual time does not wait for threads
+    path, book, again = tmp_path / "demo.json", PeerBook(Random(0)), PeerBook(Random(0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer_book_file.keep_saved, book, path, Lines())
+        await trio.sleep(3.5 * peer_book_file.FOUND_SECONDS)
+        book.connected(PEER, 5)
+        book.learn(PEER, [ADDRESS])
+        await trio.sleep(peer_book_file.FOUND_SECONDS)
+        peer_book_file.recall(again, path, 0.0, Lines())  # while the other still runs
+        nursery.cancel_scope.cancel()
+    assert again.get(PEER).addresses == (ADDRESS,)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'[{"peer":5}]', b"\xff" * 9, b" " * (peer_book_file.MAX_FILE + 1)])
 def test_a_damaged_book_is_told_of(tmp_path: Path, content: bytes) -> None:
     path, lines = tmp_path / "demo.json", Lines()
