@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -47,7 +48,7 @@ class RemoteNode(NamedTuple):
         import ssl
 
         try:
-            return self._context().wrap_socket(connection, server_hostname=self.host)
+            return _context(self.ca_file).wrap_socket(connection, server_hostname=self.host)
         except ssl.SSLCertVerificationError as error:
             connection.close()
             text = f"the certificate of {self.url} is not accepted: {error.verify_message}"
@@ -58,14 +59,17 @@ class RemoteNode(NamedTuple):
             connection.close()
             raise Unreachable(f"{self.url} speaks no TLS: {error}", rule="connection") from error
 
-    def _context(self) -> SSLContext:
-        import ssl
 
-        try:
-            return ssl.create_default_context(cafile=self.ca_file or None)
-        except OSError as error:
-            text = f"no certificates can be read from {self.ca_file}: {error.strerror or error}"
-            raise Invalid(text, rule="ca-file", hint="a file in PEM") from error
+@cache
+def _context(ca_file: str) -> SSLContext:
+    """Loads certificate authorities, once for all connections. Raises Invalid."""
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        text = f"no certificates can be read from {ca_file}: {error.strerror or error}"
+        raise Invalid(text, rule="ca-file", hint="a file in PEM") from error
 
 
 def remote_node(url: str, token_file: str, ca_file: str) -> RemoteNode:
