@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from chain.errors import Invalid, Refused
+from odfd.ingest.apart import SourceJob, SourceResult
 
 RULE: Final = "source-kafka"
 POSITION_RULE: Final = "kafka-position"
@@ -26,8 +27,8 @@ class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(msgspec.structs.replace(self, next=ordered)).decode()
 
 
-class TopicJob(msgspec.Struct, frozen=True, kw_only=True):
-    """``settings`` has the secrets: the request is sent on the standard input, which nobody else sees."""
+class TopicJob(SourceJob, frozen=True, kw_only=True):
+    """``settings`` has the secrets."""
 
     settings: dict[str, str]
     """Of the client."""
@@ -35,25 +36,17 @@ class TopicJob(msgspec.Struct, frozen=True, kw_only=True):
     after: TopicPosition | None
     messages: int
     envelope: bool
-    target: str
-    limit: int
-    """Bytes of the file."""
     silence: float
     """Seconds that a broker may say nothing."""
 
 
-class TopicResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer: what was written, or why nothing was."""
+class TopicResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that reads a topic."""
 
     messages: int = 0
     more: bool = False
     position: TopicPosition | None = None
-    digest: str = ""
-    fault: str = ""
-    """Name of a class of ``chain.errors``; empty: none."""
-    message: str = ""
     rule: str = RULE
-    hint: str = ""
 
 
 def decode_position(text: str) -> TopicPosition:

@@ -6,21 +6,16 @@ passed over, and nothing is read behind one that is open. Offsets may have gaps,
 
 from __future__ import annotations
 
-import importlib.util
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
 from odfd.ingest.brokers.records import MessageFile
-from odfd.ingest.databases.job import ANSWER, MEMORY
 
-EXTRA: Final = "confluent_kafka"
 _POLL: Final = 0.5
 """Seconds of one look."""
 _SETTINGS: Final = {
@@ -38,25 +33,9 @@ _SETTINGS: Final = {
 }
 
 
-def check_installed() -> None:
-    """Raises Refused where the client is not installed."""
-    if importlib.util.find_spec(EXTRA) is None:
-        raise Refused(
-            "sources of kind Kafka need the client of Kafka, which is not installed",
-            rule="kafka-extra",
-            hint="install it beside odfd: pip install 'odfd[kafka]'",
-        )
-
-
 def answer(job: TopicJob) -> TopicResult:
     """Reads, and writes what was read; a fault is an answer."""
-    try:
-        return _read(job)
-    except Fault as fault:
-        return TopicResult(fault=type(fault).__name__, message=fault.message, rule=fault.rule, hint=fault.hint)
-    except MemoryError:
-        hint = "lower batchMessages"
-        return TopicResult(fault="Refused", message="its messages need more memory than one batch may", hint=hint)
+    return answered(job, _read, TopicResult, "lower batchMessages")
 
 
 def _read(job: TopicJob) -> TopicResult:
@@ -160,11 +139,7 @@ def _fault(error: Any, job: TopicJob) -> Fault:
 
 def main() -> int:
     """Exit code of the process."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=TopicJob)
-    Path(job.target + ANSWER).write_bytes(msgspec.json.encode(answer(job)))
-    return 0
+    return serve(TopicJob, answer)
 
 
 if __name__ == "__main__":

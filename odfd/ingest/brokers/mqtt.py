@@ -6,20 +6,15 @@ does it, when the chain has it.
 
 from __future__ import annotations
 
-import importlib.util
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from chain.errors import Fault, Refused, Remote
+from odfd.ingest.apart import answered, serve
 from odfd.ingest.brokers.mqtt_session import RULE, Packet, SessionJob, SessionReader, SessionResult
-from odfd.ingest.databases.job import ANSWER, MEMORY
 
-EXTRA: Final = "paho"
 _LOOK: Final = 0.05
 """Seconds of one look at the connection."""
 _QOS: Final = 1
@@ -27,24 +22,9 @@ _REFUSED: Final = 0x80
 """And above: codes of subscriptions that were not made."""
 
 
-def check_installed() -> None:
-    """Raises Refused where the client is not installed."""
-    if importlib.util.find_spec(EXTRA) is None:
-        raise Refused(
-            "sources of kind Mqtt need a client of MQTT, which is not installed",
-            rule="mqtt-extra",
-            hint="install it beside odfd: pip install 'odfd[mqtt]'",
-        )
-
-
 def answer(job: SessionJob) -> SessionResult:
     """Reads, and writes what was read; a fault is an answer."""
-    try:
-        return _Session(job).read()
-    except Fault as fault:
-        return SessionResult(fault=type(fault).__name__, message=fault.message, rule=fault.rule, hint=fault.hint)
-    except MemoryError:
-        return SessionResult(fault="Refused", message="its messages need more memory than one transaction may")
+    return answered(job, lambda job: _Session(job).read(), SessionResult, "publish smaller messages")
 
 
 class _Session:
@@ -143,11 +123,7 @@ class _Session:
 
 def main() -> int:
     """Exit code of the process."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=SessionJob)
-    Path(job.target + ANSWER).write_bytes(msgspec.json.encode(answer(job)))
-    return 0
+    return serve(SessionJob, answer)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from chain.errors import Invalid
+from odfd.ingest.apart import SourceJob, SourceResult
 
 RULE: Final = "source-mqtt"
 MAX_MESSAGES: Final = 100
@@ -36,8 +37,8 @@ def decode_taken(text: str) -> Taken:
         raise Invalid(f"what the chain knows of the session cannot be read: {error}", rule=RULE) from error
 
 
-class SessionJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to the process; the password comes on its standard input, which nobody else sees."""
+class SessionJob(SourceJob, frozen=True, kw_only=True):
+    """The request to the process that reads a session."""
 
     host: str
     port: int
@@ -48,27 +49,19 @@ class SessionJob(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     known: Taken | None
     """``None``: no message was ever taken."""
-    target: str
-    limit: int
-    """Bytes of the file."""
     quiet: float
     """Seconds without a message after which a look ends."""
     silence: float
 
 
-class SessionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer: what was written, or why nothing was."""
+class SessionResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that reads a session."""
 
     messages: int = 0
     taken: Taken | None = None
     is_resumed: bool = False
     """The broker knew the session."""
-    digest: str = ""
-    fault: str = ""
-    """Name of a class of ``chain.errors``; empty: none."""
-    message: str = ""
     rule: str = RULE
-    hint: str = ""
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,8 @@ import msgspec
 
 from chain.errors import Invalid, Refused
 from chain.libraries import pa
+from odfd.ingest.apart import SourceJob, SourceResult
 
-MEMORY: Final = 2 << 30
-"""Bytes of private memory of the process."""
-ANSWER: Final = ".told"
-"""Ending of the file with the answer, beside the file of the rows."""
 RULE: Final = "source-sql"
 CURSOR_RULE: Final = "source-cursor"
 _MAX_TEXT: Final = 4 << 10
@@ -24,8 +21,8 @@ Position = dict[str, tuple[str, str]]
 """Of each cursor column, in their order: the type as Arrow writes it, and the value as text."""
 
 
-class QueryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """``url`` has its secrets filled in: the request is sent on the standard input, which nobody else sees."""
+class QueryJob(SourceJob, frozen=True, kw_only=True):
+    """``url`` has its secrets filled in."""
 
     url: str
     query: str
@@ -33,27 +30,18 @@ class QueryJob(msgspec.Struct, frozen=True, kw_only=True):
     after: Position | None
     """The position of the last row that was taken; ``None``: from the start."""
     batch_rows: int
-    target: str
-    limit: int
-    """Bytes of the file."""
     columns: Annotated[bytes, "an Arrow schema, as IPC"] = b""
     """Declared columns, whose types values get that a database has no type for."""
 
 
-class QueryResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer: what was written, or why nothing was."""
+class QueryResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """``digest`` is that of the rows, not of the bytes of the file."""
 
     rows: int = 0
     more: bool = False
     """Whether there are rows beyond."""
     last: Position | None = None
-    digest: str = ""
-    """Of the rows, not of the bytes of the file."""
-    fault: str = ""
-    """Name of a class of ``chain.errors``; empty: none."""
-    message: str = ""
     rule: str = RULE
-    hint: str = ""
 
 
 def encode_position(position: Position) -> str:

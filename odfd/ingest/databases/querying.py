@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from chain.errors import Fault, Invalid, Refused
+from chain.errors import Invalid, Refused
 from chain.libraries import pa, pc, pq
 from chain.wording import plural
+from odfd.ingest.apart import answered, serve
 from odfd.ingest.databases.connections import Database, connect
 from odfd.ingest.databases.job import (
-    ANSWER,
     CURSOR_RULE,
-    MEMORY,
     Position,
     QueryJob,
     QueryResult,
@@ -34,14 +30,12 @@ from odfd.ingest.databases.job import (
 
 def answer(job: QueryJob) -> QueryResult:
     """Runs the query, and writes its rows; a fault is an answer."""
-    try:
-        with connect(job.url) as base:
-            return _written(job, *_batch(base, job))
-    except Fault as fault:
-        return QueryResult(fault=type(fault).__name__, message=fault.message, rule=fault.rule, hint=fault.hint)
-    except MemoryError:
-        hint = "lower batchRows, or select fewer columns"
-        return QueryResult(fault="Refused", message="its rows need more memory than one batch may", hint=hint)
+    return answered(job, _asked, QueryResult, "lower batchRows, or select fewer columns")
+
+
+def _asked(job: QueryJob) -> QueryResult:
+    with connect(job.url) as base:
+        return _written(job, *_batch(base, job))
 
 
 def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
@@ -165,11 +159,7 @@ def _is_spelled(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 def main() -> int:
     """Exit code of the process."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryJob)
-    Path(job.target + ANSWER).write_bytes(msgspec.json.encode(answer(job)))
-    return 0
+    return serve(QueryJob, answer)
 
 
 if __name__ == "__main__":

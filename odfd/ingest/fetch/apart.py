@@ -2,60 +2,77 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Remote
+from chain import errors
+from chain.errors import Environment, Refused, Remote
+from odfd.ingest.apart import R, SourceJob
 
 _SAID: Final = 300
-_T = TypeVar("_T")
+_FAULTS: Final = {
+    each.__name__: each for each in (errors.Invalid, errors.NotFound, errors.Refused, errors.Remote, errors.Environment)
+}
 
 
-class ProcessApart(msgspec.Struct, frozen=True, kw_only=True):
-    """``main`` is the entry of a module; ``request`` comes on its standard input, where nobody else sees secrets."""
+class TimeLimit(NamedTuple):
+    """How long an answer may take, and how to ask for less than what takes longer."""
 
-    main: Callable[[], int]
-    request: bytes
-    told: Path
-    """Where it writes its answer."""
-    shown: str
-    """The source, for messages."""
-    rule: str
+    seconds: float
+    fewer: str
 
-    async def told_within(self, seconds: float, fewer: str) -> bytes:
-        """The bytes of the answer. Raises Remote when none came in time, Environment."""
-        done = None
-        with trio.move_on_after(seconds):
-            done = await trio.run_process(
-                [sys.executable, "-m", self.main.__module__],
-                stdin=self.request,
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                env={"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC"},
-            )
-        if done is None:
-            raise Remote(
-                f"{self.shown}: no rows came in {seconds:g} s",
-                rule=self.rule,
-                hint=f"try again later, {fewer}, or wait longer: ingest.fetch-seconds",
-            )
-        try:
-            return await trio.to_thread.run_sync(self.told.read_bytes)
-        except OSError as error:
-            words = done.stderr.decode("utf-8", "replace").strip()[-_SAID:]
-            raise Environment(
-                f"{self.shown}: the process that asks it ended with {done.returncode}: {words}", rule=self.rule
-            ) from error
 
-    def decoded(self, told: bytes, kind: type[_T]) -> _T:
-        """Raises Environment."""
-        try:
-            return msgspec.json.decode(told, type=kind)
-        except msgspec.DecodeError as error:
-            raise Environment(f"{self.shown}: the process that asks it told nothing whole", rule=self.rule) from error
+async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str, time: TimeLimit) -> R:
+    """The answer of the process whose entry is ``main`` of a module. ``shown``: the source, for messages.
+
+    Raises the fault that the process tells of, Remote when no answer came in time, Environment.
+    """
+    rule = kind().rule
+    done = None
+    with trio.move_on_after(time.seconds):
+        done = await trio.run_process(
+            [sys.executable, "-m", main.__module__],
+            stdin=msgspec.json.encode(job),
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC"},
+        )
+    if done is None:
+        raise Remote(
+            f"{shown}: no rows came in {time.seconds:g} s",
+            rule=rule,
+            hint=f"try again later, {time.fewer}, or wait longer: ingest.fetch-seconds",
+        )
+    try:
+        result = msgspec.json.decode(await trio.to_thread.run_sync(job.answer.read_bytes), type=kind)
+    except OSError as error:
+        words = done.stderr.decode("utf-8", "replace").strip()[-_SAID:]
+        raise Environment(
+            f"{shown}: the process that asks it ended with {done.returncode}: {words}", rule=rule
+        ) from error
+    except msgspec.DecodeError as error:
+        raise Environment(f"{shown}: the process that asks it wrote half an answer", rule=rule) from error
+    return without_fault(result, shown)
+
+
+def without_fault(result: R, shown: str) -> R:
+    """The result. Raises the fault that it tells of."""
+    if result.fault:
+        raise _FAULTS.get(result.fault, Environment)(f"{shown}: {result.message}", rule=result.rule, hint=result.hint)
+    return result
+
+
+def check_client(module: str, kind: str, extra: str) -> None:
+    """Raises Refused where the client that sources of a kind need is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise Refused(
+            f"sources of kind {kind} need a client, {module}, which is not installed",
+            rule=f"{extra}-extra",
+            hint=f"install it beside odfd: pip install 'odfd[{extra}]'",
+        )

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
-from chain import errors
-from chain.errors import Environment, Invalid
+from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
 from odfd.ingest.brokers.job import RULE, TopicJob, TopicResult, decode_position
-from odfd.ingest.brokers.kafka import check_installed, main
-from odfd.ingest.databases.job import ANSWER
-from odfd.ingest.fetch.apart import ProcessApart
+from odfd.ingest.brokers.kafka import main
+from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.sql import filled_url
 from odfd.ingest.settings import IngestSettings
@@ -32,9 +27,6 @@ OFFSETS: Final = "w3id.org/odfd/kafka"
 MAX_BROKERS: Final = 16
 _URL: Final = re.compile(r"(kafka(?:\+tls)?)://(?:([^@/]*)@)?([^/@?#]+)/([A-Za-z0-9._-]{1,249})\Z")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\Z")
-_FAULTS: Final = {
-    each.__name__: each for each in (errors.Invalid, errors.NotFound, errors.Refused, errors.Remote, errors.Environment)
-}
 
 
 class _Place(NamedTuple):
@@ -62,9 +54,8 @@ async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> Fetch
         limit=job.settings.max_source_bytes,
         silence=job.settings.patience.silence,
     )
-    done = await _asked(request, str(url), job.settings)
-    if done.fault:
-        raise _FAULTS.get(done.fault, Environment)(f"{url}: {done.message}", rule=done.rule, hint=done.hint)
+    time = TimeLimit(job.settings.patience.total, "lower batchMessages")
+    done = await ask(main, request, TopicResult, str(url), time)
     if not done.messages or done.position is None:
         return Unchanged()
     state = SourceState(source_name=DEFAULT_SOURCE, kind=OFFSETS, value=done.position.encode())
@@ -92,7 +83,7 @@ def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> 
     check_allowed(step.url, {*settings.allowed, *settings.variables})
     if step.headers or step.cache or step.event_time:
         raise Invalid("headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out")
-    check_installed()
+    check_client("confluent_kafka", "Kafka", "kafka")
 
 
 def _place(url: str, shown: str) -> _Place:
@@ -124,12 +115,3 @@ def _client(place: _Place, topic: KafkaTopic) -> dict[str, str]:
         "sasl.username": urllib.parse.unquote(name),
         "sasl.password": urllib.parse.unquote(password),
     }
-
-
-async def _asked(request: TopicJob, shown: str, settings: IngestSettings) -> TopicResult:
-    """Raises Remote when nothing came in time, Environment."""
-    process = ProcessApart(
-        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=shown, rule=RULE
-    )
-    told = await process.told_within(settings.patience.total, "lower batchMessages")
-    return process.decoded(told, TopicResult)

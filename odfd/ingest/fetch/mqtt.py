@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from chain import errors
-from chain.errors import Environment, Invalid
+from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.source import FetchMqtt
 from engines.contract import SkippedFile
-from odfd.ingest.brokers.mqtt import check_installed, main
+from odfd.ingest.brokers.mqtt import main
 from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
-from odfd.ingest.databases.job import ANSWER
-from odfd.ingest.fetch.apart import ProcessApart
+from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, check_allowed, check_template, fill
@@ -35,7 +30,6 @@ _HOST: Final = re.compile(r"[A-Za-z0-9.:-]{1,253}\Z")
 _MAX_TOPIC: Final = 4096
 _MAX_TOPICS: Final = 64
 _FORGOTTEN: Final = "the broker forgot the session: messages that came since the last pull may be lost"
-_FAULTS: Final = {each.__name__: each for each in (errors.Invalid, errors.Refused, errors.Remote, errors.Environment)}
 
 
 async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
@@ -58,9 +52,8 @@ async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
         quiet=QUIET,
         silence=job.settings.patience.silence,
     )
-    done = await _asked(request, shown, job.settings)
-    if done.fault:
-        raise _FAULTS.get(done.fault, Environment)(f"{shown}: {done.message}", rule=done.rule, hint=done.hint)
+    time = TimeLimit(job.settings.patience.total, "take fewer topics")
+    done = await ask(main, request, SessionResult, shown, time)
     lost = (SkippedFile(name=shown, reason=_FORGOTTEN),) if known is not None and not done.is_resumed else ()
     if not done.messages or done.taken is None:
         return Unchanged(lost)
@@ -105,17 +98,8 @@ def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
     for text in filter(None, (step.username, step.password)):
         check_template(text)
         check_allowed(text, {*settings.allowed, *settings.variables})
-    check_installed()
+    check_client("paho", "Mqtt", "mqtt")
 
 
 def _filled(text: str | None, settings: IngestSettings) -> str | None:
     return None if text is None else fill(text, settings.variables).reveal()
-
-
-async def _asked(request: SessionJob, shown: str, settings: IngestSettings) -> SessionResult:
-    """Raises Remote when nothing came in time, Environment."""
-    process = ProcessApart(
-        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=shown, rule=RULE
-    )
-    told = await process.told_within(settings.patience.total, "take fewer topics")
-    return process.decoded(told, SessionResult)

@@ -12,12 +12,10 @@ import urllib.parse
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
 
-from chain import errors
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Environment, Invalid
+from chain.errors import Invalid
 from chain.libraries import pa
 from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery
@@ -25,7 +23,6 @@ from chain.model.schema import DataSchema
 from chain.model.source import FetchUrl
 from odfd.ingest.databases.connections import KINDS
 from odfd.ingest.databases.job import (
-    ANSWER,
     RULE,
     QueryJob,
     QueryResult,
@@ -33,7 +30,7 @@ from odfd.ingest.databases.job import (
     encode_position,
 )
 from odfd.ingest.databases.querying import main
-from odfd.ingest.fetch.apart import ProcessApart
+from odfd.ingest.fetch.apart import TimeLimit, ask
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, check_text, fill
@@ -44,7 +41,6 @@ _SCHEME: Final = re.compile(r"([a-z]+)://")
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _WRITTEN_OUT: Final = re.compile(r"[?&]password=(?!\$\{\{)")
 _NAME: Final = "the rows of its query"
-_FAULTS: Final = {each.__name__: each for each in (errors.Invalid, errors.Refused, errors.Remote, errors.Environment)}
 
 
 async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutcome:
@@ -63,9 +59,8 @@ async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutc
         limit=job.settings.max_source_bytes,
         columns=_columns(job.columns),
     )
-    done = await _asked(request, url, job.settings)
-    if done.fault:
-        raise _FAULTS.get(done.fault, Environment)(f"{url}: {done.message}", rule=done.rule, hint=done.hint)
+    time = TimeLimit(job.settings.patience.total, "ask for fewer rows (batchRows)")
+    done = await ask(main, request, QueryResult, str(url), time)
     digest = f"sha3-256:{done.digest}"
     if query.cursor and not done.rows and job.state is not None:
         return Unchanged()
@@ -133,12 +128,3 @@ def _columns(declared: DataSchema | None) -> bytes:
         return b""
     plain = [pa.field(each.name, each.type) for each in to_arrow(declared)]
     return bytes(pa.schema(plain).serialize())
-
-
-async def _asked(request: QueryJob, url: FilledTemplate, settings: IngestSettings) -> QueryResult:
-    """Raises Remote when nothing came in time, Environment."""
-    process = ProcessApart(
-        main=main, request=msgspec.json.encode(request), told=Path(request.target + ANSWER), shown=str(url), rule=RULE
-    )
-    told = await process.told_within(settings.patience.total, "ask for fewer rows (batchRows)")
-    return process.decoded(told, QueryResult)

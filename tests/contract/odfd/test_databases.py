@@ -22,6 +22,7 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.databases.job import QueryJob, QueryResult
 from odfd.ingest.databases.querying import answer
 from odfd.ingest.fetch import sql
+from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.readable import Readable
@@ -66,10 +67,10 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
 
-    async def asked(job: QueryJob, *_: object) -> QueryResult:
-        return await trio.to_thread.run_sync(answer, job)
+    async def ask(_main: object, job: QueryJob, _kind: object, shown: str, _time: object) -> QueryResult:
+        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
 
-    monkeypatch.setattr(sql, "_asked", asked)
+    monkeypatch.setattr(sql, "ask", ask)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import socketserver
 import threading
@@ -25,6 +26,7 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.brokers import kafka as process
 from odfd.ingest.brokers.job import TopicJob, TopicPosition, TopicResult, decode_position, starts
 from odfd.ingest.fetch import kafka
+from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.settings import PATIENCE, IngestSettings
@@ -46,10 +48,10 @@ def broker() -> Iterator[Broker]:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
 
-    async def asked(job: TopicJob, *_: object) -> TopicResult:
-        return await trio.to_thread.run_sync(process.answer, job)
+    async def ask(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult:
+        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
 
-    monkeypatch.setattr(kafka, "_asked", asked)
+    monkeypatch.setattr(kafka, "ask", ask)
 
 
 class Topic:
@@ -301,8 +303,8 @@ def test_a_plain_password_needs_tls(tmp_path: Path) -> None:
 
 
 def test_without_the_client_it_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match="the client of Kafka, which is not installed") as caught:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Refused, match="confluent_kafka, which is not installed") as caught:
         check_fetch(FetchUrl(url="kafka://h:1/a"), IngestSettings(staging=tmp_path), KafkaTopic())
     assert caught.value.rule == "kafka-extra"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from odfd.ingest.brokers.mqtt_session import (
     decode_taken,
 )
 from odfd.ingest.fetch import mqtt
+from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.settings import PATIENCE, IngestSettings
@@ -49,10 +51,10 @@ def broker() -> Iterator[MqttBroker]:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once."""
 
-    async def asked(job: SessionJob, *_: object) -> SessionResult:
-        return await trio.to_thread.run_sync(process.answer, job)
+    async def ask(_main: object, job: SessionJob, _kind: object, shown: str, _time: object) -> SessionResult:
+        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
 
-    monkeypatch.setattr(mqtt, "_asked", asked)
+    monkeypatch.setattr(mqtt, "ask", ask)
     monkeypatch.setattr(mqtt, "QUIET", 0.3)
 
 
@@ -201,8 +203,8 @@ def test_what_names_no_broker_is_refused(more: dict[str, Any], rule: str, tmp_pa
 
 
 def test_without_the_client_it_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match="a client of MQTT, which is not installed") as caught:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Refused, match="paho, which is not installed") as caught:
         check_fetch(FetchMqtt(host="a", port=1883, topics=topics("a")), IngestSettings(staging=tmp_path))
     assert caught.value.rule == "mqtt-extra"
 
