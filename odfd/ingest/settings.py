@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from odfd.ingest.readable import Readable
+from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
 from p2p.web.body import Patience
 
@@ -60,3 +61,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files of this machine that sources may name."""
     base: Path | None = None
     """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""
+
+    def check_variables(self, text: str) -> None:
+        """Raises Invalid for a malformed variable in a text, and for one that sources may not have."""
+        check_template(text)
+        check_allowed(text, {*self.allowed, *self.variables})

@@ -17,6 +17,7 @@ from typing import Final, final
 from chain.errors import Fault, Invalid
 
 TEMPLATE: Final = re.compile(r"\$\{\{\s*env\.(\w+)\s*(?:\|\|\s*'([^']*)'\s*)?\}\}")
+_USER_INFO: Final = re.compile(r"\w[\w+.-]*://([^/?#@]*)@")
 SHORT: Final = 4
 """Characters below which a value is looked for as a whole word: ``7`` is within half of all port numbers."""
 
@@ -70,6 +71,38 @@ def check_allowed(written: str, names: Collection[str]) -> None:
     for found in TEMPLATE.finditer(written):
         if found[2] is None and found[1] not in names:
             raise _no_variable(found[1])
+
+
+def check_secret(written: str, what: str) -> None:
+    """Raises Invalid for a secret that stands in a source itself; the whole of it comes from a variable."""
+    found = TEMPLATE.fullmatch(written)
+    if found is None or found[2]:
+        raise _written_out(what)
+
+
+def check_user_info(written: str) -> None:
+    """Raises Invalid for a password of ``user:password`` that is not of variables."""
+    if _with_defaults(written).partition(":")[2]:
+        raise _written_out("a password")
+
+
+def check_url_password(url: str) -> None:
+    """Raises Invalid for a password that stands in a URL itself."""
+    if found := _USER_INFO.match(_with_defaults(url)):
+        check_user_info(found[1])
+
+
+def _with_defaults(written: str) -> str:
+    """Without variables, but with what stands in the text for those that have no value."""
+    return TEMPLATE.sub(lambda found: found[2] or "", written)
+
+
+def _written_out(what: str) -> Invalid:
+    return Invalid(
+        f"{what} in a source would be in the chain, readable by everybody who has the chain",
+        rule="source-password",
+        hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
+    )
 
 
 def check_text(text: str, what: str) -> None:

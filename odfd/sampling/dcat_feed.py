@@ -9,7 +9,6 @@ Spec: W3C Recommendation DCAT 3; JSON-LD 1.1, compacted or as one flat @graph.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from chain.codec.manifest import render_yaml
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId
 from chain.visible import visible
+from p2p.ip import is_global, parse_ip
 
 MAX_FEED: Final = 16 << 20
 MAX_SOURCES: Final = 1000
@@ -157,7 +157,7 @@ def _refusal(url: str) -> str | None:
     if "@" in parts.netloc:
         return "its address holds a name or a password"
     try:
-        is_near = not ipaddress.ip_address(host).is_global
+        is_near = not is_global(parse_ip(host))
     except ValueError:
         is_near = host == "localhost" or "." not in host or host.endswith((".localhost", ".local", ".internal"))
     return "its address is of this machine, or of a network behind it" if is_near else None

@@ -28,7 +28,7 @@ from odfd.ingest.fetch.bucket_objects import Keys, Position, StoredObject, ahead
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, check_allowed, check_template, check_text, fill
+from odfd.ingest.templates import check_secret, check_text, fill
 from odfd.runtime.s3 import CHUNK, KEYS, kind_of, open_store
 
 if TYPE_CHECKING:
@@ -97,15 +97,9 @@ def check_bucket(step: FetchFilesGlob, access: BucketAccess, settings: IngestSet
     if access.session_token is not None and access.access_key_id is None:
         raise Invalid("sessionToken is of no use without accessKeyId", rule=_RULE, hint="leave it out")
     for text in filter(None, (access.secret_access_key, access.session_token)):
-        if TEMPLATE.fullmatch(text) is None:
-            raise Invalid(
-                "a bucket's key in a source would be in the chain, readable by everybody who has the chain",
-                rule="source-password",
-                hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
-            )
+        check_secret(text, "a bucket's key")
     for text in filter(None, (access.access_key_id, access.secret_access_key, access.session_token)):
-        check_template(text)
-        check_allowed(text, {*settings.allowed, *settings.variables})
+        settings.check_variables(text)
 
 
 async def fetch_bucket(step: FetchFilesGlob, access: BucketAccess, job: FetchJob) -> FetchOutcome:

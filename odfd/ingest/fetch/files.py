@@ -41,6 +41,7 @@ from odfd.ingest.templates import check_text
 
 DEFAULT_FORMAT = "%Y-%m-%d"
 _MICROSECOND = 1000
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
@@ -98,6 +99,12 @@ def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
 def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
     if not step.path:
         raise Invalid("path is empty", rule="files-glob", hint="write a pattern of files, like data/*.csv")
+    if found := _SCHEME.match(step.path):
+        raise Invalid(
+            f"FilesGlob takes no files of {found[1]}: {step.path}",
+            rule="url-scheme",
+            hint="write a path of this machine, or keys of a bucket: s3://BUCKET/FOLDER/*.csv",
+        )
     check_text(step.path, "the path of FilesGlob")
     if Path(step.path).is_absolute() or settings.base is not None:
         settings.readable.check_pattern(_placed(step.path, settings.base))

@@ -25,7 +25,7 @@ from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutco
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.fetch.url import WITH_FILE, address_of, check_url, headers_of, remedy, saved
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, fill
+from odfd.ingest.templates import FilledTemplate, check_secret, fill
 
 PAGES_STATE: Final = "w3id.org/odfd/pages"
 """Kind of the source states: a digest of all pages."""
@@ -111,16 +111,10 @@ def check_http(step: FetchUrl, request: HttpRequest, settings: IngestSettings) -
             raise Invalid(
                 f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
             )
-        if TEMPLATE.fullmatch(auth.client_secret) is None:
-            raise Invalid(
-                "a clientSecret in a source would be in the chain, readable by everybody who has the chain",
-                rule="source-password",
-                hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
-            )
+        check_secret(auth.client_secret, "a clientSecret")
         texts += [auth.client_id, auth.client_secret, auth.scope or ""]
     for text in texts:
-        check_template(text)
-        check_allowed(text, {*settings.allowed, *settings.variables})
+        settings.check_variables(text)
 
 
 def _plain(step: FetchUrl) -> FetchUrl:

@@ -20,7 +20,7 @@ from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.sql import filled_url
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, check_allowed, check_template
+from odfd.ingest.templates import TEMPLATE, check_user_info
 
 OFFSETS: Final = "w3id.org/odfd/kafka"
 """Kind of the source states."""
@@ -66,21 +66,14 @@ async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> Fetch
 def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> None:
     """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
     place = _place(step.url, step.url)
-    written = TEMPLATE.sub("", place.user or "")
-    if written.partition(":")[2]:
-        raise Invalid(
-            "a password in the URL of a source stands in the chain, for everybody who has it",
-            rule="source-password",
-            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
-        )
+    check_user_info(place.user or "")
     if place.user is not None and topic.mechanism == "PLAIN" and not place.secure:
         raise Invalid(
             "mechanism: PLAIN sends the password as it is",
             rule=RULE,
             hint="write kafka+tls://, or a mechanism of SCRAM",
         )
-    check_template(step.url)
-    check_allowed(step.url, {*settings.allowed, *settings.variables})
+    settings.check_variables(step.url)
     if step.headers or step.cache or step.event_time:
         raise Invalid("headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out")
     check_client("confluent_kafka", "Kafka", "kafka")

@@ -19,7 +19,7 @@ from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, de
 from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, check_allowed, check_template, fill
+from odfd.ingest.templates import check_secret, fill
 
 SESSION: Final = "w3id.org/odfd/mqtt"
 """Kind of the source states."""
@@ -87,17 +87,12 @@ def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
             raise Invalid(
                 f"no topic of messages: {topic.path[:80]!r}", rule=RULE, hint="write a filter like a/+/b or a/#"
             )
-    if step.password is not None and TEMPLATE.fullmatch(step.password) is None:
-        raise Invalid(
-            "a password that stands in a source is in the chain, for everybody who has it",
-            rule="source-password",
-            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
-        )
+    if step.password is not None:
+        check_secret(step.password, "a password")
     if step.password is not None and step.username is None:
         raise Invalid("a password is of no use without username", rule=RULE, hint="leave it out")
     for text in filter(None, (step.username, step.password)):
-        check_template(text)
-        check_allowed(text, {*settings.allowed, *settings.variables})
+        settings.check_variables(text)
     check_client("paho", "Mqtt", "mqtt")
 
 

@@ -33,13 +33,12 @@ from odfd.ingest.databases.querying import main
 from odfd.ingest.fetch.apart import TimeLimit, ask
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, check_text, fill
+from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, fill
 
 CURSOR: Final = "w3id.org/odfd/cursor"
 """Kind of the source states."""
 _SCHEME: Final = re.compile(r"([a-z]+)://")
-_USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
-_WRITTEN_OUT: Final = re.compile(r"[?&]password=(?!\$\{\{)")
+_PASSWORD: Final = re.compile(r"[?&]password=([^&#]*)")
 _NAME: Final = "the rows of its query"
 
 
@@ -83,15 +82,10 @@ def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None
             rule="url-scheme",
             hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
         )
-    found = _USER_INFO.match(TEMPLATE.sub("", step.url))
-    if (found is not None and found[1]) or _WRITTEN_OUT.search(step.url):
-        raise Invalid(
-            "a password in a source's URL would be in the chain, readable by everybody who has the chain",
-            rule="source-password",
-            hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
-        )
-    check_template(step.url)
-    check_allowed(step.url, {*settings.allowed, *settings.variables})
+    check_url_password(step.url)
+    for found in _PASSWORD.findall(step.url):
+        check_secret(found, "a password")
+    settings.check_variables(step.url)
     check_text(query.query, "the query of a source")
     if step.headers or step.cache or step.event_time:
         raise Invalid("headers, cache and eventTime have no meaning for kind: Sql", rule=RULE, hint="leave them out")

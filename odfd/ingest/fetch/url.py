@@ -37,9 +37,16 @@ from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, fill, tells
+from odfd.ingest.templates import (
+    TEMPLATE,
+    FilledTemplate,
+    check_allowed,
+    check_template,
+    check_url_password,
+    fill,
+    tells,
+)
 
-_USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES: Final = frozenset({"file", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -83,7 +90,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     """Checks a step, and a file that exists. Raises Invalid. Blocking."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
-    refuse_password(step.url)
+    check_url_password(step.url)
     _split(step.url, step.url)
     scheme = _SCHEME.match(step.url)
     # A variable may bring the scheme, or be what has none.
@@ -111,17 +118,6 @@ def _split(url: str, text: str) -> urllib.parse.SplitResult:
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
     return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
-
-
-def refuse_password(written: str) -> None:
-    """Raises Invalid for a password that stands in the manifest itself; from a variable it may come."""
-    found = _USER_INFO.match(TEMPLATE.sub("", written))
-    if found is not None and found[1]:
-        raise Invalid(
-            "a password in a source's URL would be in the chain, readable by everybody who has the chain",
-            rule="source-password",
-            hint="write ${{ env.NAME }} in its place, and let sources see it: [ingest] variables",
-        )
 
 
 def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:

@@ -90,6 +90,7 @@ def test_a_flat_graph_with_other_prefixes_is_read() -> None:
         "file:///etc/passwd", "ftp://example.org/a.csv", "https://user:secret@example.org/a.csv",
         "https://example.org/${{ env.TOKEN }}.csv", "https://example.org/a.csv\nkind: x", "http://[::1/a.csv",
         "http://127.0.0.1/a.csv", "http://[::1]/a.csv", "http://169.254.169.254/a.csv", "http://10.0.0.1/a.csv",
+        "http://224.0.0.1/a.csv", "http://[64:ff9b::7f00:1]/a.csv", "http://[2002:7f00:1::]/a.csv",
         "http://localhost/a.csv", "http://metadata.internal/a.csv", "https://example.org/" + "a" * 2048,
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import http.server
 import threading
 import urllib.parse
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.error import URLError
@@ -22,7 +23,7 @@ from chain.model.source import FetchUrl, Pipe, RequestHeader
 from odfd.errors import to_problem
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import SHORT, fill, redacted
+from odfd.ingest.templates import SHORT, check_secret, check_url_password, check_user_info, fill, redacted
 from p2p.ip import is_global, parse_ip
 from worlds.sources import fetch, prepare
 
@@ -254,3 +255,31 @@ def test_a_command_sees_no_more_of_the_environment_than_a_template(tmp_path: Pat
     seen = prepare(tmp_path / "in", [Pipe(command=("env",))], tmp_path, settings).read_text()
     assert "of-the-daemon" not in seen
     assert "KEY=allowed" in seen
+
+
+@pytest.mark.parametrize(
+    ("user", "is_refused"),
+    [
+        ("ann:word", True),
+        ("ann:word:", True),
+        ("ann:word:${{ env.KEY }}", True),
+        ("ann:${{ env.KEY }}word", True),
+        ("ann:${{ env.KEY || 'word' }}", True),
+        ("${{ env.BOTH || 'ann:word' }}", True),
+        ("ann:${{ env.KEY }}", False),
+        ("ann:${{ env.KEY || '' }}", False),
+        ("${{ env.NAME || 'ann' }}:${{ env.KEY }}", False),
+        ("ann", False),
+    ],
+)
+def test_a_password_that_stands_in_a_source_is_refused(user: str, is_refused: bool) -> None:
+    for check in (lambda: check_user_info(user), lambda: check_url_password(f"https://{user}@a.example/b?c=d:e@f")):
+        with pytest.raises(Invalid, match="would be in the chain") if is_refused else nullcontext():
+            check()
+
+
+def test_a_secret_is_wholly_a_variable() -> None:
+    check_secret("${{ env.KEY }}", "a key")
+    for text in ("word", "${{ env.KEY }}x", "${{ env.KEY || 'word' }}", ""):
+        with pytest.raises(Invalid, match="a key in a source would be in the chain"):
+            check_secret(text, "a key")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from chain.errors import Fault
+from chain.codec.manifest import parse_manifests
+from chain.errors import Fault, Invalid
 from chain.instant import Instant
 from chain.model.events import SetPollingSource
 from config import model
@@ -56,8 +57,14 @@ FETCHES = {
         "{kind: Url, url: 's3://bucket/b'}",
         "{kind: Url, url: '/etc/passwd'}",
         "{kind: Url, url: 'ftp://${{ env.HOST }}/b'}",
+        "{kind: FilesGlob, path: 'gs://bucket/*.csv'}",
+        "{kind: FilesGlob, path: 'file:///data/*.csv'}",
     ],
-    "source-password": ["{kind: Url, url: 'https://me:secret@a.example/b'}"],
+    "source-password": [
+        "{kind: Url, url: 'https://me:secret@a.example/b'}",
+        "{kind: Url, url: 'https://me:secret:@a.example/b'}",
+        "{kind: Url, url: 'https://me:secret:${{ env.KEY }}@a.example/b'}",
+    ],
     "event-time-source": [
         "{kind: Url, url: 'https://a.example/b', eventTime: {kind: FromPath, pattern: x}}",
         "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromMetadata}}",
@@ -131,6 +138,13 @@ async def test_refused_with_its_place(world: Any, dry_run: bool) -> None:
             places = (at for at, each in enumerate(text.splitlines(), 1) if each.strip().startswith(f"{part}:"))
             assert item.fault.place == f"m0.yaml:{next(places)}", text
             assert await alice.api.datasets.list() == [], text
+
+
+@pytest.mark.parametrize("kind", ["Sftp", "Ftp", "Debezium", "Webhook"])
+def test_a_kind_that_is_not_known_is_refused_by_its_name(kind: str) -> None:
+    with pytest.raises(Invalid, match=f"m.yaml:8: .*fetch: unknown kind '{kind}'") as refused:
+        parse_manifests(manifest(fetch=f"{{kind: {kind}, url: 'https://a.example/b'}}"), "m.yaml")
+    assert refused.value.rule == "unknown-kind"
 
 
 async def test_ddl_that_means_nothing(world: Any) -> None:
