@@ -37,11 +37,12 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.store.base import Append, Head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts
+from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts, ignored
 from odfd.datasets.commit import CommitExtras
 from odfd.ingest import segments
-from odfd.ingest.driver import IngestDependencies, IngestTotals, load, quiet, transact
+from odfd.ingest.driver import IngestDependencies, IngestTotals, load, transact
 from odfd.ingest.plan import Batch, pushed
+from odfd.ingest.progress import quiet
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 
@@ -139,7 +140,7 @@ class _Watched:
     def __init__(self, engine: Engine) -> None:
         self._engine, self.given = engine, 0
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         self.given = len(request.prev_data_paths)
         return await self._engine.ingest(request, on_progress)
 

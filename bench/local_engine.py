@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import trio
 from pyspark.sql import SparkSession
 
-from engines.contract import EngineIdentity
+from engines.contract import EngineIdentity, OnProgress, ignored
 from engines.request_control import RequestControl
 from engines.spark.handler import SparkHandler
 
@@ -28,14 +27,14 @@ class LocalEngine:
     async def validate(self, request: Any) -> Any:
         return await trio.to_thread.run_sync(self._handler.validate, request)
 
-    async def transform(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
+    async def transform(self, request: Any, on_progress: OnProgress = ignored) -> Any:
         return await trio.to_thread.run_sync(self._handler.transform, request, RequestControl())
 
-    async def migrate(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
+    async def migrate(self, request: Any, on_progress: OnProgress = ignored) -> Any:
         return await trio.to_thread.run_sync(self._handler.migrate, request, RequestControl())
 
-    async def ingest(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
+    async def ingest(self, request: Any, on_progress: OnProgress = ignored) -> Any:
         return await trio.to_thread.run_sync(self._handler.ingest, request, RequestControl())
 
-    async def raw_query(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
+    async def raw_query(self, request: Any, on_progress: OnProgress = ignored) -> Any:
         return await trio.to_thread.run_sync(self._handler.raw_query, request, RequestControl())

@@ -40,6 +40,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
+    ignored,
 )
 from engines.errors import (
     ALIVE,
@@ -118,26 +119,26 @@ class GrpcEngine:
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await self._ask(codec.VALIDATE, request)
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
         request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
         return outcome
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         outcome: IngestAnswer = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
         return outcome
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
         request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: RawQueryOutcome = await self._work(codec.RAW_QUERY, plan_raw_query(request, self._view), on_progress)
         return outcome
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
         outcome: MigrateOutcome = await self._work(codec.MIGRATE, plan_migrate(request, self._view), on_progress)
         return outcome
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
         plan = plan_provenance(request, self._view)
         outcome: ProvenanceOutcome = await self._work(codec.PROVENANCE, plan, on_progress)
@@ -228,7 +229,7 @@ def _last_answer(method: codec.Method[Any, Any], on_progress: OnProgress, call: 
         answer = _decoded(method, raw).value
         if not isinstance(answer, Progress):
             return answer
-        trio.from_thread.run_sync(on_progress)
+        trio.from_thread.run_sync(on_progress, answer)
     raise EngineFault(f"the engine ended {method.path} without an answer", rule="engine-contract")
 
 

@@ -137,7 +137,13 @@ MAX_SKIPPED: Final = 100
 MAX_REMARKS: Final = 20
 
 
-class Progress(Variant, frozen=True, kw_only=True, tag="Progress"): ...
+class Progress(Variant, frozen=True, kw_only=True, tag="Progress"):
+    """A sign of life, at least every few seconds. What is not known is not said."""
+
+    bytes_read: U64 | None = None
+    """Extension: bytes of the files of an ingest that are parsed."""
+    bytes_total: U64 | None = None
+    """Extension: bytes of all of them."""
 
 
 class Success(Variant, frozen=True, kw_only=True, tag="Success"):
@@ -462,7 +468,11 @@ IngestAnswer: TypeAlias = Success | InvalidQuery | InternalError | HistoryNeeded
 MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
 RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
 ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
-OnProgress = Callable[[], None]
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+def ignored(_: Progress) -> None:
+    """Drops a report of progress."""
 
 
 class Engine(Protocol):
@@ -476,15 +486,13 @@ class Engine(Protocol):
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse: ...
 
-    async def transform(
-        self, request: TransformRequest, on_progress: OnProgress = lambda: None
-    ) -> TransformOutcome: ...
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome: ...
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer: ...
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer: ...
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome: ...
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome: ...
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome: ...
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome: ...
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome: ...

@@ -6,10 +6,12 @@ Imports no gRPC, which takes a tenth of a second.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from chain.errors import Fault
+from engines.contract import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,26 @@ class RequestControl:
     def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
         self._on_progress = on_progress
+        self._measure: Callable[[], Progress] = Progress
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def progress(self) -> None:
         """Reports real progress to the caller; heartbeats are sent independently of it."""
         self._on_progress()
+
+    @contextmanager
+    def measured(self, measure: Callable[[], Progress]) -> Iterator[None]:
+        """While the block lasts, ``measure`` says how far the work is. It is called in other threads."""
+        self._measure = measure
+        try:
+            yield
+        finally:
+            self._measure = Progress
+
+    def how_far(self) -> Progress:
+        """Returns how far the work is, as far as it says so."""
+        return self._measure()
 
     def check(self) -> None:
         """Raises RequestCancelled if the caller no longer waits."""

@@ -37,7 +37,6 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     MigrateResponseRoot,
-    Progress,
     ProvenanceOutcome,
     ProvenanceRequest,
     ProvenanceResponseRoot,
@@ -198,7 +197,10 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         control = RequestControl(lambda: signals.put(None))
         control.register_cancel(lambda: signals.put(None))
-        alive = route.method.encode_response(route.root(value=Progress()))
+
+        def alive() -> bytes:
+            return route.method.encode_response(route.root(value=control.how_far()))
+
         end = None if self._limits.deadline is None else time.monotonic() + self._limits.deadline
         self.controls.add(control)
         try:
@@ -207,7 +209,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 return
             key = route.dataset(request)
             while not self._turns.take(key, self._limits.heartbeat):
-                yield alive
+                yield alive()
                 if control.cancelled.is_set():
                     return
                 if _is_over(end):
@@ -228,7 +230,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                     yield self._too_late(route)
                     return
                 if not future.done():
-                    yield alive
+                    yield alive()
             yield _answer(route, future)
         finally:
             self.controls.discard(control)

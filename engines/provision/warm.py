@@ -34,6 +34,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
+    ignored,
 )
 from engines.errors import ALIVE, DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
 from engines.provision.process import EngineProcess
@@ -83,20 +84,20 @@ class _Delegating(ABC):
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await self._with(None, lambda engine: engine.validate(request))
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress))
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         return await self._with(request.dataset_id, lambda engine: engine.ingest(request, on_progress))
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
         return await self._with(None, lambda engine: engine.raw_query(request, on_progress))
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.migrate(request, on_progress))
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.derive_provenance(request, on_progress))
 

@@ -26,7 +26,7 @@ from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
-from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
+from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, SkippedFile, Success, ignored
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
@@ -50,6 +50,7 @@ from odfd.ingest.plan import (
     polling,
 )
 from odfd.ingest.prep import prepare
+from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
 from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, settle
@@ -65,19 +66,6 @@ ATTEMPTS: Final = 5
 
 UNCACHEABLE: Final = "uncacheable"
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
-
-
-class IngestStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a long pull, for people."""
-
-    file: str
-    phase: str
-    """``fetched``, ``computing``, ``committed``."""
-    rows: int = 0
-    """Committed by this call so far."""
-
-
-Report: TypeAlias = Callable[[IngestStep], None]
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,10 +156,6 @@ class IngestTotals:
         )
 
 
-def quiet(_: IngestStep) -> None:
-    """Ignores progress reports."""
-
-
 async def pull_root(
     deps: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
@@ -195,8 +179,10 @@ async def _pull(
             return tally.outcome(UNCACHEABLE)
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
+                fetching = IngestStep(file="its source", phase="fetching", rows=tally.rows)
                 with span("fetch"):
-                    found = await _fetch(deps, dataset, polled, state, folder)
+                    async with watched(folder, fetching, report):
+                        found = await _fetch(deps, dataset, polled, state, folder)
                 found = found if deps.given is None else deps.given.named(found)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
@@ -313,10 +299,11 @@ async def transact(
     dataset = known.dataset
     for attempt in range(ATTEMPTS):
         plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch, known)
-        report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
+        computing = IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows)
+        report(computing)
         try:
             with span("engine"):
-                settled, aside = await computed(deps, plan, earlier)
+                settled, aside = await computed(deps, plan, earlier, by_engine(computing, report))
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -393,13 +380,13 @@ def _plan(
 
 
 async def computed(
-    deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices
+    deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices, on_progress: OnProgress = ignored
 ) -> tuple[Settled, SideCommit | None]:
     """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
     try:
-        answer = await asked(deps.engine, plan.request, earlier)
+        answer = await asked(deps.engine, plan.request, earlier, on_progress)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 text = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is

@@ -35,9 +35,10 @@ from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.row_counts import NOTHING_READ
-from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, Report, load, quiet, transact
+from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, load, transact
 from odfd.ingest.fetch.base import file_identity
 from odfd.ingest.plan import Batch, SourceInForce, pushed
+from odfd.ingest.progress import Report, quiet
 
 FORMATS: Final[dict[str, ReadStep]] = {
     "csv": ReadCsv(header=True, infer_schema=True),

@@ -24,7 +24,7 @@ from chain.model.source import MergeLedger, MergeStrategy, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
-from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, Success
+from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, OnProgress, Success, ignored
 from engines.output_check import measured
 from odfd.ingest.key_bounds import KeyBounds
 from odfd.ingest.plan import NO_HISTORY, EarlierSlices
@@ -151,20 +151,23 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
     return newer[::-1]
 
 
-async def asked(engine: Engine, request: IngestRequest, earlier: EarlierSlices) -> IngestAnswer:
+async def asked(
+    engine: Engine, request: IngestRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
+) -> IngestAnswer:
     """Runs a request; when the engine requests earlier slices, runs it again with them. Raises EngineFault."""
-    answer = await engine.ingest(request)
+    answer = await engine.ingest(request, on_progress)
     if earlier.bounds is None:
         return answer
     if isinstance(answer, HistoryNeeded):
         more = await trio.to_thread.run_sync(earlier.older, frozenset(answer.hashes))
-        answer = await engine.ingest(_with_slices(request, [*more, *earlier.files]))
+        answer = await engine.ingest(_with_slices(request, [*more, *earlier.files]), on_progress)
     unaware = isinstance(answer, Success) and answer.prev_data_bounds_hash != request.prev_data_bounds_hash
     if unaware or isinstance(answer, HistoryNeeded):
         # An engine of another make knows nothing of bounds: it took the slices that it was given for all there are.
         more = await trio.to_thread.run_sync(earlier.older, None)
         all_ = _with_slices(request, [*more, *earlier.files])
-        answer = await engine.ingest(msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None))
+        all_ = msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None)
+        answer = await engine.ingest(all_, on_progress)
     return answer
 
 

@@ -76,7 +76,8 @@ class Report:
             yield part
         finally:
             del self._parts[part]
-            self.done += part.done
+            if self._counts_as(part):
+                self.done += part.done
 
     def shown(self) -> tuple[int, int | None, str, str]:
         """Returns done, total, unit and message, of all parts together: names the longest one, counts the others."""
@@ -84,8 +85,12 @@ class Report:
         if not parts:
             return self.done, self.total, self.unit, self.message
         first, more = parts[0], f" (and {len(parts) - 1} more)" if len(parts) > 1 else ""
-        done = self.done + sum(part.done for part in parts)
+        done = sum(each.done for each in (self, *parts) if each is first or each._counts_as(first))
         return done, first.total if not more else None, first.unit or self.unit, first.message + more
+
+    def _counts_as(self, other: Report) -> bool:
+        """Bytes are not added to rows."""
+        return not self.unit or not other.unit or self.unit == other.unit
 
 
 Work: TypeAlias = Callable[[Report], Awaitable[object]]

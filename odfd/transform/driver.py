@@ -27,7 +27,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
-from engines.contract import Engine, OnProgress, RowCounts
+from engines.contract import Engine, OnProgress, RowCounts, ignored
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.commit import CommitExtras, Committer, block_time
 from odfd.runtime.spans import span
@@ -93,7 +93,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
-async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = ignored) -> Ran:
     """Runs one transaction over everything new. Raises Conflict after repeated conflicts, and engine faults."""
     for attempt in range(1, ATTEMPTS + 1):
         with span("read"):

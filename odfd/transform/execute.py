@@ -21,7 +21,16 @@ from chain.libraries import pa
 from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
-from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
+from engines.contract import (
+    DerivationNeeded,
+    Engine,
+    InternalError,
+    InvalidQuery,
+    OnProgress,
+    RowCounts,
+    Success,
+    ignored,
+)
 from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
@@ -63,7 +72,7 @@ async def execute(
     engine: Engine,
     objects: ObjectReader,
     files: Files,
-    on_progress: OnProgress = lambda: None,
+    on_progress: OnProgress = ignored,
 ) -> Executed | Rejected | Blocked:
     """Runs a plan; outputs stay in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
     changes: OffsetInterval | None = None

@@ -18,14 +18,12 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.files import ObjectDamaged
 from chain.store.objects import sound_path
-from engines.contract import OnProgress
+from engines.contract import OnProgress, ignored
 from odfd.transform.driver import Ran, TransformDependencies, run_transform
 from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
-async def run_recovering(
-    deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None
-) -> Ran:
+async def run_recovering(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = ignored) -> Ran:
     """Runs ``driver.run_transform``, also when the checkpoint in force is absent or damaged."""
     try:
         return await run_transform(deps, dataset, on_progress)

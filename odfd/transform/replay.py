@@ -26,7 +26,7 @@ from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
-from engines.contract import OnProgress, RowCounts
+from engines.contract import OnProgress, RowCounts, ignored
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
@@ -102,7 +102,7 @@ async def replay_step(
     sequence_number: int,
     checkpoint: bytes | None,
     folder: Path,
-    on_progress: OnProgress = lambda: None,
+    on_progress: OnProgress = ignored,
 ) -> ReplayOutcome:
     """Repeats the ExecuteTransform of one block.
 

@@ -32,6 +32,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
+    ignored,
 )
 from engines.errors import NOT_INSTALLED, EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
@@ -164,19 +165,19 @@ class NodeEngine:
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await (await self._engine()).validate(request)
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
         return await (await self._engine()).transform(request, on_progress)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         return await (await self._engine()).ingest(request, on_progress)
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
         return await (await self._engine()).raw_query(request, on_progress)
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
         return await (await self._engine()).migrate(request, on_progress)
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
         return await (await self._engine()).derive_provenance(request, on_progress)

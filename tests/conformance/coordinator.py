@@ -25,10 +25,10 @@ from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from conformance.histories import START, Block, Histories, History, Row, Take
 from engines.contract import InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.request_control import RequestControl
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
-from worlds.controls import NeverCancelled
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -231,7 +231,7 @@ class Coordinator:
         )  # fmt: skip
 
     def ask(self, request: TransformRequest) -> Success:
-        answer = transform.run_transform(self.bed.session(), request, NeverCancelled(), self._caches)
+        answer = transform.run_transform(self.bed.session(), request, RequestControl(), self._caches)
         assert isinstance(answer, Success), answer
         return answer
 

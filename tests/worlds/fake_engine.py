@@ -45,6 +45,7 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
+    Progress,
     ProvenanceOutcome,
     ProvenancePath,
     ProvenanceRequest,
@@ -61,6 +62,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
     Vocabulary,
+    ignored,
 )
 from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
@@ -99,12 +101,12 @@ class FakeEngine:
         mode = None if request.preprocess else "log"
         return ValidateResponse(ok=True, mode=mode, schema=given.schema, determinism="strict")
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        on_progress()
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+        on_progress(Progress())
         return await trio.to_thread.run_sync(_answered, _transform, request)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
-        on_progress()
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+        on_progress(Progress())
         if request.prev_data_bounds is not None and (missing := _not_given(request)):
             return HistoryNeeded(hashes=missing)
         outcome = await trio.to_thread.run_sync(_answered, _ingest, request)
@@ -112,22 +114,22 @@ class FakeEngine:
             outcome = msgspec.structs.replace(outcome, prev_data_bounds_hash=request.prev_data_bounds_hash)
         return outcome
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
-        on_progress()
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
+        on_progress(Progress())
         return await trio.to_thread.run_sync(_raw_query, request)
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
         """It keeps no state, so the next query goes on from the next block, if it gives the same columns."""
-        on_progress()
+        on_progress(Progress())
         try:
             return await trio.to_thread.run_sync(_migrated, request)
         except Invalid as fault:
             return InvalidQuery.of(fault)
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
-        on_progress()
+        on_progress(Progress())
         try:
             return await trio.to_thread.run_sync(_provenance, request)
         except Invalid as fault:

@@ -25,6 +25,8 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine, quarantine_of
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
+from engines.contract import Progress
+from engines.request_control import RequestControl
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.bad_records import too_many
 from engines.spark.ingest.csv_head import BOM, read_head
@@ -96,6 +98,7 @@ def parse_sources(
     step: ReadStep,
     folder: Path,
     required: Mapping[str, Absence] = MappingProxyType({}),
+    control: RequestControl | None = None,
 ) -> Parts | None:
     """Parses all sources into parts under ``folder``; ``None`` when they are empty.
 
@@ -146,7 +149,8 @@ def parse_sources(
         return Parts(untyped, (), (), tuple(remarks), typed=False)
     if wanted is None or not planned:
         return None
-    rows, bad, unknown = _run(session, tuple(todo)) if todo else ((), (), {})
+    with (control or RequestControl()).measured(functools.partial(_how_far, todo)):
+        rows, bad, unknown = _run(session, tuple(todo)) if todo else ((), (), {})
     if quarantine is not None:
         _check_share(quarantine, todo, rows, bad)
     if unknown:
@@ -159,6 +163,13 @@ def parse_sources(
         tuple(todo),
         bad,
     )
+
+
+def _how_far(todo: Sequence[Task]) -> Progress:
+    """By the parts that are written: a part is there when its range is parsed."""
+    sizes = [task.span.stop - task.span.start for task in todo]
+    done = (size for task, size in zip(todo, sizes, strict=True) if Path(task.part).exists())
+    return Progress(bytes_read=sum(done), bytes_total=sum(sizes))
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:

@@ -94,7 +94,9 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     keys = checked_keys(request)
     sources = opened(_sources(request), request.read, scratch, bounds_of(request), control.check)
     control.check()
-    parts = _parsed(session, request, sources, scratch, keys, strict=query is None and not request.fills_event_time)
+    parts = _parsed(
+        session, request, sources, scratch, keys, control, strict=query is None and not request.fills_event_time
+    )
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
@@ -152,7 +154,14 @@ def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: 
 
 
 def _parsed(
-    session: OpenSession, request: IngestRequest, sources: Opened, scratch: Path, keys: Sequence[str], *, strict: bool
+    session: OpenSession,
+    request: IngestRequest,
+    sources: Opened,
+    scratch: Path,
+    keys: Sequence[str],
+    control: RequestControl,
+    *,
+    strict: bool,
 ) -> Parts | None:
     """``strict``: each row has an event time where its file has a column of them.
 
@@ -162,7 +171,7 @@ def _parsed(
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        parts = parse_sources(session, sources.files, sources.step, scratch, required)
+        parts = parse_sources(session, sources.files, sources.step, scratch, required, control)
         return None if parts is None else parts._replace(remarks=(*sources.remarks, *parts.remarks))
     except Invalid as fault:
         guessed = with_guess(fault, sources.files)

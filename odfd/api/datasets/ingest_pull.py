@@ -41,6 +41,7 @@ from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
+from odfd.ingest.progress import IngestStep
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
@@ -471,8 +472,12 @@ def _newest(state: ChainState) -> str:
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
 
 
-def _show(report: Report, step: ingesting.IngestStep) -> None:
-    report.message, report.done = f"{step.phase} {step.file}", step.rows
+def _show(report: Report, step: IngestStep) -> None:
+    report.message = f"{step.phase} {step.file}"
+    if step.bytes_done is None:
+        report.done, report.total, report.unit = step.rows, None, "rows"
+    else:
+        report.done, report.total, report.unit = step.bytes_done, step.bytes_total, "bytes"
 
 
 def _note_pulled(seen: Span, item: wire.PullItem | None) -> None:

@@ -19,6 +19,7 @@ from engines import codec
 from engines.contract import (
     InternalError,
     InvalidQuery,
+    Progress,
     ProvenanceRecord,
     ProvenanceRequest,
     ProvenanceSuccess,
@@ -28,6 +29,7 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.errors import EngineFault, EngineLost, LimitExceeded
+from engines.request_control import RequestControl
 from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -234,7 +236,31 @@ async def test_progress_reaches_the_caller(bench: Any) -> None:
     bench.handler.act = lambda request, control: InvalidQuery(
         message="x" if seen.wait(PATIENCE) else "nothing was seen"
     )
-    assert await bench.engine().transform(bench.request(), seen.set) == InvalidQuery(message="x")
+    answer = await bench.engine().transform(bench.request(), lambda _: seen.set())
+    assert answer == InvalidQuery(message="x")
+
+
+async def test_how_far_the_work_is_reaches_the_caller_and_only_while_it_is_known(bench: Any) -> None:
+    told: list[Progress] = []
+    came = [threading.Event(), threading.Event()]
+    sizes = iter(range(1000))
+
+    def act(_request: Any, control: RequestControl) -> InvalidQuery:
+        with control.measured(lambda: Progress(bytes_read=next(sizes), bytes_total=9_000_000_000)):
+            came[0].wait(PATIENCE)
+        came[1].wait(PATIENCE)
+        return InvalidQuery(message="x")
+
+    def show(progress: Progress) -> None:
+        told.append(progress)
+        came[0 if progress.bytes_read is not None else 1].set()
+
+    bench.handler.act = act
+    assert await bench.engine().transform(bench.request(), show) == InvalidQuery(message="x")
+    known = [each for each in told if each.bytes_read is not None]
+    assert [each.bytes_read for each in known] == sorted(range(len(known)))
+    assert {each.bytes_total for each in known} == {9_000_000_000}
+    assert told[-1] == Progress()
 
 
 async def test_cancelling_the_scope_cancels_the_work(bench: Any) -> None:
@@ -293,8 +319,6 @@ async def test_a_deadline_is_a_limit_and_stops_the_work(bench: Any) -> None:
 
 
 async def test_a_cancel_that_comes_before_the_callback_still_calls_it(bench: Any) -> None:
-    from engines.request_control import RequestControl
-
     control, called = RequestControl(), threading.Event()
     control.cancel()
     control.register_cancel(called.set)

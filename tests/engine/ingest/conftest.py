@@ -20,8 +20,8 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadCsv, ReadStep, SqlQueryStep, Transform, TransformSql
 from chain.multihash import Multihash
 from engines.contract import IngestRequest, Success, TransformOutcome, Vocabulary
+from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
-from worlds.controls import NeverCancelled
 
 ANY_TIME = TransformSql(engine="spark", queries=(SqlQueryStep(query="SET odf.ahead = 'any';"),))
 
@@ -87,7 +87,7 @@ class Dataset:
             needs_event_time=needs,
             allows_null_keys=null_keys,
         )
-        answer = run_ingest(self.spark, request, NeverCancelled())
+        answer = run_ingest(self.spark, request, RequestControl())
         assert sorted(path.name for path in self.folder.glob("ingest-*")) == [], "scratch was left behind"
         assert output.exists() == (isinstance(answer, Success) and answer.new_offset_interval is not None)
         if isinstance(answer, Success) and remember:

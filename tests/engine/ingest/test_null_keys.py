@@ -26,8 +26,8 @@ from chain.model.source import (
     TransformSql,
 )
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
+from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
-from worlds.controls import NeverCancelled
 
 PK = ("id", "part")
 PLAIN = "event_time TIMESTAMP, id BIGINT, part STRING, v BIGINT"
@@ -70,7 +70,7 @@ def asked(spark: SparkSession, folder: Path, content: str, merge: MergeStrategy,
             **more,
         }
     )
-    return run_ingest(spark, request, NeverCancelled())
+    return run_ingest(spark, request, RequestControl())
 
 
 @pytest.mark.parametrize("merge", STRATEGIES, ids=lambda each: type(each).__name__)

@@ -29,13 +29,13 @@ from chain.model.source import (
 )
 from chain.store.base import Append, Head
 from engines.contract import HistoryNeeded
+from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
 from odfd.datasets.captures import BoundCapture
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.raw_replay import replay
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
-from worlds.controls import NeverCancelled
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 pytestmark = pytest.mark.engine
@@ -51,7 +51,7 @@ class InProcess:
         self.spark = spark
 
     async def ingest(self, request: Any, on_progress: Any = None) -> Any:
-        return await trio.to_thread.run_sync(run_ingest, self.spark, request, NeverCancelled())
+        return await trio.to_thread.run_sync(run_ingest, self.spark, request, RequestControl())
 
 
 class Crash(Exception):

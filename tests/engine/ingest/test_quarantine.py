@@ -19,9 +19,9 @@ from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.output_check import measured
+from engines.request_control import RequestControl
 from engines.spark.ingest import parse, ranges
 from engines.spark.ingest.run import run_ingest
-from worlds.controls import NeverCancelled
 
 COLUMNS = "event_time TIMESTAMP, id BIGINT NOT NULL, name STRING"
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -56,7 +56,7 @@ class Engine:
             quarantine=QuarantineTarget(path=str(self.aside), next_offset=7, follows="f16") if target else None,
             **more,
         )
-        answer = run_ingest(self.spark, request, NeverCancelled())
+        answer = run_ingest(self.spark, request, RequestControl())
         assert not list(self.folder.glob("ingest-*")), "scratch was left behind"
         return answer
 

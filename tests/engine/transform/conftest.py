@@ -32,10 +32,10 @@ from engines.contract import (
     TransformRequest,
     Vocabulary,
 )
+from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
-from worlds.controls import NeverCancelled
 
 IN = DatasetId.from_public_key(b"i" * 32)
 SYSTEM_TIME = from_millis(START + 1000 * DAY)
@@ -244,7 +244,7 @@ class Lab:
         session = self.spark.newSession()
         for name, value in self.settings.items():
             session.conf.set(name, value)
-        return run_transform(session, request, NeverCancelled(), caches), checkpoint, data
+        return run_transform(session, request, RequestControl(), caches), checkpoint, data
 
     def _empty_slice(self) -> Path:
         path = self.folder / "empty"
@@ -361,7 +361,7 @@ class Kept:
         session = self.lab.spark.newSession()
         for name, value in self.lab.settings.items():
             session.conf.set(name, value)
-        answer = run_transform(session, request, NeverCancelled(), caches)
+        answer = run_transform(session, request, RequestControl(), caches)
         assert isinstance(answer, Success), answer
         if answer.new_offset_interval is not None:
             self.slices.append(pq.read_table(data))

@@ -17,6 +17,8 @@ from chain.model.changelog import says_changelog
 from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
+from engines.contract import ignored
+from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -24,7 +26,6 @@ from odfd.transform import driver
 from odfd.transform.driver import Committed
 from odfd.transform.inputs import is_changelog
 from odfd.transform.replay import Replayed, replay
-from worlds.controls import NeverCancelled
 from worlds.fake_engine import FakeEngine
 from worlds.table_history import history, schedule, seen
 from worlds.transform_world import ROOT, World
@@ -82,9 +83,9 @@ class InProcess(FakeEngine):
         super().__init__()
         self.spark, self.caches = spark, SharedCaches(Analyst(), SliceReader())
 
-    async def transform(self, request, on_progress=lambda: None):
+    async def transform(self, request, on_progress=ignored):
         session = self.spark.newSession()
-        return await trio.to_thread.run_sync(run_transform, session, request, NeverCancelled(), self.caches)
+        return await trio.to_thread.run_sync(run_transform, session, request, RequestControl(), self.caches)
 
 
 CHAIN = (

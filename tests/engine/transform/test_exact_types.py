@@ -17,10 +17,10 @@ from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformRequest, Vocabulary
+from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
-from worlds.controls import NeverCancelled
 from worlds.every_type import AT, every_type
 
 pytestmark = pytest.mark.engine
@@ -86,7 +86,7 @@ class Derivation:
             output_schema=None if self.force is None else from_arrow(self.force),
         )  # fmt: skip
         answer = run_transform(
-            self.spark.newSession(), request, NeverCancelled(), SharedCaches(Analyst(), SliceReader())
+            self.spark.newSession(), request, RequestControl(), SharedCaches(Analyst(), SliceReader())
         )
         if isinstance(answer, InvalidQuery):
             return str(answer)

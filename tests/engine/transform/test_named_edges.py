@@ -19,8 +19,8 @@ from conformance.cases import CASES
 from conformance.coordinator import Bed, Coordinator, lay_out
 from conformance.histories import DAY, START, history
 from engines.contract import InvalidQuery
+from engines.request_control import RequestControl
 from engines.spark.execution.transform import run_transform
-from worlds.controls import NeverCancelled
 
 pytestmark = pytest.mark.engine
 ADD, RETRACT, FROM, TO = 0, 1, 2, 3
@@ -349,7 +349,7 @@ def test_decimal_overflow(spark_root, analyst, tmp_path):
         for takes in before:
             asked.transact(takes)
         request = asked.request({"a": 3 - len(before)})
-        answer = run_transform(spark_root.newSession(), request, NeverCancelled(), asked._caches)
+        answer = run_transform(spark_root.newSession(), request, RequestControl(), asked._caches)
         assert isinstance(answer, InvalidQuery), answer
         assert (answer.rule or "").startswith("numeric-value-out-of-range")
         assert not (tmp_path / str(number) / f"out-{asked.attempts}").exists()

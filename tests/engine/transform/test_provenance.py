@@ -27,6 +27,7 @@ from engines.contract import (
     TransformInput,
     Vocabulary,
 )
+from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance import tracing
@@ -34,7 +35,6 @@ from engines.spark.provenance.derive import derive
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
-from worlds.controls import NeverCancelled
 
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
@@ -326,7 +326,7 @@ class World:
             column=column, limit=limit,
             watermark_before=self.marks[number - 1] if number else None, watermark_after=self.marks[number],
         )  # fmt: skip
-        return derive(self.lab.spark.newSession(), request, NeverCancelled(), BENCH)
+        return derive(self.lab.spark.newSession(), request, RequestControl(), BENCH)
 
     def named(self, record):
         """(alias, offset) of all rows that were named."""

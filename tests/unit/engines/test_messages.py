@@ -74,7 +74,7 @@ row_counts = st.builds(
     remarks=st.lists(st.text(), max_size=3).map(tuple),
 )
 answers = st.one_of(
-    st.just(contract.Progress()),
+    st.builds(contract.Progress, bytes_read=amounts, bytes_total=amounts),
     st.builds(
         contract.Success,
         new_offset_interval=st.none() | st.builds(OffsetInterval, start=st.integers(0, 9), end=st.integers(9, 99)),

@@ -15,7 +15,16 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo, SetPollingSource
 from chain.model.source import CompressionFormat, Decompress, FetchFilesGlob, MergeAppend, ReadCsv
 from chain.state import load_state
-from engines.contract import InternalError, InvalidQuery, Success
+from engines.contract import (
+    IngestAnswer,
+    IngestRequest,
+    InternalError,
+    InvalidQuery,
+    OnProgress,
+    Progress,
+    Success,
+    ignored,
+)
 from engines.errors import EngineFault
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.push import PushTerms, push_files
@@ -91,6 +100,31 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
     ]
     assert bench.leftovers() == []
     assert await pull_root(bench.deps, DATASET) == NothingNew(reason="unchanged")
+
+
+async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: Callable[..., Any]) -> None:
+    class Reading(FakeEngine):
+        async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+            for read in (0, 16, 16, 40):
+                on_progress(Progress(bytes_read=read, bytes_total=40))
+            return await super().ingest(request, on_progress)
+
+    bench = polling()
+    bench.engine = Reading()
+    bench.write("01.csv", *JANUARY)
+    steps: list[tuple[str, int | None, int | None]] = []
+    await pull_root(
+        bench.deps, DATASET, report=lambda step: steps.append((step.phase, step.bytes_done, step.bytes_total))
+    )
+    assert steps == [
+        ("fetched", None, None),
+        ("computing", None, None),
+        ("reading", 0, 40),
+        ("reading", 16, 40),
+        ("reading", 40, 40),
+        ("computing", None, None),
+        ("committed", None, None),
+    ]
 
 
 async def test_known_rows_move_the_source_state_only(polling: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import TransformInput
-from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance
+from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance, ignored
 from engines.errors import EngineFault
 from odfd.control import wire
 
@@ -126,7 +126,7 @@ async def test_a_column_is_asked_of_the_first_record_alone(world: Any, worlds: A
         asked = []
         derive = alice.engine.derive_provenance
 
-        async def watched(request: Any, on_progress: Any = lambda: None) -> Any:
+        async def watched(request: Any, on_progress: Any = ignored) -> Any:
             asked.append((request.column, request.offsets, request.limit))
             return await derive(request, on_progress)
 
@@ -145,7 +145,7 @@ async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, mo
         given = []
         derive = alice.engine.derive_provenance
 
-        async def watched(request: Any, on_progress: Any = lambda: None) -> Any:
+        async def watched(request: Any, on_progress: Any = ignored) -> Any:
             given.append([block.reopened for block in request.query_inputs[0].blocks])
             return await derive(request, on_progress)
 
@@ -196,7 +196,7 @@ async def test_an_engine_is_not_believed(world: Any, worlds: Any, wrong: dict[st
         await filled(world, worlds, alice)
         derive = alice.engine.derive_provenance
 
-        async def other(request: Any, on_progress: Any = lambda: None) -> Any:
+        async def other(request: Any, on_progress: Any = ignored) -> Any:
             answer = await derive(request, on_progress)
             return msgspec.structs.replace(answer, **wrong)
 

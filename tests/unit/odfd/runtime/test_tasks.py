@@ -214,6 +214,18 @@ async def test_outside_of_a_task_nothing_is_left(autojump_clock: MockClock) -> N
     assert trio.current_time() - began == 1
 
 
+def test_bytes_of_a_part_are_not_added_to_rows() -> None:
+    whole = Report()
+    whole.begin("pulling", None, "rows")
+    with whole.part() as one, whole.part() as two:
+        one.begin("reading a", 1000, "bytes")
+        two.begin("pulling b", None, "rows")
+        one.advance(300)
+        two.advance(4)
+        assert whole.shown() == (300, None, "bytes", "reading a (and 1 more)")
+    assert whole.shown() == (4, None, "rows", "pulling")
+
+
 def test_a_report_of_parts_shows_all_of_them() -> None:
     whole = Report()
     whole.begin("pulling", None, "rows")
