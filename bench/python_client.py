@@ -87,7 +87,8 @@ def measure_source(size: Size, folder: Path) -> list[Row]:
     spark = start_session(SessionOptions(folder / "spark", cores=_CORES, heap="2g", quick=size.quick))
     try:
         spark.sparkContext.environment["PYTHONPATH"] = str(TREE / "client")
-        spark.dataSource.register(importlib.import_module("odfd_client.spark").OdfDataSource)
+        client = importlib.import_module("odfd_client.spark")
+        spark.dataSource.register(client.OdfDataSource)
         with daemon(folder) as node:
 
             def read(frame: Any) -> None:
@@ -96,11 +97,23 @@ def measure_source(size: Size, folder: Path) -> list[Row]:
             def ours() -> Any:
                 return spark.read.format("odf").options(node=str(node.socket), partitions=_CORES).load("large")
 
+            def scanned() -> None:
+                with client.scan(spark, "large", node=str(node.socket)) as frame:
+                    read(frame)
+
+            def theirs() -> None:
+                read(spark.read.parquet(*paths))
+
             assert ours().count() == spark.read.parquet(*paths).count()
-            costs = in_turns(lambda: read(ours()), lambda: read(spark.read.parquet(*paths)), size.pick(1, 7), warm=3)
+            rounds = size.pick(1, 7)
+            scans = in_turns(scanned, theirs, rounds, warm=3)
+            workers = in_turns(lambda: read(ours()), theirs, rounds, warm=3)
     finally:
         stop_session(spark)
-    return [_row("source", "all rows of a log in Spark", 'format("odf")', "spark.read.parquet", costs, "1.1")]
+    return [
+        _row("source", "all rows of a log in Spark", "odfd_client.spark.scan", "spark.read.parquet", scans, "1.1"),
+        _row("source, workers", "all rows of a log in Spark", 'format("odf")', "spark.read.parquet", workers, ""),
+    ]
 
 
 def _row(name: str, measures: str, ours: str, peer: str, costs: tuple[tuple[float, ...], ...], goal: str) -> Row:

@@ -123,8 +123,11 @@ class Query:
 
     _columns: Sequence[str] = ()
 
-    def files(self) -> SliceFiles | None:
-        """Returns the slices that hold the rows; ``None`` where it is no whole log, or the node is elsewhere."""
+    def files(self, *, keep: bool = False) -> SliceFiles | None:  # noqa: ARG002
+        """Returns the slices that hold the rows; ``None`` where it is no whole log, or the node is elsewhere.
+
+        ``keep``: their descriptors stay open until ``close``.
+        """
         return None
 
     def _known(self) -> NodeMetadata:
@@ -175,7 +178,7 @@ class Dataset(Query):
         super().__init__(transport, selection.sql(), pins, demand)
         self._selection, self._columns = selection, selection.columns
 
-    def files(self) -> SliceFiles | None:
+    def files(self, *, keep: bool = False) -> SliceFiles | None:
         asked = self._selection
         is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
         if self._transport.is_remote or not is_whole:
@@ -183,12 +186,15 @@ class Dataset(Query):
         times = [{"kind": _KINDS[words], "value": said} for words, said in asked.clauses]
         body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand)
         try:
-            files = slice_files(self._transport, body)
+            files = slice_files(self._transport, body, keep=keep)
         except Refused as refusal:
             if refusal.rule != "query-slices":
                 raise
             return None
-        if files is None or not {*asked.columns} <= {*files.schema.names}:
+        if files is None:
+            return None
+        if not {*asked.columns} <= {*files.schema.names}:
+            files.close()
             return None
         self._told, self._pins = files.told, files.told.pins
         return files

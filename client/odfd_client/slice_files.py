@@ -29,6 +29,8 @@ class SliceFile:
     content: mmap.mmap
     first: int
     last: int
+    descriptor: int | None = None
+    """Kept open until ``SliceFiles.close``, for programs that read files by path."""
 
 
 class SliceFiles:
@@ -36,6 +38,17 @@ class SliceFiles:
 
     def __init__(self, told: NodeMetadata, schema: pa.Schema, files: Sequence[SliceFile], rows: int) -> None:
         self.told, self.schema, self._files, self._rows = told, schema, files, rows
+
+    @property
+    def paths(self) -> list[str]:
+        """The files as processes of this user find them, while the descriptors are kept open."""
+        return [f"/proc/{os.getpid()}/fd/{each.descriptor}" for each in self._files if each.descriptor is not None]
+
+    def close(self) -> None:
+        """Closes the descriptors that were kept."""
+        for each in self._files:
+            if each.descriptor is not None:
+                os.close(each.descriptor)
 
     @property
     def last_offset(self) -> int:
@@ -82,8 +95,11 @@ class SliceFiles:
         return ds.FileSystemDataset(parts, self.schema, form)
 
 
-def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles | None:
-    """Returns the files of a log; ``None`` where types of queries differ from its own. Raises the node's error."""
+def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool = False) -> SliceFiles | None:
+    """Returns the files of a log; ``None`` where types of queries differ from its own. Raises the node's error.
+
+    ``keep``: their descriptors stay open until ``close``.
+    """
     exchange = transport.ask("POST", "/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
@@ -101,8 +117,11 @@ def slice_files(transport: Transport, body: Mapping[str, object]) -> SliceFiles 
             if len(descriptors) != count:
                 raise Bug(f"{len(descriptors)} files came, not {count}", rule="answer")
             end = parsed(content)
+            kept = keep and schema is not None
             files = [
-                SliceFile(mmap.mmap(each, 0, prot=mmap.PROT_READ), int(first), int(last))
+                SliceFile(
+                    mmap.mmap(each, 0, prot=mmap.PROT_READ), int(first), int(last), os.dup(each) if kept else None
+                )
                 for each, (first, last) in zip(descriptors, end["offsets"], strict=True)
             ]
         finally:

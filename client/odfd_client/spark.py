@@ -15,10 +15,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -28,6 +31,7 @@ from odfd_client.errors import Invalid, NotFound
 from odfd_client.expressions import Predicate, col
 from odfd_client.relations import Dataset
 from odfd_client.session import Client, connect
+from odfd_client.slice_files import SliceFiles
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
@@ -84,6 +88,37 @@ class _ReadOptions:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
         found = found.current() if self.current else found
         return found if self.where is None else found.where(self.where)
+
+
+@contextmanager
+def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame]:
+    """A frame of a dataset that Spark reads by itself where it can, while the block lasts.
+
+    Where the rows are a whole log and its slices are on this machine, as Spark's tasks are, Spark's own reader of
+    Parquet has them, with its pruning and its speed. The slices stay readable to the end of the block, whatever the
+    node collects. Otherwise, the frame is that of the format ``odf``. Options are those of the format.
+    """
+    asked = _ReadOptions.of({"path": name, **options})
+    files = asked.dataset().files(keep=True) if _is_local(session) else None
+    if files is None:
+        yield session.read.format(OdfDataSource.name()).options(**options).load(name)
+        return
+    try:
+        yield _scanned(session, files)
+    finally:
+        files.close()
+
+
+def _is_local(session: SparkSession) -> bool:
+    """Whether its tasks run on this machine; a session of Spark Connect does not tell."""
+    with suppress(PySparkException):
+        return bool(session.sparkContext.master.startswith("local"))
+    return False
+
+
+def _scanned(session: SparkSession, files: SliceFiles) -> DataFrame:
+    schema = _spark_schema(files.schema)
+    return session.read.schema(schema).parquet(*files.paths) if files.paths else session.createDataFrame([], schema)
 
 
 @dataclass

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
 from odfd_client import NotFound
 from odfd_client import spark as spark_source
-from odfd_client.spark import OdfDataSource, _Rows
+from odfd_client.spark import OdfDataSource, _Rows, scan
 from worlds import node_world
 from worlds.served_node import away, served
 
@@ -50,6 +53,7 @@ async def test_spark_reads_what_the_node_has(world: Any, spark: Any, tmp_path: P
             await alice.pull("cities")
             assert await away(lambda: batch(spark, path, atBlock=first_block(alice))) == ["Graz", "Linz", "Wels"]
             await away(lambda: as_people_ask(spark, path))
+            await away(lambda: scans(spark, path, first_block(alice)))
             assert await away(stream.run) == ["Enns", "Graz", "Linz", "Steyr", "Wels"]
             assert await away(stream.run_again) == ["Enns", "Graz", "Linz", "Steyr", "Wels"], "a batch came twice"
 
@@ -118,6 +122,62 @@ def as_people_ask(spark: Any, path: Path) -> None:
     for options, said in (({"partitions": "0"}, "1 to 1024"), ({"asof": "1999-01-01"}, "cities"), ({"x": "y"}, "x is")):
         with pytest.raises(Exception, match=said):
             frame(spark, path, **options).collect()
+
+
+def scans(spark: Any, path: Path, block: str) -> None:
+    """Spark's own reader has the same rows, of the same types, at the same cuts; the rest is the format's."""
+    with scan(spark, "cities", node=str(path)) as found:
+        assert open_slices()
+        assert plan_of(found).count("Scan parquet") == 1
+        assert found.schema == frame(spark, path).schema
+        assert sorted(found.collect()) == sorted(frame(spark, path).collect())
+        assert found.where("population > 100000").count() == 2
+    with scan(spark, "cities", node=str(path), atBlock=block) as found:
+        assert sorted(row.city for row in found.collect()) == ["Graz", "Linz", "Wels"]
+    with scan(spark, "cities", node=str(path), asAt="2024-01-02", current="true") as found:
+        assert "Scan parquet" not in plan_of(found)
+        assert sorted(row.city for row in found.collect()) == ["Graz", "Linz"]
+    assert not open_slices(), "descriptors were left open"
+    with pytest.raises(Exception, match="no dataset"), scan(spark, "towns", node=str(path)):
+        pass
+
+
+def test_a_scan_elsewhere_is_the_formats() -> None:
+    """On a cluster, and over Spark Connect, which knows no context: tasks may run where no slices are."""
+
+    class Connected:
+        @property
+        def sparkContext(self) -> Any:
+            raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"})
+
+    class Clustered:
+        master = "spark://cluster:7077"
+
+        @property
+        def sparkContext(self) -> Any:
+            return self
+
+    for kind in (Connected, Clustered):
+        session: Any = kind()
+        session.read = mock.MagicMock()
+        with scan(session, "cities", asOf="2024-05-01") as found:
+            pass
+        session.read.format.assert_called_once_with("odf")
+        session.read.format().options.assert_called_once_with(asOf="2024-05-01")
+        assert found is session.read.format().options().load("cities")
+
+
+def open_slices() -> list[str]:
+    """Objects of the node's store that this process, which is also the node, has open."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(each.readlink()))
+    return [each for each in found if "/objects/" in each and "sqlite" not in each]
+
+
+def plan_of(found: Any) -> str:
+    return str(found._jdf.queryExecution().executedPlan().toString())
 
 
 class Stream:
