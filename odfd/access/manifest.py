@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from chain.codec.bind import Mistake
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.wire import Scalar
@@ -17,7 +16,7 @@ from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES,
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import ANY, reference_key, refers_to
-from odfd.resources.types import ODF, VERSION
+from odfd.resources.types import ODF, VERSION, Remarks
 
 ACCOUNT: Final = "Account"
 RELATIONS: Final = "Relations"
@@ -25,7 +24,6 @@ UNIX_CALLERS: Final = "unixCallers"
 _CALLERS_URI: Final = f"{ODF}/auth/{VERSION}/UnixCallers"
 MAX_STATEMENTS: Final = 10_000
 MAX_CALLERS: Final = 256
-_LONG: Final = ("type", "name", "id", "did", "account")
 
 
 class AccountType(Enum):
@@ -79,17 +77,16 @@ class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-def prepare_account(spec: Node, mistakes: list[Mistake]) -> Node:
-    """Refuses passwords, which nobody could be asked for."""
+def prepare_account(spec: Node, remarks: Remarks) -> Node:
+    """Takes out a password, which nobody could be asked for: it is kept nowhere."""
     if not isinstance(spec.value, dict) or "password" not in spec.value:
         return spec
-    password = spec.value["password"]
-    hint = f"leave it out: an Account is known by its {UNIX_CALLERS} (docs/access.md)"
-    mistakes.append(Mistake("spec.password", password.line, "no password is asked for here", "account-password", hint))
+    text = f"spec.password is passed over, and kept nowhere: an Account is known by its {UNIX_CALLERS} (docs/access.md)"
+    remarks.warnings.append(text)
     return Node(spec.line, {key: child for key, child in spec.value.items() if key != "password"})
 
 
-def prepare_relations(spec: Node, mistakes: list[Mistake]) -> Node:
+def prepare_relations(spec: Node, remarks: Remarks) -> Node:
     """Puts references that are written as objects, ``{type, name}``, into their short form."""
     if not isinstance(spec.value, dict):
         return spec
@@ -98,31 +95,20 @@ def prepare_relations(spec: Node, mistakes: list[Mistake]) -> Node:
         items = parts.get(part)
         if items is None or not isinstance(items.value, list):
             continue
-        made = [_shortened(item, f"spec.{part}[{number}]", mistakes) for number, item in enumerate(items.value)]
+        made = [_shortened(item, f"spec.{part}[{number}]", remarks) for number, item in enumerate(items.value)]
         parts[part] = Node(items.line, made)
     return Node(spec.line, parts)
 
 
-def _shortened(item: Node, path: str, mistakes: list[Mistake]) -> Node:
+def _shortened(item: Node, path: str, remarks: Remarks) -> Node:
     if not isinstance(item.value, dict):
         return item
     fields = dict(item.value)
     for field in ("subject", "object"):
         written = fields.get(field)
         if written is not None and isinstance(written.value, dict):
-            fields[field] = _text(written, f"{path}.{field}", mistakes)
+            fields[field] = remarks.reference(written, f"{path}.{field}")
     return Node(item.line, fields)
-
-
-def _text(node: Node, path: str, mistakes: list[Mistake]) -> Node:
-    assert isinstance(node.value, dict)
-    said = {key: child.value for key, child in node.value.items()}
-    target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
-    if not isinstance(said.get("type"), str) or target is None or said.keys() - set(_LONG) or "account" in said:
-        hint = "write {type: Dataset, name: NAME}, or Dataset:NAME; names are unique in a node, whatever the account"
-        mistakes.append(Mistake(path, node.line, "this is no reference", "reference", hint))
-        return Node(node.line, "Dataset:none")
-    return Node(node.line, f"{said['type']}:{target}")
 
 
 def check_account(draft: Draft) -> None:

@@ -121,7 +121,11 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 
     ``meant``: dids by the keys of references. Raises NotFound, Invalid.
     """
-    did = meant.get(reference_key(ref, _TYPE))
+    key = reference_key(ref, _TYPE)
+    did = meant.get(key)
+    if did is None and "/" in key:
+        hint = "odfctl get datasets -w lists what is here, with accounts"
+        raise NotFound(f"there is no {key}", rule="dataset-ref", hint=hint)
     if did is None:
         return catalog.resolve(ref.removeprefix(f"{_TYPE}:"))
     found = catalog.find(DatasetId.parse(did))

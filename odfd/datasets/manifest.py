@@ -13,6 +13,7 @@ from chain.codec.yaml_tree import Node
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
+from odfd.resources.types import Remarks
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
@@ -30,11 +31,11 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
 
 
-def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
+def prepare(spec: Node, remarks: Remarks) -> Node:
     """Moves ``onError`` and the options of read steps to attributes of their columns."""
     found: list[Mistake] = []
     made = carrying_read_options(spec, found)
-    mistakes += [_within(each) for each in found]
+    remarks.mistakes.extend(map(_within, found))
     return made
 
 

@@ -160,15 +160,15 @@ class _Reading:
         )
 
     def _selection(self) -> Selection | None:
-        text, labels = self._spec.target.removeprefix(_TARGET), self._policy.labels
+        text, labels = self._spec.target.removeprefix(_TARGET), self._spec.target_labels
         if labels is not None:
-            self._try(f"{_POLICY}.labels", parse_selector, labels)
+            self._try("spec.targetLabels", parse_selector, labels)
         if is_pattern(text):
             pattern = self._try("spec.target", parse_pattern, text)
             return None if pattern is None else Selection(name=pattern, labels=labels)
         if labels is not None:
             hint = "target: Dataset:%, to mean all that have them"
-            self._note(f"{_POLICY}.labels", "the target is one dataset", "flow-target", hint)
+            self._note("spec.targetLabels", "the target is one dataset", "flow-target", hint)
         return None
 
     def _tasks(self) -> tuple[FlowTask, ...]:

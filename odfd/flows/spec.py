@@ -133,9 +133,6 @@ class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How the runs of a flow behave."""
 
     suspend: Annotated[bool, described("The flow rests.")] = False
-    labels: (
-        Annotated[str, described("Of a target with %: those with such labels alone, like env=prod,!old.")] | None
-    ) = None
     time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
     catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
     catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
@@ -143,8 +140,8 @@ class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry: RetryPolicy | None = None
 
 
-class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with a dataset, and when."""
+class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Tasks for a dataset, and when they are done."""
 
     target: Annotated[
         str,
@@ -154,6 +151,9 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
         ),
         refers_to("Dataset", selects=True),
     ]
+    target_labels: (
+        Annotated[str, described("Of a target with %: those with such labels alone, like env=prod,!old.")] | None
+    ) = None
     triggers: Annotated[
         tuple[OnSchedule | OnDataset | OnEvent, ...],
         described("One schedule and one event at most, and any number of datasets."),

@@ -20,6 +20,7 @@ from chain.model.source import FetchStep, MergeAppend, MergeStrategy, PrepStep, 
 from chain.model.wire import Extra
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import SETS, reference_key
+from odfd.resources.types import Remarks
 
 MAX_CONFIG: Final = 64
 _TEMPLATE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
@@ -49,7 +50,7 @@ class ConfigValue(msgspec.Struct, frozen=True):
     key: str
 
 
-def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
+def prepare(spec: Node, remarks: Remarks) -> Node:
     """Puts short forms of reading into those that the format has, as in a Dataset."""
     if not isinstance(spec.value, dict):
         return spec
@@ -59,14 +60,16 @@ def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
     if ingress is None or (kind is not None and kind.value == "RestEndpoint"):
         line = spec.line if ingress is None else ingress.line
         hint = "push into the dataset: AddPushSource in its metadata, and odfctl ingest"
-        mistakes.append(Mistake("spec.ingress", line, "this node has no endpoints of Sources", "source-endpoint", hint))
+        remarks.mistakes.append(
+            Mistake("spec.ingress", line, "this node has no endpoints of Sources", "source-endpoint", hint)
+        )
         stands = {"kind": Node(line, "Url"), "url": Node(line, "")}
         return Node(spec.line, {**fields, "ingress": Node(line, stands)})
     found: list[Mistake] = []
     made = carrying_read_options(Node(spec.line, {**fields, "fetch": ingress}), found)
     for each in found:
         path = each.path.replace("fetch", "ingress", 1) if each.path.startswith("fetch") else each.path
-        mistakes.append(Mistake(f"spec.{path}", each.line, each.message, each.rule, each.hint))
+        remarks.mistakes.append(Mistake(f"spec.{path}", each.line, each.message, each.rule, each.hint))
     assert isinstance(made.value, dict)
     changed = {("ingress" if key == "fetch" else key): child for key, child in made.value.items()}
     return Node(spec.line, changed)

@@ -21,7 +21,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import parse_own_name
 from chain.model.wire import Extra
-from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.resources.types import Remarks, ResourceType, TypeRegistry
 
 SCHEMA: Final = "$schema"
 PARTS: Final = (SCHEMA, "headers", "spec", "status")
@@ -113,7 +113,9 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     headers = _headers(parts.get("headers"), binding, warnings)
     spec = None
     if kind is not None and kind.spec is not None and "spec" in parts:
-        written = parts["spec"] if kind.prepare is None else kind.prepare(parts["spec"], binding.mistakes)
+        written = (
+            parts["spec"] if kind.prepare is None else kind.prepare(parts["spec"], Remarks(binding.mistakes, warnings))
+        )
         spec = binding.bind(Table(kind.spec), written, "spec")
     typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
     if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):

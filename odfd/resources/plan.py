@@ -136,11 +136,12 @@ def plan(
     if faults:
         return planned, faults
     final = FinalState([each.after for each in planned], standing)
-    planned = [_referring(each, final, rules.walk) for each in planned]
     planned = [
         _of_account(one, wanted, final, (rules.account, now), faults)
         for one, wanted in zip(planned, desired, strict=True)
     ]
+    final = FinalState([each.after for each in planned], standing)  # a reference may name an account
+    planned = [_referring(each, final, rules.walk) for each in planned]
     for one, wanted in zip(planned, desired, strict=True):
         faults += _owning_faults(one, final, rules.parts, wanted.place, forced=terms.force)
     circle = _cycle_fault(planned, standing, [each.place for each in desired])

@@ -17,7 +17,7 @@ from chain.codec import layout
 from chain.codec.bind import TAG
 from chain.codec.layout import Kind, Table, Text, Union, Vector
 from chain.errors import Invalid
-from chain.ids import DID_ODF, DatasetId, parse_own_name
+from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
 from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, handle_of
 from odfd.resources.manifest import UUID
@@ -30,6 +30,8 @@ SETS: Final = ("SecretSet", "VariableSet")
 SELECTS: Final = "x-selects"
 _WILD: Final = re.compile(r"[%_]")
 """No name has one of these."""
+OWNED: Final = "Dataset"
+"""The type whose names may be written with their account."""
 ANY: Final = "resource"
 """Stands for a type where a reference says which: ``Dataset:sales``."""
 
@@ -84,6 +86,8 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 def reference_key(text: str, type_: str) -> str:
     """Formats ``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, from ``[Type:](id | did | name)[#part]``.
 
+    A dataset may be written with its account, ``account/name``, and is found if it is of that one.
+
     ``Secret:NAME#KEY`` means the same as ``SecretSet:NAME#KEY``. Raises Invalid.
     """
     prefix, colon, rest = text.partition(":")
@@ -105,7 +109,9 @@ def reference_key(text: str, type_: str) -> str:
         return f"{type_}:{DatasetId.parse(text)}"
     if text.startswith(_DID):
         return f"{type_}:{text}"
-    if not UUID.match(text):
+    if type_ == OWNED and "/" in text:
+        parse_local_alias(text)
+    elif not UUID.match(text):
         parse_own_name(text)
     return f"{type_}:{text.casefold()}"
 
@@ -132,6 +138,7 @@ class FinalState:
     def find(self, key: str) -> DeclaredResource | None:
         """Resolves a reference without an earlier target."""
         type_, _, sought = key.partition(":")
+        owner, _, sought = sought.rpartition("/") if type_ == OWNED else ("", "", sought)
         if UUID.match(sought):
             found = self.get(sought)
         elif sought.startswith(_DID):
@@ -140,7 +147,13 @@ class FinalState:
             found = self._names.get((type_, sought)) or self._standing.named(type_, sought)
             if found is not None and found.id in self._ids and found.name.casefold() != sought:
                 return None  # it gets another name
+            if owner and (found is None or not self._is_of(found, owner)):
+                return None
         return found if found is not None and found.type == type_ else None
+
+    def _is_of(self, found: DeclaredResource, owner: str) -> bool:
+        account = None if found.account is None else self.get(found.account)
+        return account is not None and account.name.casefold() == owner
 
     def resolved(self, key: str, held: ResourceHandle | None) -> ResourceHandle | None:
         """Resolves a reference: to its earlier target while that exists, whatever has its name now."""

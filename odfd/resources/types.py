@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,31 @@ ODF: Final = "https://opendatafabric.org/schemas"
 OURS: Final = "https://w3id.org/odfd/schemas"
 VERSION: Final = "v1alpha1"
 SUFFIX: Final = ".json"
+
+
+_LONG: Final = ("type", "id", "did", "name", "account")
+
+
+class Remarks(NamedTuple):
+    """Grows while a manifest is read."""
+
+    mistakes: list[Mistake]
+    warnings: list[str]
+
+    def reference(self, node: Node, path: str) -> Node:
+        """Puts a reference that is written as an object, ``{type, name, account}``, into its short form."""
+        assert isinstance(node.value, dict)
+        said = {key: child.value for key, child in node.value.items()}
+        target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
+        owner = said.get("account")
+        if isinstance(owner, dict) and owner.keys() == {"name"}:
+            owner = owner["name"].value
+        is_named = "id" not in said and "did" not in said and isinstance(owner, str)
+        if not isinstance(said.get("type"), str) or target is None or said.keys() - set(_LONG):
+            hint = "write {type: Dataset, name: NAME}, or Dataset:NAME"
+            self.mistakes.append(Mistake(path, node.line, "this is no reference", "reference", hint))
+            return Node(node.line, "Dataset:none")
+        return Node(node.line, f"{said['type']}:{owner}/{target}" if is_named else f"{said['type']}:{target}")
 
 
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +61,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     spec: type[msgspec.Struct] | None = None
     annotations: Mapping[str, type[msgspec.Struct]] = {}
     """Keys of annotations that it understands, each with the class of their value."""
-    prepare: Callable[[Node, list[Mistake]], Node] | None = None
+    prepare: Callable[[Node, Remarks], Node] | None = None
     """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
     """What one of them makes of itself (``odfd.resources.owners.Parts``)."""

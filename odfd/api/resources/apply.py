@@ -214,8 +214,15 @@ class ApplyOperation:
             items.append(await self._apply(desired, promised, dry_run=dry_run))
             promised.add(desired.name.casefold())
             report.advance()
+        born = {item.name.casefold(): item.id for item in items if item.kind == "dataset" and item.id is not None}
+        of_flows = {each.after.name: each.after.references for each in planned if each.after.type == "Flow"}
         for flow in wanted.flows:
-            items.append(await self._declare(flow, meant["Flow", flow.name], promised, dry_run=dry_run))
+            now = {
+                key: did
+                for key, handle in of_flows[flow.name].items()
+                if handle is not None and (did := handle.did or born.get(handle.name.casefold())) is not None
+            }
+            items.append(await self._declare(flow, now, promised, dry_run=dry_run))
             report.advance()
         return items
 
@@ -235,7 +242,7 @@ class ApplyOperation:
         self, flow: DesiredFlow, meant: Meant, promised: AbstractSet[str], *, dry_run: bool
     ) -> wire.ApplyItem:
         """``promised``: names of datasets that are made by the same apply."""
-        if dry_run and any(each.casefold() in promised for each in (flow.target, *flow.inputs)):
+        if dry_run and any(each.casefold().rpartition("/")[2] in promised for each in (flow.target, *flow.inputs)):
             return wire.ApplyItem(kind="flow", name=flow.name, action="created")
         try:
             return await self._apply_flow(flow, meant, dry_run=dry_run)
@@ -298,6 +305,7 @@ class ApplyOperation:
         said = ref.removeprefix("Dataset:")
         if said.startswith("did:"):
             return DatasetId.parse(said)
+        parse_own_name(said)
         with self._home.catalog() as catalog:
             return resolve_dataset(ref, meant, catalog).id
 

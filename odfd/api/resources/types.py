@@ -15,6 +15,7 @@ from odfd.access import manifest as access
 from odfd.api.resources import intent_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
+from odfd.flows import dialect as flow_dialect
 from odfd.flows import manifest as flows
 from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
 from odfd.ingest import source_manifest
@@ -58,7 +59,7 @@ spec:
     _ODF(
         name="Flow", context="flow", plural="flows",
         about="Says when a dataset is pulled by itself (docs/flows.md).",
-        spec=FlowSpec, annotations={flows.POLICY: FlowPolicySpec},
+        spec=FlowSpec, prepare=flow_dialect.prepare, annotations={flows.POLICY: FlowPolicySpec},
         example="""\
 $schema: Flow
 headers:

@@ -326,8 +326,8 @@ async def of(node: Any, name: str) -> list[str]:
     return [each.target for each in await node.api.flows.list() if each.name == name]
 
 
-def checking(name: str, target: str, more: str = "", trigger: str = MINUTELY) -> str:
-    text = flow(name, target, trigger).replace("cooldown: 0s", f"cooldown: 0s{more}")
+def checking(name: str, target: str, labels: str = "", trigger: str = MINUTELY) -> str:
+    text = flow(name, target, trigger) + (f'  targetLabels: "{labels}"\n' if labels else "")
     return text + "  tasks: [{kind: Ext, $schema: Verify}]\n"
 
 
@@ -366,7 +366,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
 
 async def test_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: Any) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(ROOT, checking("all", "%", ', labels: "env=prod,datasetKind=Root"'))
+        await alice.apply(ROOT, checking("all", "%", "env=prod,datasetKind=Root"))
         await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])
         await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"env": "prod"}))
         await joined(alice, "all", ["cities"])
@@ -396,7 +396,7 @@ async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
 
 @pytest.mark.parametrize(
     ("target", "more", "rule"),
-    [("cities", ", labels: a=b", "flow-target"), ("a/%", "", "flow-target"), ("%", ", labels: =", "label-selector")],
+    [("cities", "a=b", "flow-target"), ("a/%", "", "flow-target"), ("%", "=", "label-selector")],
 )
 async def test_selections_that_make_no_sense_are_refused(world: Any, target: str, more: str, rule: str) -> None:
     async with world.running("alice") as alice:
