@@ -28,6 +28,7 @@ from chain.multihash import Multihash
 from chain.rules.pages import Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, PAGE_BYTES, Head, StoredPage
+from chain.store.former_epochs import SET_ASIDE
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import HeadRow, SqliteChain, SqliteChains
 from chain.walk import newest_first
@@ -127,9 +128,9 @@ def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multi
 
 
 def _histories(chains: SqliteChains, dataset: DatasetId) -> Iterator[tuple[int | None, SqliteChain]]:
-    """The chain, and what is kept of those that it was, by epoch."""
+    """The chain, and what is kept of those that it was, by epoch; and one that is set aside."""
     yield None, chains.chain(dataset)
-    for epoch in chains.former_epochs(dataset):
+    for epoch in (*chains.former_epochs(dataset), SET_ASIDE):
         yield epoch, chains.former(dataset, epoch)
 
 

@@ -1,8 +1,10 @@
-"""Keeps blocks of former epochs, which a rewrite replaced and the policy keeps, apart from the chains.
+"""Keeps histories apart from the chains: of former epochs, and of datasets that were deleted without their data.
 
-They lie in the tables of chains, under names of their own: reading them is reading a chain that begins where its epoch
-parted from the next one. What they name stays too, as long as they do. Functions on a connection; whoever rewrites
-calls them in the transaction that moves the head. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``).
+A rewrite replaces the end of a chain, and the policy may keep what was replaced; a deleted dataset is set aside whole.
+Both lie in the tables of chains, under names of their own: reading them is reading a chain, which begins where its
+epoch parted from the next one. What they name stays too, as long as they do. Functions on a connection; whoever
+rewrites, deletes or adopts calls them in its transaction. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``);
+ADR 54.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.store.base import FormerEpochs
 
 NAME_SIZE: Final = 42
 """Bytes of a name: a dataset's id, and the number of the epoch."""
+SET_ASIDE: Final = (1 << 64) - 1
+"""The number in the name of a chain that is set aside. No epoch reaches it."""
 LAST: Final = b"\xff" * 8
 
 
@@ -25,7 +30,7 @@ def name_of(dataset: DatasetId, epoch: int) -> bytes:
 def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
     """The former epochs of which blocks are kept, the oldest first."""
     rows = connection.execute(
-        "SELECT id FROM datasets WHERE id > ? AND id <= ? ORDER BY id", (dataset, bytes(dataset) + LAST)
+        "SELECT id FROM datasets WHERE id > ? AND id < ? ORDER BY id", (dataset, bytes(dataset) + LAST)
     )
     return [int.from_bytes(row[0][-8:], "big") for row in rows]
 
@@ -55,3 +60,29 @@ def drop(connection: sqlite3.Connection, dataset: DatasetId, *, most: int = 0) -
     known = epochs_of(connection, dataset)
     for epoch in known[: max(0, len(known) - most)]:
         connection.execute("DELETE FROM datasets WHERE id = ?", (name_of(dataset, epoch),))
+
+
+def set_aside(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Takes a whole chain out of the chains, at a cost that does not grow with it. Raises Refused for a second one."""
+    if is_set_aside(connection, dataset):
+        raise Refused(
+            f"an earlier history of {dataset.short} is kept already",
+            rule="dataset-kept",
+            hint=f"delete that first: odfctl delete unmanaged {dataset}, or this one with its data: --purge",
+        )
+    connection.execute("UPDATE datasets SET id = ? WHERE id = ?", (name_of(dataset, SET_ASIDE), dataset))
+
+
+def is_set_aside(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    return bool(connection.execute("SELECT 1 FROM datasets WHERE id = ?", (name_of(dataset, SET_ASIDE),)).fetchone())
+
+
+def take_back(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Puts a chain that is set aside among the chains again. None of its dataset may be there."""
+    connection.execute("UPDATE datasets SET id = ? WHERE id = ?", (dataset, name_of(dataset, SET_ASIDE)))
+
+
+def drop_aside(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Drops a chain that is set aside, with its former epochs; the next collection frees what only they named."""
+    drop(connection, dataset)
+    connection.execute("DELETE FROM datasets WHERE id = ?", (name_of(dataset, SET_ASIDE),))

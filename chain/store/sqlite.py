@@ -235,11 +235,17 @@ class SqliteChains:
             self._step("mend-blocks")
         self._step("mend-durable")
 
-    def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+    def drop(
+        self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None, *, keep: bool = False
+    ) -> None:
+        """``keep``: it is set aside with all that it names, where only ``former`` reads it, by ``SET_ASIDE``."""
         with self._database.write() as connection:
             self._guard(connection, dataset)
-            former_epochs.drop(connection, dataset)
-            connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+            if keep:
+                former_epochs.set_aside(connection, dataset)
+            else:
+                former_epochs.drop(connection, dataset)
+                connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
             self._step("drop-blocks")
             if also is not None:
                 also(connection)

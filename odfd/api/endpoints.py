@@ -48,6 +48,18 @@ SINCE: Final = Parameter("since", "text", "The version that a watch goes on from
 CONTINUE: Final = Parameter("continue", "text", "Of the page before: asks for the next one of the same list.")
 LABELS: Final = Parameter("labels", "text", "A selector of labels, such as env=prod.")
 
+OBJECTS: Final = Parameter(
+    "objects", "text", "`purge`: a dataset goes with its data; else `keep`: that stays, unmanaged."
+)
+
+
+def purges(request: Request) -> bool:
+    """Whether the data of a deleted dataset goes with it. Raises Usage for what ``OBJECTS`` does not take."""
+    said = request.query_params.get(OBJECTS.name, "keep")
+    if said not in ("keep", "purge"):
+        raise Usage(f"objects cannot be {said[:40]!r}", hint="keep, or purge")
+    return said == "purge"
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

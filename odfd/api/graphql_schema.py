@@ -44,7 +44,7 @@ type Mutation {
   apply(manifests: [JSON!]!, dryRun: Boolean = false, prune: String): [JSON!]!
   rename(ref: String!, name: String!): JSON
   """Deletes a resource with what it stands for; answers with it as it was."""
-  delete(ref: String!): JSON
+  delete(ref: String!, purge: Boolean): JSON
 }
 
 type Subscription {
@@ -221,9 +221,9 @@ def _rename(_: object, info: Info, ref: str, name: str) -> Any:
     return _resource(None, info, f"{_reference(ref)[0].name}:{name}")
 
 
-def _delete(_: object, info: Info, ref: str) -> Any:
+def _delete(_: object, info: Info, ref: str, purge: bool | None = None) -> Any:
     async def delete(services: Services) -> wire.ResourceManifest:
-        return await operations.delete(services, *_reference(ref))
+        return await operations.delete(services, *_reference(ref), purge=bool(purge))
 
     return _json(_told(info, delete))
 

@@ -213,7 +213,13 @@ async def check_generation(services: Services, kind: ResourceType, ref: str, gen
 
 
 async def delete(
-    services: Services, kind: ResourceType, ref: str, generation: int | None = None, *, force: bool = False
+    services: Services,
+    kind: ResourceType,
+    ref: str,
+    generation: int | None = None,
+    *,
+    force: bool = False,
+    purge: bool = False,
 ) -> wire.ResourceManifest:
     """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict.
 
@@ -225,7 +231,7 @@ async def delete(
         await services.declarations.check_unowned(kind.name, view.name)
     match kind.name:
         case "Dataset":
-            await services.datasets.delete(view.headers.get("did", view.name))
+            await services.datasets.delete(view.headers.get("did", view.name), purge=purge)
         case "Flow":
             await services.flows.delete(view.name)
         case "Mirror":

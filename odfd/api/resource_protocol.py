@@ -15,7 +15,20 @@ from starlette.responses import Response
 
 from chain.errors import Conflict, Invalid
 from odfd.api import resource_operations as operations
-from odfd.api.endpoints import CONTINUE, JSON, LABELS, SINCE, WATCH, Ask, Parameter, asks, is_watch, path_part
+from odfd.api.endpoints import (
+    CONTINUE,
+    JSON,
+    LABELS,
+    OBJECTS,
+    SINCE,
+    WATCH,
+    Ask,
+    Parameter,
+    asks,
+    is_watch,
+    path_part,
+    purges,
+)
 from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import MOST, PAGE
@@ -112,11 +125,12 @@ async def _patch(services: Services, request: Request) -> object:
     raise AssertionError("the last attempt returns or raises")
 
 
-@asks(GENERATION, FORCE, answers=wire.ResourceManifest)
+@asks(GENERATION, FORCE, OBJECTS, answers=wire.ResourceManifest)
 async def _delete(services: Services, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
     generation, force = GENERATION.number(request), flag(request, FORCE.name)
-    return await operations.delete(services, _type(request), path_part(request), generation, force=force)
+    purge = purges(request)
+    return await operations.delete(services, _type(request), path_part(request), generation, force=force, purge=purge)
 
 
 @asks(

@@ -24,6 +24,7 @@ from odfd.api.access.guard import NO_ACCOUNT
 from odfd.api.endpoints import (
     JSON,
     LABELS,
+    OBJECTS,
     OCTETS,
     SINCE,
     WATCH,
@@ -34,6 +35,7 @@ from odfd.api.endpoints import (
     is_watch,
     on_dataset,
     path_part,
+    purges,
     with_body,
 )
 from odfd.api.idempotency import once
@@ -88,6 +90,11 @@ async def _log(services: Services, request: Request) -> object:
     kinds = request.query_params.getlist("kind")
     before, epoch = number(request, "before", None), number(request, "epoch", None)
     return await services.datasets.log(_name(request), kinds, _rows(request), before, epoch)
+
+
+@asks(OBJECTS, operation=lambda s: s.datasets.delete)
+async def _delete(services: Services, request: Request) -> object:
+    return await services.datasets.delete(_name(request), purge=purges(request))
 
 
 @asks(Parameter("name", "text", "Of the file, for messages."), takes=bytes, body_types=(OCTETS,), answers=wire.Upload)
@@ -272,7 +279,7 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/datasets", lambda s, _: s.datasets.list()),
     ("GET", "/datasets/{ref}", lambda s, r: s.datasets.get(_name(r))),
     ("GET", "/datasets/{ref}/detail", _describe),
-    ("DELETE", "/datasets/{ref}", lambda s, r: s.datasets.delete(_name(r))),
+    ("DELETE", "/datasets/{ref}", _delete),
     ("GET", "/datasets/{ref}/manifest", lambda s, r: s.datasets.manifest(_name(r))),
     ("PUT", "/datasets/{ref}/name", on_dataset(wire.RenameRequest, lambda s: s.datasets.rename)),
     ("GET", "/datasets/{ref}/blocks", _log),
@@ -292,6 +299,10 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/datasets/{ref}/renditions/{number}/handover", _hand_over),
     ("DELETE", "/datasets/{ref}/renditions/{number}", _abandon),
     ("GET", "/renditions", lambda s, _: s.renditions.list()),
+    ("GET", "/unmanaged", lambda s, _: s.unmanaged.list()),
+    ("GET", "/unmanaged/{ref}", lambda s, r: s.unmanaged.get(_name(r))),
+    ("PUT", "/unmanaged/{ref}/name", on_dataset(wire.AdoptRequest, lambda s: s.unmanaged.adopt)),
+    ("DELETE", "/unmanaged/{ref}", lambda s, r: s.unmanaged.delete(_name(r))),
     ("POST", "/datasets/{ref}/correct", on_dataset(wire.CorrectRequest, lambda s: s.flow.correct)),
     ("POST", "/datasets/{ref}/schema", on_dataset(wire.AlterSchemaRequest, lambda s: s.flow.alter_schema)),
     ("POST", "/datasets/{ref}/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),

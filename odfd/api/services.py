@@ -14,6 +14,7 @@ from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
+from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.api.lineage.service import LineageService
@@ -68,6 +69,7 @@ class Services:
     holds: HoldService
     raw: RawService
     renditions: RenditionService
+    unmanaged: UnmanagedService
     journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService

@@ -47,6 +47,7 @@ _SOURCES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """By what an argument is called in help."""
 _OF_COMMANDS: Final[Mapping[str, str]] = {
+    "adopt DID|NAME": "unmanaged",
     "flow pause NAME": "flow", "flow resume NAME": "flow", "hold list NAME": "dataset", "hold renew ID": "hold",
     "hold release ID": "hold", "mirror remove NAME": "mirror", "mirror pause NAME": "mirror", "mirror add REF": "",
     "mirror resume NAME": "mirror", "mirror add N": "network", "network invite NAME": "network",

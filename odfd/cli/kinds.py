@@ -210,6 +210,17 @@ def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
     )
 
 
+def _unmanaged(now: Instant) -> tuple[TableColumn[wire.UnmanagedView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name or formatting.NOTHING),
+        TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
+        TableColumn("SIZE", lambda row: formatting.size(row.bytes), right=True),
+        TableColumn("OWNER", lambda row: "yes" if row.owner else "no"),
+        TableColumn("DELETED", lambda row: formatting.ago(row.deleted_at, now)),
+        TableColumn("DID", lambda row: row.id, most=WHOLE),
+    )
+
+
 def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
         TableColumn("ENGINE", lambda row: row.name),
@@ -250,6 +261,7 @@ VALIDATOR: Final = Kind(
 RENDITION: Final = Kind(
     "rendition", ("renditions",), "/renditions", lambda row: row.dataset, _renditions, wire.RenditionView, single=False
 )
+UNMANAGED: Final = Kind("unmanaged", (), "/unmanaged", lambda row: row.id, _unmanaged, wire.UnmanagedView)
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
 VARIABLE_SET: Final = _declared("variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
 VARIABLE: Final = _declared("variable", ("variables",), tables.elements)
@@ -268,8 +280,8 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, TASK, VARIABLE_SET, VARIABLE, SECRET_SET,
-    SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
+    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,

@@ -46,6 +46,7 @@ GROUPS: Final = (
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "print all about one of them", _HERE + "resources"),
             CommandEntry("delete", "delete them; cancel a task", _HERE + "resources"),
+            CommandEntry("adopt", "take back a deleted dataset whose data was kept", _HERE + "resources"),
             CommandEntry("rename", "give a dataset another name on this node", _HERE + "resources"),
             CommandEntry("label", "set labels of a resource, to select by", _HERE + "resources"),
             CommandEntry("annotate", "set annotations of a resource", _HERE + "resources"),

@@ -10,6 +10,7 @@ from chain.codec.bind import Mistake
 from chain.codec.manifest import Manifest
 from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
+from chain.ids import DatasetId
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
@@ -26,6 +27,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Annotated[
         tuple[MetadataEvent, ...], described("Events that the chain shall hold; those of data are not among them.")
     ]
+    did: Annotated[str, described("The dataset that it is: one that is here, or whose data is kept.")] | None = None
     volume: (
         Annotated[str, described("The PersistentVolume for its slices; this node's disk."), refers_to(VOLUME)] | None
     ) = None
@@ -37,6 +39,12 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     made = carrying_read_options(spec, found)
     remarks.mistakes.extend(map(_within, found))
     return made
+
+
+def did_of(draft: Draft) -> DatasetId | None:
+    """The dataset that a manifest says it is; a text that is no did is a mistake of the draft."""
+    spec: DatasetSpec = draft.spec
+    return None if spec.did is None else draft.attempt(f"{_SPEC}did", DatasetId.parse, spec.did)
 
 
 def snapshot_of(draft: Draft) -> Manifest:

@@ -20,7 +20,7 @@ from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
 from chain.wording import plural
-from odfd.datasets import visibility
+from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.read_holds import HistoryHeld
@@ -93,13 +93,17 @@ class MirrorScheduler:
             self._nursery = None
 
     async def add(self, spec: MirrorSpec, shown: MirrorVisibility = FOUND) -> Mirror:
-        """Mirror it, and begin at once. Adding it again with other terms replaces them. Raises Invalid, Environment."""
+        """Mirror it, and begin at once. Adding it again with other terms replaces them.
+
+        Raises Invalid, Environment; Refused while data of it is kept from a deletion.
+        """
         spec.check()
 
         def record() -> None:
             with self._database.write() as connection:
                 resources = Resources(connection)
                 now = self._clock.now()
+                unmanaged.check_managed(connection, spec.id)
                 Catalog(resources).add(spec.name, spec.id, now)
                 mirror_specs.keep(resources, spec, now)
                 visibility.mirrored(

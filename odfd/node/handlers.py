@@ -27,6 +27,7 @@ from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService, RemoteState
+from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.api.intents import IntentService, Pruning
@@ -64,7 +65,6 @@ from odfd.workers.reconciler import Controller
 
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
-    doctor = _doctor(parts)
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
@@ -76,7 +76,7 @@ def services_of(parts: NodeParts) -> Services:
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
-    mirrors.suggested_name = search.suggested_name
+    mirrors.suggested_name, mirrors.adopt = search.suggested_name, parts.import_export.adopt
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
@@ -84,11 +84,10 @@ def services_of(parts: NodeParts) -> Services:
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes, sources)
     _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
-    running = _running(parts, flows)
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
     return Services(
-        about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
+        about=_status(parts, flows),
         accounts=AccountService(home, parts.tokens, context),
         datasets=datasets,
         flow=pulling,
@@ -110,6 +109,7 @@ def services_of(parts: NodeParts) -> Services:
         holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
         raw=RawService(home, parts.ingest_deps, context),
         renditions=_renditions(parts, datasets),
+        unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
@@ -158,7 +158,7 @@ def _renditions(parts: NodeParts, datasets: DatasetService) -> RenditionService:
         return [*derived, *(["it is published or shared"] if told else [])]
 
     return RenditionService(
-        parts.home, parts.ingest_deps, parts.committer, parts.context, datasets.delete, used,
+        parts.home, parts.ingest_deps, parts.committer, parts.context, partial(datasets.delete, purge=True), used,
         lambda: secrets.token_hex(8),
     )  # fmt: skip
 
@@ -182,6 +182,11 @@ def _visibility(parts: NodeParts) -> VisibilityService:
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility.changes += 1
     parts.visibility_changed(dataset)
+
+
+def _status(parts: NodeParts, flows: FlowService) -> StatusService:
+    running, name = _running(parts, flows), parts.settings.node.name
+    return StatusService(parts.home, parts.views, _doctor(parts), running, parts.context, name)
 
 
 def _running(parts: NodeParts, flows: FlowService) -> RunningParts:
@@ -247,7 +252,7 @@ def _judging(parts: NodeParts) -> TrustService:
 def _applying(
     parts: NodeParts, flows: FlowService, declarations: DeclarationService, intents: IntentService
 ) -> ApplyOperation:
-    return ApplyOperation(
+    applying = ApplyOperation(
         parts.home,
         parts.committer,
         parts.engine,
@@ -256,3 +261,5 @@ def _applying(
         flows.apply,
         (declarations, intents.apply, Pruning(declarations, flows.delete).prune),
     )
+    applying.adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
+    return applying

@@ -33,6 +33,7 @@ from odfd.datasets import (
     row_counts,
     saved_views,
     shares,
+    unmanaged,
     visibility,
 )  # fmt: skip
 from odfd.datasets.catalog import Catalog, DatasetEntry
@@ -74,6 +75,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
+    unmanaged,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -119,10 +121,12 @@ _UNWATCHED: Final = (
     "idempotency",
     "object_links",
     "object_references",
+    "purged",
     "pushes",
     "read_holds",
     "resource_events",
     "small_objects",
+    "unmanaged",
     "versions",
     "volume_claims",
     "volume_objects",

@@ -23,7 +23,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets import captures
+from odfd.datasets import captures, unmanaged
 from odfd.datasets.read_holds import ReadHolds
 from odfd.queries.folds import FoldStore
 from odfd.runtime.supervision import Life
@@ -90,6 +90,8 @@ class GarbageCollector:
             folds, fold_bytes = await trio.to_thread.run_sync(self._collect_folds, dry_run)
             report.begin("looking through the trust ledger")
             statements = await trio.to_thread.run_sync(self._prune, dry_run)
+            for dataset in [] if dry_run else await trio.to_thread.run_sync(self._drop_keys):
+                self._events.emit("key.discarded", dataset.short, "its dataset was deleted for good 30 days ago")
         if done.objects and not dry_run:
             self._events.emit(
                 "objects.collected",
@@ -141,6 +143,22 @@ class GarbageCollector:
                 ReadHolds(connection).sweep(self._clock.now())
             drop_unneeded(self._home.database, self._is_wanted)
         return prune(self._home.database, self._clock.now(), dry_run=dry_run, step=_cancellable)
+
+    def _drop_keys(self) -> list[DatasetId]:
+        """Discards the keys of datasets that were deleted for good long ago, and returns these datasets."""
+        with self._home.database.read() as connection:
+            due = unmanaged.keys_due(connection, self._clock.now())
+        gone = [
+            each for each in due
+            if self._home.chains.chain(each).head() is None and self._home.keys.has_dataset_key(each)
+        ]  # fmt: skip
+        for each in gone:
+            self._home.keys.discard_dataset_key(each)
+        if due:
+            with self._home.database.write() as connection:
+                for each in due:
+                    unmanaged.key_settled(connection, each)
+        return gone
 
 
 def _cancellable(_: str) -> None:

@@ -129,10 +129,10 @@ def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], t
 
 
 def _deleted(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(ref: str) -> Any:
+    async def guarded(ref: str, *, purge: bool = False) -> Any:
         entry = await guard.dataset(ref, Action.OWN)
         try:
-            return await operation(str(entry.id))
+            return await operation(str(entry.id), purge=purge)
         except Refused as fault:
             if fault.rule != _IN_USE:
                 raise

@@ -19,10 +19,12 @@ from chain.statements import envelope, statement
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import BlockDamaged, ChainReader
+from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
-from odfd.datasets import visibility
+from odfd.datasets import unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
+from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_faults
 from odfd.mirrors.object_fetcher import ObjectFetcher
@@ -226,6 +228,7 @@ class ImportExport:
                 return bring(0)
             with self._board.attend(seed.dataset_id):
                 self._show_statements(copy, seed.dataset_id, statements)
+                self._take_back(copy.chain, seed.dataset_id, name)
                 is_here = self._home.chains.chain(seed.dataset_id).head() == copy.chain.head()
                 return bring(0 if is_here else self._epoch(seed.dataset_id, copy.chain))
 
@@ -240,6 +243,18 @@ class ImportExport:
             done, known_as = await trio.to_thread.run_sync(take)
         self._changed(done.dataset)
         return _result(known_as, request.source, done)
+
+    def _take_back(self, chain: ChainReader, dataset: DatasetId, name: str) -> None:
+        """Takes back what is kept from a deletion, where the copy goes on from it. Raises Refused where it does not."""
+        kept, come = self._home.chains.former(dataset, SET_ASIDE), chain.head()
+        head = kept.head()
+        if head is None or come is None:
+            return
+        last = head.sequence_number
+        if come.size < head.size or chain.block_at(last).hash != head.hash:
+            with self._home.database.read() as connection:
+                unmanaged.check_managed(connection, dataset, ", and the copy does not go on from it")
+        self._adopt(dataset, name)
 
     def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
         """Raises Invalid for what is not signed as it says, or of another dataset."""
@@ -275,7 +290,7 @@ class ImportExport:
     def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:
         """Name what came, and note what was checked of it, as of an epoch that is no earlier than the one noted.
 
-        References go first: what is named here is whole.
+        References go first: what is named here is whole. What was unmanaged is as whole as it was when it was deleted.
         """
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
@@ -297,10 +312,36 @@ class ImportExport:
                 catalog.add(name, dataset, self._clock.now())
             visibility.imported(connection, dataset)
             data = frontier.size if was_whole else checked.data
+            remains = unmanaged.settled(connection, dataset)
+            if remains is not None:
+                data = remains.data
+                Holdings(connection).keep_extent(dataset, remains.extent)
             Ledger(connection).grow(
                 dataset, checked.frontier, CheckedChain(frontier, data, max(epoch, checked.epoch)), groups
             )
         return known.name if known else name
+
+    async def adopt(self, dataset: DatasetId, name: str | None) -> str:
+        """Takes back, privately, a deleted dataset whose data is kept; returns its name: ``name``, or its former one.
+
+        Raises NotFound, Invalid for a name that is taken, Conflict for a dataset that is here.
+        """
+        known_as = await trio.to_thread.run_sync(self._adopt, dataset, name)
+        self._changed(dataset)
+        return known_as
+
+    def _adopt(self, dataset: DatasetId, name: str | None) -> str:
+        database, now = self._home.database, self._clock.now()
+        with database.write() as connection:
+            kept = unmanaged.find(connection, dataset)
+            if self._home.chains.chain(dataset).head() is not None:
+                raise Conflict(f"{dataset.short} is here already", rule="dataset-exists", hint="odfctl get datasets")
+            catalog = Catalog(Resources(connection))
+            known_as = catalog.check(name or kept.name or default_name(dataset), dataset)
+            unmanaged.take_back(connection, dataset)
+            catalog.add(known_as, dataset, now)
+            visibility.imported(connection, dataset)
+        return self._settle(dataset, known_as, kept.remains.epoch)
 
     def mend(self) -> tuple[list[str], list[str]]:
         """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any.

@@ -18,6 +18,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import load_state
@@ -35,9 +36,10 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets import captures, pushes, reading, row_counts, visibility
+from odfd.datasets import captures, reading, row_counts, unmanaged, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
+from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
@@ -124,16 +126,20 @@ class DatasetService:
 
         return await _in_thread(look)
 
-    async def delete(self, ref: str) -> wire.DatasetView:
-        """Deletes a dataset and what is known of it; returns its last view. Refused while others derive from it."""
+    async def delete(self, ref: str, *, purge: bool = False) -> wire.DatasetView:
+        """Deletes a dataset and what is known of it; returns its last view. Refused while others derive from it.
+
+        Its data stays as unmanaged (``UnmanagedService``), or goes with it where ``purge`` is set.
+        """
         entry = await _in_thread(lambda: self._unused(ref))
         async with self._scheduler.still(entry.id):
-            view, dropped = await _in_thread(lambda: self._delete(entry))
+            view, dropped = await _in_thread(lambda: self._delete(entry, purge=purge))
         self._gone(entry.id)
         for name, stays in dropped:
             text = f"{view.name}, which it pulled, is deleted"
             self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
-        self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
+        text = f"{plural(view.blocks, 'block')} {'forgotten' if purge else 'kept as unmanaged'}"
+        self._events.emit("dataset.deleted", view.name, text, id=view.id)
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
@@ -272,13 +278,12 @@ class DatasetService:
             if spec is not None:
                 mirror_specs.keep(resources, msgspec.structs.replace(spec, name=renamed.name), now)
 
-    def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
-        """What it was, and the names of its flows, each with whether it stays and waits.
+    def _delete(self, entry: DatasetEntry, *, purge: bool) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
+        """Deletes a dataset. Returns what it was, and the names of its flows, each with whether it stays and waits.
 
-        Name, mirror spec, flows, chain and all that was concluded of it go in one transaction; objects that nobody
-        names, after.
-
-        A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
+        Name, mirror spec, flows and all that was concluded of it go in one transaction, with the chain or without it;
+        objects that nobody names, after. A crash before the last of these is gone leaves it for the collector, and
+        nothing that a person can see.
         """
         view = self._views.dataset(entry)
         now = self._clock.now()
@@ -286,6 +291,10 @@ class DatasetService:
         dropped: list[tuple[str, bool]] = []
 
         def together(connection: sqlite3.Connection) -> None:
+            if purge:
+                unmanaged.forget_data(connection, entry.id, now)
+            else:
+                unmanaged.keep(connection, _remaining(connection, entry, view, now))
             resources = Resources(connection)
             Catalog(resources).remove(entry.name, now)
             mirror_specs.drop(resources, entry.id, now)
@@ -298,17 +307,31 @@ class DatasetService:
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
-            pushes.forget(connection, entry.id)
             captures.end(connection, entry.id)
-            captures.forget(connection, entry.id)
             renditions.forget(connection, entry.id)
-            unneeded.extend(drop_references(connection, entry.id))
+            named = drop_references(connection, entry.id)
+            unneeded.extend(named if purge else ())
 
-        self._home.chains.drop(entry.id, together)
+        self._home.chains.drop(entry.id, together, keep=not purge)
         self._home.objects.remove_all(unneeded)
         segments.forget(self._home.folder(SEGMENTS), entry.id)
         folds.forget(self._home.folder(FOLDS), entry.id)
         return view, dropped
+
+
+def _remaining(
+    connection: sqlite3.Connection, entry: DatasetEntry, view: wire.DatasetView, now: Instant
+) -> unmanaged.Unmanaged:
+    """Describes what stays of a dataset, before it is forgotten."""
+    checked = Ledger(connection).chain(entry.id)
+    remains = unmanaged.Remains(
+        blocks=view.blocks,
+        bytes=view.bytes,
+        data=checked.data,
+        epoch=checked.epoch,
+        extent=Holdings(connection).extent(entry.id),
+    )
+    return unmanaged.Unmanaged(dataset=entry.id, name=entry.name, at=now, remains=remains)
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +19,7 @@ from odfd.api.network.contact_views import dataset_contact
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.datasets import unmanaged
 from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
@@ -62,6 +63,8 @@ class MirrorService:
         self._holders = holders
         self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
         """What the publisher of a dataset calls it."""
+        self.adopt: Callable[[DatasetId, str], Awaitable[object]]
+        """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
         self._home = home
         self._scheduler = scheduler
         self._board = board
@@ -125,6 +128,8 @@ class MirrorService:
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
         """``found_at``: the place that said which dataset it is."""
         spec = await self._checked(request, dataset, found_at)
+        if await trio.to_thread.run_sync(self._is_kept, dataset):
+            await self.adopt(dataset, spec.name)
         shown = MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
         return await self._scheduler.add(spec, shown)
 
@@ -149,6 +154,10 @@ class MirrorService:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         mirror = await self._scheduler.pause(dataset, paused=paused)
         return await self._shown(mirror)
+
+    def _is_kept(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            return unmanaged.is_kept(connection, dataset)
 
     def _is_held(self, dataset: DatasetId) -> bool:
         return self._home.chains.chain(dataset).head() is not None

@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
+from chain.errors import Conflict, Environment, Fault, Invalid
 from chain.ids import DatasetId, parse_own_name
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import (
@@ -32,13 +32,14 @@ from chain.model.events import (
     SetVocab,
 )
 from chain.model.source import TransformSql
-from chain.state import ChainState, Vocab, load_state
+from chain.state import ChainState, Vocab
 from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import Engine
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
+from odfd.api.resources.applied_dataset import dataset_of
 from odfd.api.resources.apply_items import declared_item, refused, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
@@ -99,6 +100,16 @@ class Prune(Protocol):
     ) -> list[wire.ApplyItem]: ...
 
 
+class Adopt(Protocol):
+    """Takes back a deleted dataset whose data is kept. Raises NotFound, Invalid, Conflict."""
+
+    async def __call__(self, ref: str, request: wire.AdoptRequest) -> object: ...
+
+
+async def _cannot_adopt(ref: str, request: wire.AdoptRequest) -> object:
+    raise Invalid(f"{ref} cannot be taken back here", rule="dataset-did", hint=f"odfctl adopt {ref} {request.name}")
+
+
 class ApplyOperation:
     """Plans and performs applies."""
 
@@ -126,6 +137,8 @@ class ApplyOperation:
         self._succession = EvolutionCheck(home, engine, self._check)
         self._conditional = trio.Lock()
         """Of applies that state a generation: one at a time."""
+        self.adopt: Adopt = _cannot_adopt
+        """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
         self._board = context.board
         self._events = context.events
         self._clock = context.clock
@@ -253,7 +266,7 @@ class ApplyOperation:
         self, desired: DesiredSnapshot, promised: AbstractSet[str], *, dry_run: bool
     ) -> wire.ApplyItem:
         parse_own_name(desired.name)
-        held = await trio.to_thread.run_sync(self._held, desired.name)
+        held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pinned(transform: TransformSql) -> str | None:
@@ -278,6 +291,8 @@ class ApplyOperation:
             await trio.to_thread.run_sync(self._check_circle, desired, held[0], events)
         warnings = await self._validate(events, desired, held[1] if held else None)
         dataset = held[0] if held else None
+        if is_kept and dataset is not None and not dry_run:
+            await self.adopt(str(dataset), wire.AdoptRequest(name=desired.name))
         if events and not dry_run:
             dataset = await trio.to_thread.run_sync(self._commit, desired, held, events)
             done = "updated" if held else "created"
@@ -287,19 +302,11 @@ class ApplyOperation:
         return wire.ApplyItem(
             kind="dataset",
             name=desired.name,
-            action="unchanged" if not events else "updated" if held else "created",
+            action="adopted" if is_kept else "unchanged" if not events else "updated" if held else "created",
             id=None if dataset is None else str(dataset),
             changes=tuple(type(event).__name__ for event in events),
             warnings=warnings,
         )
-
-    def _held(self, name: str) -> tuple[DatasetId, ChainState] | None:
-        with self._home.catalog() as catalog:
-            try:
-                entry = catalog.resolve(name)
-            except NotFound:
-                return None
-        return entry.id, load_state(self._home.chains.chain(entry.id))
 
     def _resolve(self, ref: str, meant: Meant) -> DatasetId:
         said = ref.removeprefix("Dataset:")

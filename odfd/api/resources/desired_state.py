@@ -13,12 +13,13 @@ from chain.codec.bind import Mistake, plain_of
 from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
+from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
 from odfd.access.manifest import AccountSpec, RelationsSpec, check_account, check_relations
 from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.datasets.manifest import DatasetSpec, snapshot_of
+from odfd.datasets.manifest import DatasetSpec, did_of, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
 from odfd.flows.spec import FlowSpec
 from odfd.ingest.source_manifest import SourceSpec, check_source_resource
@@ -41,6 +42,8 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Folder that relative source paths start from."""
     is_legacy: bool = True
     """Written as the format's own kind, not as a resource."""
+    did: DatasetId | None = None
+    """The dataset that it is, where the manifest says so."""
     variables: frozenset[str] = frozenset()
     """Names of values in sets of the same apply that its sources may read."""
     meant: Mapping[str, str] = {}
@@ -145,7 +148,9 @@ class _Reading:
         except Invalid as fault:
             self._faults.append(fault)
 
-    def _snapshot(self, manifest: Manifest, text: wire.ManifestText, *, is_legacy: bool = True) -> None:
+    def _snapshot(
+        self, manifest: Manifest, text: wire.ManifestText, *, did: DatasetId | None = None, is_legacy: bool = True
+    ) -> None:
         if not isinstance(manifest.content, DatasetSnapshot):
             raise Invalid(
                 f"a {manifest.kind} cannot be applied",
@@ -154,7 +159,7 @@ class _Reading:
                 place=manifest.place(),
             )
         self._desired.snapshots.append(
-            DesiredSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, is_legacy=is_legacy)
+            DesiredSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, did=did, is_legacy=is_legacy)
         )
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
@@ -169,7 +174,7 @@ class _Reading:
         if draft.binding.mistakes:
             return draft.binding.mistakes
         if draft.type.spec is DatasetSpec:
-            self._snapshot(snapshot_of(draft), text, is_legacy=False)
+            self._snapshot(snapshot_of(draft), text, did=did_of(draft), is_legacy=False)
             if SCHEDULE in draft.typed:
                 draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:

@@ -229,13 +229,28 @@ def _rename(session: Session, args: argparse.Namespace) -> None:
 
 
 @commands.add(
+    "adopt",
+    argument("ref", metavar="DID|NAME"),
+    argument("name", nargs="?", metavar="NEW_NAME"),
+    description="Take back a deleted dataset whose data was kept: odfctl get unmanaged lists them. It is private, and "
+    "has the name that it had unless NEW_NAME is given.",
+    example="nyc.flights",
+)
+def _adopt(session: Session, args: argparse.Namespace) -> None:
+    request = wire.AdoptRequest(name=args.name)
+    adopted = session.client.put(f"/unmanaged/{part(args.ref)}/name", wire.AdoptedView, request)
+    session.answer(adopted, lambda row: f"{row.name} is here again  {row.id}")
+
+
+@commands.add(
     "delete",
     argument("kind", metavar="KIND"),
     argument("names", nargs="*", default=[], metavar="NAME"),
     argument("-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"),
+    argument("--purge", action="store_true", help="delete the data of datasets too, for good"),
     YES,
-    description="Delete datasets, flows, mirrors, networks, validators, sets. A dataset's data is deleted too, for "
-    "good.",
+    description="Delete datasets, flows, mirrors, networks, validators, sets. A dataset's data stays as unmanaged: "
+    "odfctl adopt takes it back, odfctl delete unmanaged deletes it for good.",
     example="dataset nyc.flights --yes",
 )
 def _delete(session: Session, args: argparse.Namespace) -> None:
@@ -246,16 +261,29 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
         raise Usage(
             "peers are not deleted", hint=f"odfctl peer block {' '.join(args.names[:1]) or 'PEER'} keeps one away"
         )
+    is_dataset = kind.name == "dataset"
+    if args.purge and not is_dataset:
+        raise Usage(f"a {kind.name} has no data", hint="--purge is for datasets")
     names = _to_delete(session, kind, args)
-    if (kind.name == "dataset" or args.labels) and names and not args.yes:
-        things, their = (kind.name, "its") if len(names) == 1 else (f"{kind.name}s", "their")
-        data = f" with all {their} data" if kind.name == "dataset" else ""
-        confirm(f"Delete the {things} {', '.join(names)}{data}?", "nothing was deleted")
+    if (is_dataset or kind.name == "unmanaged" or args.labels) and names and not args.yes:
+        confirm(_question(kind, names, purge=args.purge), "nothing was deleted")
     gone: list[Answer[Any]] = []
+    query = "?objects=purge" if args.purge else ""
     try:
-        gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in names)
+        gone += (session.client.delete(f"{kind.path}/{part(name)}{query}", kind.view) for name in names)
     finally:
-        _print_deleted(session, kind, names, gone)
+        _print_deleted(session, kind, names, gone, purge=args.purge)
+
+
+def _question(kind: kinds.Kind[Any], names: Sequence[str], *, purge: bool) -> str:
+    many = len(names) > 1
+    things, their = (f"{kind.name}s", "their") if many else (kind.name, "its")
+    if kind.name == "unmanaged":
+        return f"Delete the data of {', '.join(names)} for good?"
+    data = ""
+    if kind.name == "dataset":
+        data = f" with all {their} data, for good" if purge else f" and keep {their} data as unmanaged"
+    return f"Delete the {things} {', '.join(names)}{data}?"
 
 
 def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> Sequence[str]:
@@ -277,11 +305,19 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
     return list(args.names)
 
 
-def _print_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:
+def _print_deleted(
+    session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]], *, purge: bool
+) -> None:
     word = "cancelled" if kind.name == "task" else "deleted"
     text = "\n".join(f"{kind.name} {name} {word}" for name, _ in zip(names, gone, strict=False))
     if gone:
         session.answer(gone[0] if len(names) == 1 else _several(gone), lambda _: text)
+    if gone and kind.name == "dataset" and not purge:
+        session.remark(
+            f"its data stays: odfctl adopt {names[0]} takes it back, odfctl delete unmanaged {names[0]} frees the disk"
+            if len(gone) == 1
+            else "their data stays, as odfctl get unmanaged shows: odfctl adopt, or odfctl delete unmanaged"
+        )
 
 
 _ENTRIES = (

@@ -291,7 +291,7 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
 class ApplyItem(Value, frozen=True, kw_only=True):
     kind: str
     name: str
-    action: Literal["created", "updated", "unchanged", "failed", "skipped", "deleted"]
+    action: Literal["created", "updated", "unchanged", "adopted", "failed", "skipped", "deleted"]
     """``skipped``: it could be done, and was not, since another of the same apply cannot be."""
     id: str | None = None
     """Of a dataset its did; of other resources their id on this node."""
@@ -403,6 +403,32 @@ class PullResult(Value, frozen=True, kw_only=True):
     """Result of the tasks ``pull`` and ``ingest``."""
 
     items: tuple[PullItem, ...]
+
+
+class UnmanagedView(Value, frozen=True, kw_only=True):
+    """A row of ``odfctl get unmanaged``: a dataset that was deleted and whose data is kept."""
+
+    id: str
+    name: str
+    """The name that it had; empty where that is not known."""
+    deleted_at: str | None = None
+    blocks: int
+    bytes: int | None = None
+    """Of all slices."""
+    owner: bool = False
+    """This node holds the key that signs its heads."""
+
+
+class AdoptRequest(Request, frozen=True, kw_only=True):
+    name: str | None = None
+    """Its name from now on; the one that it had."""
+
+
+class AdoptedView(Value, frozen=True, kw_only=True):
+    """A dataset that was taken back."""
+
+    name: str
+    id: str
 
 
 class ExportRequest(Request, frozen=True, kw_only=True):

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block
-from chain.errors import Conflict, Invalid, NotFound
+from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules.check import seal
+from chain.store import former_epochs
 from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
+from chain.store.former_epochs import SET_ASIDE
 
 
 def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
@@ -312,6 +314,35 @@ def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleTyp
     assert chains.former_epochs(owner) == [5]
     chains.drop(owner)
     assert (chains.former_epochs(owner), chains.raw_of(now[5].hash)) == ([], None)
+
+
+def test_a_chain_that_is_set_aside_is_among_no_chains_until_it_is_taken_back(world: Any, worlds: ModuleType) -> None:
+    """Whatever its length, and with what was kept of its former epochs."""
+    chains = world.chains
+    if not hasattr(chains, "former"):
+        pytest.skip("chains in memory keep nothing apart")
+    owner, other = worlds.dataset(1), worlds.dataset(2)
+    made, beside = worlds.blocks(owner, 6), worlds.blocks(other, 2)
+    chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    chains.commit([Append(dataset=other, expected=None, blocks=beside)])
+    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(made[-1]), keep=5, apart=FormerEpochs(0)))
+    chains.drop(owner, keep=True)
+    assert (chains.datasets(), chains.chain(owner).head()) == ([other], None)
+    assert set(chains.heads()) == {other}
+    kept = chains.former(owner, SET_ASIDE)
+    assert (kept.first(), kept.head(), chains.former_epochs(owner)) == (0, worlds.head(made[4]), [0])
+    chains.commit([Append(dataset=owner, expected=None, blocks=made[:2])])
+    with pytest.raises(Refused, match="an earlier history"):
+        chains.drop(owner, keep=True)
+    chains.drop(owner)
+    with chains._database.write() as connection:
+        former_epochs.take_back(connection, owner)
+    assert list(chains.chain(owner).raw_blocks(0, 9)) == [one.raw for one in made[:5]]
+    assert sorted(chains.datasets()) == sorted([owner, other])
+    chains.drop(owner, keep=True)
+    with chains._database.write() as connection:
+        former_epochs.drop_aside(connection, owner)
+    assert (chains.former(owner, SET_ASIDE).head(), chains.datasets()) == (None, [other])
 
 
 def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType) -> None:

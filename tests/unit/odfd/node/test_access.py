@@ -311,7 +311,8 @@ OF_THE_OWNER = {
     "peers.netcheck", "peers.show", "peers.unblock", "policies.accept_rules", "policies.policy",
     "policies.publish_rules", "proving.prove", "publications.list", "publications.publish", "publications.withdraw",
     "pushing.push", "queries.slices", "raw.drop", "raw.keep", "raw.replay", "raw.show", "raw.stop",
-    "renditions.abandon", "renditions.create", "renditions.hand_over",
+    "renditions.abandon", "renditions.create", "renditions.hand_over", "unmanaged.adopt", "unmanaged.delete",
+    "unmanaged.get", "unmanaged.list",
     "resolving.resolve", "rewriting.rewrite", "trust.add_validator", "trust.evidence", "trust.fetch_evidence",
     "trust.lift", "trust.remove_validator", "trust.show", "trust.validators", "visibility.share",
 }  # fmt: skip

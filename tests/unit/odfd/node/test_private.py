@@ -336,7 +336,7 @@ async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
         assert told_of(alice, flights) == [], "asking for news of it publishes nothing"
         await alice.publish("flights")
         assert told_of(alice, flights) == ["presence", "by did", "proof", "by hash"]
-        await alice.api.datasets.delete("flights")
+        await alice.api.datasets.delete("flights", purge=True)
         await alice.done(alice.api.flow.import_(source))
         assert told_of(alice, flights) == []
 

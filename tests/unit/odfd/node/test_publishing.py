@@ -229,7 +229,8 @@ async def test_deleting(world: Any, worlds: Any) -> None:
         await alice.api.datasets.delete("hamlets")
         assert alice.size("cities") > 0
         for name in ("towns", "cities"):
-            await alice.api.datasets.delete(name)
+            await alice.api.datasets.delete(name, purge=True)
+        await alice.api.unmanaged.delete("hamlets")
         assert alice.home.chains.datasets() == []
         assert list(alice.home.objects.names()) == []
         with alice.home.database.read() as connection:

@@ -721,7 +721,7 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tm
         assert await flows(alice) == ["f"]
         did = str(alice.dataset("one"))
         await alice.done(alice.api.flow.export("one", wire.ExportRequest(to=str(tmp_path / "one"))))
-        await alice.api.datasets.delete("one")
+        await alice.api.datasets.delete("one", purge=True)
         said = await status(alice, "flow", "f")
         assert (said["phase"], said["code"]) == ("Failed", "unresolved-reference")
         (dangling,) = [each for key, each in said["conditions"].items() if key.endswith("/DanglingReferences")]

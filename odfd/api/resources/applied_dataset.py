@@ -1,0 +1,37 @@
+"""Finds the dataset that a manifest is of: by name, or by the did that it states, also of one that was deleted."""
+
+from __future__ import annotations
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.state import ChainState, load_state
+from chain.store.former_epochs import SET_ASIDE
+from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.datasets import unmanaged
+from odfd.state.directory import StateDirectory
+
+
+def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[DatasetId, ChainState] | None, bool]:
+    """Returns the dataset with its state, ``None`` for a new one, and whether it was deleted and its data is kept.
+
+    Raises Invalid for a ``did`` of another dataset than the name's, NotFound for one that is not here at all. Blocking.
+    """
+    with home.catalog() as catalog:
+        try:
+            entry = catalog.resolve(desired.name)
+        except NotFound:
+            entry = None
+        known = None if desired.did is None else catalog.find(desired.did)
+    if entry is None and desired.did is not None and known is None:
+        return (desired.did, _kept_state(home, desired.did)), True
+    if desired.did is not None and (entry is None or entry.id != desired.did):
+        text = f"{desired.did.short} is {known.name}" if known else f"{desired.name} is another dataset"
+        hint = f"odfctl rename {known.name} {desired.name}" if known else "choose another name, or leave out spec.did"
+        raise Invalid(text, rule="dataset-did", hint=hint, place=desired.manifest.place("did"))
+    return (None if entry is None else (entry.id, load_state(home.chains.chain(entry.id)))), False
+
+
+def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:
+    with home.database.read() as connection:
+        unmanaged.find(connection, dataset)
+    return load_state(home.chains.former(dataset, SET_ASIDE))
