@@ -363,6 +363,7 @@ class Ipfs:
 class Limits:
     object_bytes: int = setting(16 * 2**30, "of one object from others; slices are far smaller", unit="B", low=1)
     upload_bytes: int = setting(16 * 2**30, "of one ingested file", unit="B", low=1)
+    spool_bytes: int = setting(2**30, "of pushes that wait for the datasets of one Source", unit="B", low=1)
     disk_reserve_bytes: int = setting(2**30, "left free on the state directory's disk; below it we take no more",
                                       unit="B", low=0)  # fmt: skip
     mirror_bytes: int = setting(

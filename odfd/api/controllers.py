@@ -253,6 +253,9 @@ class SourceController(AsDeclared):
         await trio.to_thread.run_sync(self._sources.check, resource.id, self._settings())
         return ObservedState()
 
+    async def finalize(self, resource: DeclaredResource) -> None:
+        await trio.to_thread.run_sync(self._sources.forget, resource.id)
+
 
 class ProjectionController(AsDeclared):
     """Keeps the table of a projection, and reports how far it is behind its inputs."""

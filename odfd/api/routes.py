@@ -52,6 +52,7 @@ from odfd.control.responses import (
     problem,
     since_of,
     stream_of,
+    whole_body,
 )
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.obs.log_lines import LineFilter
@@ -101,6 +102,25 @@ async def _delete(services: Services, request: Request) -> object:
 async def _stage(services: Services, request: Request) -> object:
     async with aclosing(request.stream()) as chunks:
         return await services.flow.stage(request.query_params.get("name", "-"), chunks)
+
+
+@asks(
+    Parameter("id", "text", "Of the push: it counts once, however often it comes."),
+    takes=bytes, body_types=(OCTETS, JSON, "application/x-ndjson", "text/csv"),
+    answers=wire.PushReceipt, statuses=(201, 202),
+)  # fmt: skip
+async def _push(services: Services, request: Request) -> object:
+    push_id = request.query_params.get("id")
+    receipt = await services.endpoints.push(_name(request, "name"), await whole_body(request), push_id)
+    return answer(receipt, 201 if receipt.durable else 202)
+
+
+@asks(
+    Parameter("number", "number", "Of a push; without it, all that wait.", 1),
+    operation=lambda s: s.endpoints.drop,
+)  # fmt: skip
+async def _drop(services: Services, request: Request) -> object:
+    return await services.endpoints.drop(_name(request, "name"), number(request, "number", None, 1))
 
 
 @asks(takes=wire.ConnectRequest, operation=lambda s: s.peers.connect)
@@ -299,6 +319,9 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/datasets/{ref}/renditions/{number}/handover", _hand_over),
     ("DELETE", "/datasets/{ref}/renditions/{number}", _abandon),
     ("GET", "/renditions", lambda s, _: s.renditions.list()),
+    ("GET", "/sources/{name}", lambda s, r: s.endpoints.show(_name(r, "name"))),
+    ("POST", "/sources/{name}/ingest", _push),
+    ("DELETE", "/sources/{name}/waiting", _drop),
     ("GET", "/unmanaged", lambda s, _: s.unmanaged.list()),
     ("GET", "/unmanaged/{ref}", lambda s, r: s.unmanaged.get(_name(r))),
     ("PUT", "/unmanaged/{ref}/name", on_dataset(wire.AdoptRequest, lambda s: s.unmanaged.adopt)),

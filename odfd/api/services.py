@@ -25,6 +25,7 @@ from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.queries.service import QueryService
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.types import SchemaService
 from odfd.api.trust.authority import AuthorityService
@@ -67,6 +68,7 @@ class Services:
     lineage: LineageService
     queries: QueryService
     holds: HoldService
+    endpoints: EndpointService
     raw: RawService
     renditions: RenditionService
     unmanaged: UnmanagedService

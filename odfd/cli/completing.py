@@ -47,7 +47,8 @@ _SOURCES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """By what an argument is called in help."""
 _OF_COMMANDS: Final[Mapping[str, str]] = {
-    "adopt DID|NAME": "unmanaged",
+    "adopt DID|NAME": "unmanaged", "source push SOURCE": "source", "source show SOURCE": "source",
+    "source drop SOURCE": "source",
     "flow pause NAME": "flow", "flow resume NAME": "flow", "hold list NAME": "dataset", "hold renew ID": "hold",
     "hold release ID": "hold", "mirror remove NAME": "mirror", "mirror pause NAME": "mirror", "mirror add REF": "",
     "mirror resume NAME": "mirror", "mirror add N": "network", "network invite NAME": "network",

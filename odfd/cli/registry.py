@@ -75,6 +75,7 @@ GROUPS: Final = (
             CommandEntry("watermark", "move the watermark of a root dataset", _HERE + "ingest_pull"),
             CommandEntry("advance", "promise that the times up to now are complete", _HERE + "ingest_pull"),
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
+            CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
             CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "raw"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),

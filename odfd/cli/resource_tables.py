@@ -11,6 +11,9 @@ from odfd.cli import formatting
 from odfd.cli.table import WHOLE, TableColumn
 from odfd.control import wire
 
+_ENDPOINT: Mapping[str, str] = {"kind": "RestEndpoint"}
+"""The ingress of a Source that names none."""
+
 
 def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     """``part``: of the spec that holds the keys of a set."""
@@ -53,12 +56,12 @@ def projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
 
 def sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     def where(row: wire.ResourceView) -> str:
-        ingress = row.spec["ingress"]
+        ingress = row.spec.get("ingress") or {}
         return str(next((ingress[part] for part in ("url", "path", "image") if part in ingress), formatting.NOTHING))
 
     return (
         TableColumn("NAME", lambda row: row.name),
-        TableColumn("INGRESS", lambda row: row.spec["ingress"]["kind"]),
+        TableColumn("INGRESS", lambda row: (row.spec.get("ingress") or _ENDPOINT)["kind"]),
         TableColumn("FROM", where, most=80),
         TableColumn("PHASE", phase_text),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),

@@ -112,9 +112,13 @@ class Client:
 
     def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
         """Sends the bytes of ``source`` to the daemon."""
+        return self.send("/uploads", source, wire.Upload, {"name": name})
+
+    def send(self, path: str, source: BinaryIO, kind: type[T], query: Query) -> Answer[T]:
+        """Posts the bytes of ``source``."""
         headers = {"content-type": "application/octet-stream"}
-        with self._asked("POST", "/uploads", {"name": name}, source, headers) as answer:
-            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), wire.Upload)
+        with self._asked("POST", path, query, source, headers) as answer:
+            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
 
     def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
         """Yields values of an NDJSON response as they arrive; faults as of ``told``."""

@@ -16,6 +16,9 @@ from chain.ids import DatasetId
 from odfd.flows import schedule
 from odfd.flows.payload import check_payload
 from odfd.flows.plan import (
+    DAY,
+    HOUR,
+    Arrival,
     CatchUp,
     Compaction,
     FlowPlan,
@@ -43,6 +46,7 @@ from odfd.flows.spec import (
     OnDataset,
     OnEvent,
     OnSchedule,
+    OnSource,
     RetryPolicy,
     TaskSpec,
     VerifyLevel,
@@ -58,6 +62,7 @@ from odfd.resources.selectors import parse_selector
 _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
 _MOST_TASKS: Final = 8
+_MOST_RECORDS: Final = 10_000_000
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 VERIFY: Final = "Verify"
@@ -78,6 +83,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     schedule: Schedule | None
     on_update: bool
+    arrivals: tuple[Arrival, ...]
     tasks: tuple[FlowTask, ...]
     policy: FlowPolicy
     source: str
@@ -101,6 +107,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
             schedule=self.schedule,
             inputs=frozenset(inputs),
             on_update=self.on_update,
+            arrivals=self.arrivals,
             tasks=self.tasks,
             policy=self.policy,
             selection=self.selection,
@@ -153,6 +160,7 @@ class _Reading:
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
             schedule=self._schedule(),
             on_update=on_update,
+            arrivals=self._arrivals(),
             tasks=tasks,
             policy=self._read_policy(),
             source=self._draft.source,
@@ -233,10 +241,30 @@ class _Reading:
             self._note(f"spec.triggers[{number}]", text, "flow-trigger", hint)
         return bool(numbered)
 
+    def _arrivals(self) -> tuple[Arrival, ...]:
+        """The Sources whose pushes make it run, which it has to take from."""
+        taken = {each.source for each in self._spec.tasks or () if isinstance(each, IngestTask)}
+        found: list[Arrival] = []
+        for number, each in enumerate(self._spec.triggers):
+            if not isinstance(each, OnSource):
+                continue
+            path = f"spec.triggers[{number}]"
+            key = self._try(f"{path}.source", _source, each.source)
+            if key not in {each and self._try(f"{path}.source", _source, each) for each in taken}:
+                hint = f"tasks: [{{kind: Ingest, source: {each.source}}}]"
+                self._note(path, "no task takes from this Source", "flow-trigger", hint)
+            least = 1 if each.min_records_to_await is None else each.min_records_to_await
+            longest = self._length_at(f"{path}.maxAwaitInterval", each.max_await_interval, HOUR)
+            if not 1 <= least <= _MOST_RECORDS or not 0 < longest <= DAY:
+                hint = f"1 to {_MOST_RECORDS:,} records, and at most 1d"
+                self._note(path, "what is waited for is out of range", "number-range", hint)
+            found.append(Arrival(source=key or "", least=least, longest=longest))
+        return tuple(found)
+
     def _schedule(self) -> Schedule | None:
         numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnSchedule)]
         if not self._spec.triggers:
-            self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, Dataset or Event")
+            self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, Dataset, Source or Event")
         zone = self._try(f"{_POLICY}.timeZone", parse_zone, self._policy.time_zone or UTC)
         if len(numbered) > 1:
             self._note(f"spec.triggers[{numbered[1][0]}]", "a second schedule", "flow-trigger", "write a second flow")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from chain.errors import Invalid
+from odfd.resources.variables import VARIABLE
 
 MAX_PAYLOAD: Final = 64 * 1024
-_TEMPLATE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _EVENT: Final = "trigger.event"
 _TIME: Final = "trigger.time"
 
 
 def check_payload(text: str) -> str:
     """Returns a payload. Raises Invalid for a variable that no run has."""
-    unknown = [each for each in _TEMPLATE.findall(text) if each not in (_EVENT, _TIME)]
+    unknown = [each for each in VARIABLE.findall(text) if each not in (_EVENT, _TIME)]
     if unknown:
         hint = f"known are ${{{{ {_EVENT} }}}} and ${{{{ {_TIME} }}}}"
         raise Invalid(f"unknown variable {unknown[0][:60]!r} in a payload", rule="webhook-payload", hint=hint)
@@ -27,4 +26,4 @@ def check_payload(text: str) -> str:
 def filled(payload: str | None, event: str, time: str) -> str:
     """Returns what is sent; ``None``: the event alone."""
     values = {_EVENT: event, _TIME: time}
-    return event if payload is None else _TEMPLATE.sub(lambda found: values[found[1]], payload)
+    return event if payload is None else VARIABLE.sub(lambda found: values[found[1]], payload)

@@ -88,6 +88,17 @@ class WebhookCall(msgspec.Struct, frozen=True, kw_only=True, tag="WebhookCall"):
 FlowTask: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection | WebhookCall
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that were pushed to a Source, and are waited for."""
+
+    source: str
+    """The key of the reference to it, of which the flow's resource says what it means."""
+    least: int = 1
+    """So many records make it run."""
+    longest: int = HOUR
+    """Nanoseconds: or one record that is so old."""
+
+
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Which datasets a flow is for."""
 
@@ -111,6 +122,8 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Datasets whose new data makes it run."""
     on_update: bool = False
     """Whether new blocks of the target itself make it run, save those that a run of it wrote."""
+    arrivals: tuple[Arrival, ...] = ()
+    """Pushes that make it run."""
     tasks: tuple[FlowTask, ...] = (Ingest(),)
     """In order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()

@@ -48,6 +48,8 @@ class Entry:
     running: bool = False
     touched: Instant | None = None
     """When one of its inputs changed that no run has looked at."""
+    awaited: Instant | None = None
+    """When records that were pushed to a Source make it run."""
     due: Instant | None = None
     held_since: Instant | None = None
     """Since when it waits for an input of its own that is about to run."""
@@ -103,7 +105,7 @@ class Scheduler:
                 record = msgspec.structs.replace(record, since=now)
         entry = Entry(plan, _not_ahead(record, now) if record is not None else Record(since=now))
         if before is not None:
-            entry.running, entry.touched = before.running, before.touched
+            entry.running, entry.touched, entry.awaited = before.running, before.touched, before.awaited
         if touched:
             entry.touched = entry.touched if entry.touched is not None else now
         self._entries[key] = entry
@@ -127,6 +129,13 @@ class Scheduler:
         entry = self._entries[key]
         if entry.touched is None:
             entry.touched = now
+            self._arm(key, entry, now)
+
+    def await_until(self, key: str, at: Instant | None, now: Instant) -> None:
+        """Sets when pushed records make a plan run, where there is such a plan; ``None``: none wait for it."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.awaited != at:
+            entry.awaited = at
             self._arm(key, entry, now)
 
     def untouch(self, key: str) -> None:
@@ -241,7 +250,8 @@ class Scheduler:
         if record.pending is None:
             record = self._fired(entry, now)
             cooled = entry.touched is not None and _cooled(entry, now) <= now
-            if record.pending is None and cooled:
+            came = entry.awaited is not None and _awaited(entry, now) <= now
+            if record.pending is None and (cooled or came):
                 record = msgspec.structs.replace(record, pending=now)
         entry.record = record
         if record.pending is None:
@@ -249,6 +259,7 @@ class Scheduler:
         entry.running, entry.due = True, None
         if plan.watched:
             entry.touched = None
+        entry.awaited = None
         entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None)
         return True
 
@@ -340,6 +351,8 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
     times = [_cooled(entry, now)] if entry.touched is not None else []
+    if entry.awaited is not None:
+        times.append(_awaited(entry, now))
     if schedule is not None and (next_one := next_time(schedule, record.covered, _due_since(record, now))) is not None:
         times.append(next_one)
     return min(times, default=None)
@@ -363,3 +376,13 @@ def _cooled(entry: Entry, now: Instant) -> Instant:
     cooldown = entry.plan.policy.cooldown
     begun = Instant(touched + min(SETTLE, cooldown))
     return begun if ended is None else Instant(max(begun, min(ended, now) + cooldown))
+
+
+def _awaited(entry: Entry, now: Instant) -> Instant:
+    """When pushed records may cause a run. After one that did not end well a cooldown passes, as with other news."""
+    longest = max((each.longest for each in entry.plan.arrivals), default=0)
+    at = min(entry.awaited if entry.awaited is not None else now, Instant(now + longest))
+    record = entry.record
+    if record.ended_at is None or record.outcome not in BAD:
+        return at
+    return Instant(max(at, min(record.ended_at, now) + entry.plan.policy.cooldown))

@@ -57,6 +57,16 @@ class OnEvent(msgspec.Struct, frozen=True, kw_only=True, tag="Event"):
     cooldown: Annotated[str, described("As that of the flowPolicy, which is left out then."), LENGTH] | None = None
 
 
+class OnSource(msgspec.Struct, frozen=True, kw_only=True, tag="Source", rename="camel"):
+    """Runs when records were pushed to the endpoint of a Source."""
+
+    source: Annotated[str, described("Source:NAME, or its name or id."), refers_to("Source")]
+    min_records_to_await: Annotated[U64, described("Records that it waits for; 1 if nothing is said.")] | None = None
+    max_await_interval: (
+        Annotated[str, described("How long at the most, from the oldest of them; 1h."), LENGTH] | None
+    ) = None
+
+
 class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
     """Pulls the dataset."""
 
@@ -155,8 +165,8 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Annotated[str, described("Of a target with %: those with such labels alone, like env=prod,!old.")] | None
     ) = None
     triggers: Annotated[
-        tuple[OnSchedule | OnDataset | OnEvent, ...],
-        described("One schedule and one event at most, and any number of datasets."),
+        tuple[OnSchedule | OnDataset | OnSource | OnEvent, ...],
+        described("One schedule and one event at most, and any number of datasets and Sources."),
     ]
     tasks: (
         Annotated[

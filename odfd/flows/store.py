@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.seals import Sealed
 from odfd.flows.plan import FlowPlan, Ingest, Record
-from odfd.flows.selection import EVERY
+from odfd.flows.selection import EVERY, is_template
 from odfd.resources.store import Resources
 
 KIND: Final = "flow"
@@ -74,6 +74,11 @@ def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
 def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
     """Lists the flows of a dataset."""
     return [_plan(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
+
+
+def templates(connection: sqlite3.Connection) -> list[FlowPlan]:
+    """Lists the flows of many datasets that make one for each of them."""
+    return [plan for plan in flows_of(connection, EVERY) if is_template(plan)]
 
 
 def _plan(spec: bytes) -> FlowPlan:

@@ -45,11 +45,11 @@ _UTC: Final = "UTC"
 
 
 def check_source(
-    event: SetPollingSource | AddPushSource, settings: IngestSettings
+    event: SetPollingSource | AddPushSource, settings: IngestSettings, *, is_fetched: bool = True
 ) -> tuple[str, Invalid | Refused] | None:
     """Returns the part of ``event`` that would be refused, by its manifest name, with the reason, or ``None``."""
     parts: dict[str, Callable[[], None]] = {}
-    if isinstance(event, SetPollingSource):
+    if isinstance(event, SetPollingSource) and is_fetched:
         fetch, steps = event.fetch, event.prepare or ()
         parts["fetch"] = lambda: _check_fetch(fetch, event.read, settings)
         parts["prepare"] = lambda: check_prepare(steps, settings)

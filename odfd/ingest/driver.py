@@ -449,7 +449,8 @@ async def _fetch(
         folder=folder, settings=settings, passed_over=None if taken is None else taken.passed_over, taken=taken,
         dataset=str(dataset), options=fetch_options(polled.read.schema), columns=declared_columns(polled.read),
     )  # fmt: skip
-    return await fetch(polled.fetch, job)
+    given = None if deps.given is None else deps.given.fetch
+    return await (fetch(polled.fetch, job) if given is None else given(job))
 
 
 async def _check_unchanged(batch: Batch) -> None:

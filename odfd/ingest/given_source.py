@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 import msgspec
 
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.model.events import SetPollingSource
 from chain.state import ChainState
-from odfd.ingest.fetch.base import FetchOutcome, Unchanged
+from odfd.ingest.fetch.base import FetchJob, FetchOutcome, Unchanged
+
+Fetch: TypeAlias = Callable[[FetchJob], Awaitable[FetchOutcome]]
 
 
 class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +23,8 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Of the Source; the state in the chain says from which one it is."""
     polled: SetPollingSource
+    fetch: Fetch | None = None
+    """In place of the fetch step of ``polled``."""
 
     def over(self, state: ChainState) -> ChainState:
         """Returns the state as if the chain had the source. Raises Refused for a second source of one dataset."""

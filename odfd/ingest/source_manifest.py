@@ -16,14 +16,16 @@ from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.events import SetPollingSource
-from chain.model.source import FetchStep, MergeAppend, MergeStrategy, PrepStep, ReadStep, Transform
+from chain.model.source import FetchStep, FetchUrl, MergeAppend, MergeStrategy, PrepStep, ReadStep, Transform
 from chain.model.wire import Extra
+from odfd.ingest.endpoint import RestEndpoint
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import SETS, reference_key
 from odfd.resources.types import Remarks
+from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
-_TEMPLATE: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+ENDPOINT: Final = "RestEndpoint"
 _CONFIG: Final = re.compile(r"config\.(\w+)(\s*\|\|\s*'[^']*')?")
 _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
 
@@ -34,7 +36,13 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     config: (
         Annotated[Extra, described("Names to SecretSet:SET#KEY or VariableSet:SET#KEY, read as config.NAME.")] | None
     ) = None
-    ingress: Annotated[FetchStep, described("What is fetched, as in a polling source.")]
+    ingress: (
+        Annotated[
+            FetchStep | RestEndpoint,
+            described("What is fetched, as in a polling source; an endpoint to push to, if nothing is said."),
+        ]
+        | None
+    ) = None
     prepare: Annotated[tuple[PrepStep, ...], described("Steps before it is read.")] | None = None
     read: Annotated[ReadStep, described("How it is read.")]
     preprocess: Annotated[Transform, described("A query over what was read.")] | None = None
@@ -57,15 +65,15 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     fields = dict(spec.value)
     ingress = fields.pop("ingress", None)
     kind = ingress.value.get("kind") if ingress is not None and isinstance(ingress.value, dict) else None
-    if ingress is None or (kind is not None and kind.value == "RestEndpoint"):
-        line = spec.line if ingress is None else ingress.line
-        hint = "push into the dataset: AddPushSource in its metadata, and odfctl ingest"
-        remarks.mistakes.append(
-            Mistake("spec.ingress", line, "this node has no endpoints of Sources", "source-endpoint", hint)
-        )
-        stands = {"kind": Node(line, "Url"), "url": Node(line, "")}
-        return Node(spec.line, {**fields, "ingress": Node(line, stands)})
     found: list[Mistake] = []
+    if ingress is None or (kind is not None and kind.value == ENDPOINT):
+        made = carrying_read_options(Node(spec.line, {**fields, "fetch": _stand_in(spec.line)}), found)
+        remarks.mistakes.extend(
+            Mistake(f"spec.{each.path}", each.line, each.message, each.rule, each.hint) for each in found
+        )
+        assert isinstance(made.value, dict)
+        kept = {key: child for key, child in made.value.items() if key != "fetch"}
+        return Node(spec.line, kept if ingress is None else {**kept, "ingress": ingress})
     made = carrying_read_options(Node(spec.line, {**fields, "fetch": ingress}), found)
     for each in found:
         path = each.path.replace("fetch", "ingress", 1) if each.path.startswith("fetch") else each.path
@@ -75,16 +83,34 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     return Node(spec.line, changed)
 
 
+def _stand_in(line: int) -> Node:
+    return Node(line, {"kind": Node(line, "Url"), "url": Node(line, "")})
+
+
+def endpoint_of(spec: SourceSpec) -> RestEndpoint | None:
+    """The endpoint of a Source; ``None`` for one that is fetched."""
+    if spec.ingress is None:
+        return RestEndpoint()
+    return spec.ingress if isinstance(spec.ingress, RestEndpoint) else None
+
+
 def check_source_resource(draft: Draft) -> None:
     """Adds to the mistakes of a draft."""
     spec: SourceSpec = draft.spec
     config = spec.config or {}
+    endpoint = endpoint_of(spec)
+    if endpoint is not None and spec.prepare:
+        draft.note("spec.prepare", "what is pushed is not prepared", "source-endpoint", "push it as it is read")
+    if endpoint is not None and config:
+        draft.note("spec.config", "an endpoint reads no values", "source-endpoint", "leave it out")
+    if endpoint is not None and endpoint.buffer is not None and endpoint.buffer.buffer_size == 0:
+        draft.note("spec.ingress.buffer.bufferSize", "a buffer of no records", "number-range", "1 or more")
     if len(config) > MAX_CONFIG:
         draft.note("spec.config", f"{len(config)} values", "source-config", f"at most {MAX_CONFIG}")
     for name, text in config.items():
         draft.attempt(f"spec.config.{name}", config_value, text if isinstance(text, str) else str(text))
-    for path, text in _texts(plain_of(spec)["ingress"], "spec.ingress"):
-        for found in _TEMPLATE.findall(text):
+    for path, text in _texts(plain_of(spec).get("ingress", {}), "spec.ingress"):
+        for found in VARIABLE.findall(text):
             known = _CONFIG.fullmatch(found)
             if known is None or (known[1] not in config and known[2] is None):
                 draft.note(
@@ -103,8 +129,8 @@ def config_value(text: str) -> ConfigValue:
 
 
 def polling_source(spec: SourceSpec) -> SetPollingSource:
-    """Returns what a chain would say, in which values are those of ``env``."""
-    fetch: FetchStep = _renamed(spec.ingress)
+    """Returns what a chain would say, in which values are those of ``env``; of an endpoint no fetch step is meant."""
+    fetch: FetchStep = FetchUrl(url=ENDPOINT) if endpoint_of(spec) is not None else _renamed(spec.ingress)
     merge = MergeAppend() if spec.merge is None else spec.merge
     return SetPollingSource(
         fetch=fetch, prepare=spec.prepare, read=spec.read, preprocess=spec.preprocess, merge=merge

@@ -41,6 +41,7 @@ from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.endpoints import EndpointService, source_in_use
 from odfd.api.resources.history import HistoryService
 from odfd.api.resources.sources import SourceReader
 from odfd.api.resources.types import SchemaService
@@ -107,6 +108,7 @@ def services_of(parts: NodeParts) -> Services:
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,
         holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
+        endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context),
         renditions=_renditions(parts, datasets),
         unmanaged=UnmanagedService(home, parts.import_export, context),
@@ -201,13 +203,14 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     reconciler = parts.reconciler
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
     reconciler.followers = FOLLOWERS
-    declarations.applied = reconciler.loop.poke
+    declarations.applied = (reconciler.loop.poke, parts.flows.applied)
     parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
     declarations.fixed = {
         "Account": partial(account_in_use, parts.home),
         "PersistentVolume": partial(volume_in_use, parts.home),
+        "Source": partial(source_in_use, parts.home),
     }
 
     def written() -> None:

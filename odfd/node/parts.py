@@ -129,6 +129,7 @@ class NodeParts:
         """``may_dial``: permitted addresses of sources that other nodes declared."""
         self.may_dial = may_dial
         self.home, self.settings, self.context = home, settings, context
+        home.spool_bytes = lambda: self.settings.limits.spool_bytes
         home.clock = context.clock
         self._token: trio.lowlevel.TrioToken | None = None
         self.effective_policy = EffectivePolicy(lambda: self.settings)

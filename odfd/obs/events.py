@@ -92,6 +92,7 @@ EVENT_KINDS: Final = {
     "dataset.adopted": "a deleted dataset whose data was kept was taken back",
     "dataset.deleted": "a dataset was deleted",
     "dataset.purged": "the kept data of a deleted dataset was deleted for good",
+    "source.dropped": "records that were pushed to a Source were dropped before a dataset had them",
     "key.discarded": "the key of a dataset was deleted, 30 days after its data",
     "dataset.derived": "blocks were added to a derived dataset of this node",
     "dataset.forked": "the signer of a dataset contradicted itself",

@@ -1,6 +1,7 @@
 """Copies a running node's state into a folder: a consistent snapshot, without the journals of its keys.
 
-Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, and a list of the objects beside it.
+Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, waiting pushes, and a list of the
+objects beside it.
 Objects are immutable, and lie once for all snapshots: a later run copies what is new. A snapshot is whole or not there.
 Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.state.restore`` reads what is written.
 """
@@ -23,7 +24,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from odfd.runtime.tasks import Report
 from odfd.state.crash_recovery import OBJECTS
-from odfd.state.directory import DATABASE, StateDirectory
+from odfd.state.directory import DATABASE, SPOOL, StateDirectory
 from odfd.trust.keys.journal import sync_folder
 
 SNAPSHOTS: Final = "snapshots"
@@ -32,10 +33,11 @@ LISTING: Final = "objects.txt"
 MARK: Final = "odfd-backup.json"
 LAST: Final = "last-backup.json"
 """In the state directory: when and where the last one was written."""
-FOLDERS: Final = ("keys", "evidence")
+FOLDERS: Final = ("keys", "evidence", SPOOL)
 """Folders of the state directory copied whole; all others can be made again, or hold partial data."""
-NOT_COPIED: Final = (".journal", ".unborn")
-"""What of the keys is for this state directory alone: the dataset of a key may have begun since its copy."""
+NOT_COPIED: Final = (".journal", ".unborn", ".new")
+"""What of the keys is for this state directory alone: the dataset of a key may have begun since its copy.
+And pushes that are not whole yet."""
 FORMAT: Final = 1
 _PIECE: Final = 1 << 20
 
@@ -115,10 +117,11 @@ class BackupFolder:
                 made.mkdir(mode=0o700, exist_ok=True)
             partial.mkdir(mode=0o700)
             report.begin("copying the database", None, "pages")
-            home.database.copy_to(partial / DATABASE, lambda left, total: _show(report, total - left, total))
-            (partial / DATABASE).chmod(0o600)
-            for folder in FOLDERS:
-                _copy_folder(home.directory / folder, partial / folder)
+            with home.spool.held():
+                home.database.copy_to(partial / DATABASE, lambda left, total: _show(report, total - left, total))
+                (partial / DATABASE).chmod(0o600)
+                for folder in FOLDERS:
+                    _copy_folder(home.directory / folder, partial / folder)
             report.begin("copying objects", None, "bytes")
             found, copied = self._copy_objects(home.directory / OBJECTS, report)
             _write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ from odfd.datasets import (
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
+from odfd.ingest import spool
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.renditions import tables as renditions
 from odfd.resources import declared
@@ -69,13 +70,15 @@ PROJECTIONS: Final = "projections"
 """Tables of projections: these too."""
 VOLUMES: Final = "volumes"
 """Copies of what was read from volumes that are no folders: these too."""
+SPOOL: Final = "spool"
+"""What was pushed to Sources and waits: it is nowhere else."""
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
-    unmanaged,
+    unmanaged, spool,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -132,6 +135,7 @@ _UNWATCHED: Final = (
     "volume_objects",
     "volume_remains",
     *captures.TABLES,
+    *spool.TABLES,
     *renditions.TABLES,
     *declared.TABLES,
     *saved_views.TABLES,
@@ -161,6 +165,9 @@ class StateDirectory:
         self.held = read_holds.HoldGuard(lambda: self.clock.now())
         """Raises Refused while the history of a dataset is held for a reader."""
         self.chains = SqliteChains(database, self.objects, guard=self.held)
+        self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
+        self.spool_bytes: Callable[[], int] = lambda: 1 << 30
+        """Of what waits for one Source; a node sets it."""
         self.is_captured = captures.CaptureTable(database)
         """Whether the bytes of a dataset's source are kept."""
         self.secrets = SecretKeys(directory / "keys")
@@ -169,6 +176,7 @@ class StateDirectory:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
+        self.recovery.files += self.spool.sweep()
         if not self.recovery.lost:  # else a chain that had begun may be among what was
             self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())
         database.watch(_KEYS, _UNWATCHED, saved_views.drop)

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from chain.errors import Environment, Invalid, NotFound
+from odfd.ingest import spool
 from odfd.runtime.tasks import Report
 from odfd.state import access_tokens
 from odfd.state.backup import (
@@ -112,6 +113,8 @@ def _examined(directory: Path, examine: Examine) -> int:
     with open_state_directory(directory) as home:
         wrong = examine(home)
         access_tokens.forget_all(home.database)  # some may have been revoked since
+        with home.database.write() as connection:
+            spool.skip_numbers(connection)
         keys = len(home.keys.lost())
     if wrong:
         raise Invalid(

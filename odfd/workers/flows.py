@@ -31,6 +31,7 @@ from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
+from odfd.workers.arrivals import Arrivals
 
 RUNNING: Final = 128
 """Runs at once; more wait, and none is dropped. The task board lets so many wait besides what people ask for, and who
@@ -86,6 +87,10 @@ class FlowWorker:
         self._follow = follow
         self.scheduler = Scheduler(random.SystemRandom())
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
+        self._arrivals = Arrivals(home, self.scheduler, self.loop.poke)
+        self.arrived = self._arrivals.arrived
+        """Called with the id of a Source to which something was pushed."""
+        self.applied = self._arrivals.applied
         self._looking = trio.Lock()
         self._is_loaded = False
         self._running = 0
@@ -130,6 +135,7 @@ class FlowWorker:
         await self._evaluate(touched or ())
         for dataset in sorted(touched or ()):
             self.scheduler.touch(dataset, self._clock.now())
+        await self._arrivals.look(self._clock.now())
         if self._nursery is None or self._running >= RUNNING:
             return UNTIL_POKED
         now = self._clock.now()
@@ -170,6 +176,7 @@ class FlowWorker:
         if each.plan.on_update and (before is None or before.seen is None):  # it owes nothing of the past
             after = msgspec.structs.replace(before or Record(since=now), seen=each.head or "")
         record = self.scheduler.put(each.key, each.plan, after, now, touched=each.behind)
+        self._arrivals.note(each.key, each.plan)
         return [(each.key, record)] if each.plan.declared and record != before else []
 
     def _read_all(self, *, everything: bool) -> dict[DatasetId, list[_Found]]:
@@ -185,22 +192,18 @@ class FlowWorker:
     def _read(self, datasets: Sequence[DatasetId], *, everything: bool) -> dict[DatasetId, list[_Found]]:
         """Every plan that pulls one of them."""
         found: dict[DatasetId, list[_Found]] = {}
+        with self._home.database.read() as connection:
+            templates = store.templates(connection)
         for dataset in datasets:
             with self._home.database.read() as connection:
-                declared = [*self._declared(connection, dataset), *self._selected(connection, dataset)]
-                keys = [store.key_for(plan) for plan in declared]
-                if not any(plan.pulls for plan in declared):
-                    keys.append(str(dataset))
-                records = {key: store.record(connection, key) for key in keys}
-                for key, plan in zip(keys, declared, strict=False):
-                    if plan.selection is not None and records[key] is None:
-                        records[key] = self._joining(connection, plan)
+                plans = [*self._declared(connection, dataset), *self._selected(connection, dataset, templates)]
+                known = [(store.key_for(plan), plan, self._record(connection, plan)) for plan in plans]
+                follows = not any(plan.pulls for plan in plans)
+                record = store.record(connection, str(dataset)) if follows else None
             try:
-                plans = [*declared, *(self._following(dataset) if len(keys) > len(declared) else ())]
-                found[dataset] = [
-                    self._found(key, plan, records[key], everything=everything)
-                    for key, plan in zip(keys, plans, strict=False)
-                ]
+                if follows:
+                    known += [(str(dataset), plan, record) for plan in self._following(dataset)]
+                found[dataset] = [self._found(*each, everything=everything) for each in known]
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
                 self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
         return found
@@ -209,9 +212,10 @@ class FlowWorker:
         """Those that name it, without those that are none of their own."""
         return [each for each in store.flows_of(connection, dataset) if not selection.is_template(each)]
 
-    def _selected(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
-        """What flows of many datasets are for one of them."""
-        templates = [each for each in store.flows_of(connection, selection.EVERY) if selection.is_template(each)]
+    def _selected(
+        self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
+    ) -> list[FlowPlan]:
+        """Returns what flows of many datasets are for one of them."""
         if not templates:
             return []
         with self._home.catalog() as catalog:
@@ -226,8 +230,11 @@ class FlowWorker:
             if each.selection is not None and selection.selects(each.selection, entry.name, labels)
         ]
 
-    def _joining(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
-        """The record of a dataset that joins a flow of many: it rests where that does, and owes nothing of the past."""
+    def _record(self, connection: sqlite3.Connection, plan: FlowPlan) -> Record | None:
+        """A dataset that joins a flow of many begins paused where that is, and owes nothing of the past."""
+        found = store.record(connection, store.key_for(plan))
+        if plan.selection is None or found is not None:
+            return found
         held = store.record(connection, store.key_of(plan.name))
         return Record(since=self._clock.now(), paused=True) if held is not None and held.paused else None
 
@@ -284,6 +291,7 @@ class FlowWorker:
             seen, after = written or before, await self._head_of(watched)
             now = self._clock.now()
             record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen)
+            self._arrivals.note(firing.key, firing.plan)
             if record is not None:
                 await trio.to_thread.run_sync(self._keep, [(firing.key, record)])
             if outcome in BAD:

@@ -169,6 +169,20 @@ def _resource(action: Action) -> Rule:
     return rule
 
 
+def _endpoint(action: Action) -> Rule:
+    """The endpoint of a Source, by the rights over its resource."""
+
+    def rule(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+        async def guarded(name: str, *args: Any) -> Any:
+            view = await _one(guard, operation, "source", name)
+            await guard.judge(view, action)
+            return await operation(view.id, *args)
+
+        return guarded
+
+    return rule
+
+
 def _checked(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(word: str, name: str, generation: int) -> None:
         view = await _one(guard, operation, word, name)
@@ -365,6 +379,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.check_generation": _checked,
     "declarations.label": _resource(Action.MAINTAIN),
     "declarations.delete": _resource(Action.OWN),
+    "endpoints.push": _endpoint(Action.WRITE),
+    "endpoints.show": _endpoint(Action.READ),
+    "endpoints.drop": _endpoint(Action.WRITE),
     "queries.answer": _queried,
     "search.search": _searched,
     "search.card": _card,

@@ -12,6 +12,7 @@ from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
+from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import resolve_dataset
@@ -20,7 +21,7 @@ from odfd.flows.manifest import DesiredFlow
 from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
-from odfd.flows.selection import EVERY, is_template
+from odfd.flows.selection import EVERY
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import FlowWorker
 
@@ -157,7 +158,7 @@ class FlowService:
     def _templates(self) -> Sequence[FlowPlan]:
         """Flows of many datasets."""
         with self._home.database.read() as connection:
-            return [each for each in store.flows_of(connection, EVERY) if is_template(each)]
+            return store.templates(connection)
 
     def _planned(self, desired: DesiredFlow, meant: Mapping[str, str]) -> tuple[FlowPlan, FlowPlan | None]:
         with self._home.database.read() as connection:
@@ -246,12 +247,16 @@ def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
         parts.append(f"new data of {names}, each {duration_text(plan.policy.cooldown)} at most")
     if plan.on_update:
         parts.append(f"new blocks of it, each {duration_text(plan.policy.cooldown)} at most")
+    for each in plan.arrivals:
+        what = plural(each.least, "record") if each.least > 1 else "a record"
+        source = each.source.partition(":")[2]
+        parts.append(f"{what} pushed to {source}, or one that is {duration_text(each.longest)} old")
     return "; ".join(parts)
 
 
 def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
-    """Which parts of it differ."""
-    parts = ("target", "selection", "schedule", "inputs", "on_update", "tasks", "policy")
+    """Returns which parts of it differ."""
+    parts = ("target", "selection", "schedule", "inputs", "on_update", "arrivals", "tasks", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
 
 

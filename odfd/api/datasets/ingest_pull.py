@@ -317,6 +317,8 @@ class IngestPullService:
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
         )
+        if source is not None:
+            await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)
         told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
         return self._ingested(entry, outcome, told)
 

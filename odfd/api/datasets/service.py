@@ -43,7 +43,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
-from odfd.ingest import segments
+from odfd.ingest import segments, spool
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
@@ -309,6 +309,7 @@ class DatasetService:
             row_counts.forget(connection, entry.id)
             captures.end(connection, entry.id)
             renditions.forget(connection, entry.id)
+            spool.forget_reader(connection, entry.id)
             named = drop_references(connection, entry.id)
             unneeded.extend(named if purge else ())
 

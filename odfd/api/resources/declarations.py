@@ -65,7 +65,7 @@ class DeclarationService:
         self._applies = 0
         self.fixed: Mapping[str, Callable[[DeclaredResource, DeclaredResource | None], None]] = {}
         """By type: raises Refused for a change or deletion that may not be now; set by whoever knows."""
-        self.applied: Callable[[], None] = _nothing
+        self.applied: Sequence[Callable[[], None]] = ()
         """From the event loop: an apply has ended, whose events may have arrived before it was recorded."""
 
     @contextmanager
@@ -76,7 +76,8 @@ class DeclarationService:
             yield
         finally:
             self._applies -= 1
-            self.applied()
+            for each in self.applied:
+                each()
             self._events.nudge()
 
     # What applies need.
@@ -428,10 +429,6 @@ class DeclarationService:
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
         """Blocking: a system label may be read from a chain."""
         return view_of(each, self._type(each.type), self._system_labels.of(each), self._account(each))
-
-
-def _nothing() -> None:
-    """Before there is a reconciler."""
 
 
 def _desired(draft: Draft) -> DesiredResource:

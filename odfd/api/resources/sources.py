@@ -12,14 +12,17 @@ from chain.codec.yaml_tree import parse
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind, SetPollingSource
+from chain.model.source import traits
 from chain.rules.snapshot import normalise_event
+from chain.state import load_state
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.creation import with_columns
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.endpoint import STATE, EndpointFetch, RestEndpoint, position
 from odfd.ingest.given_source import GivenSource
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.source_manifest import ConfigValue, config_value, polling_source
+from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
 from odfd.ingest.templates import redacted
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.manifest import read_resource
@@ -33,10 +36,13 @@ TYPE: Final = "Source"
 class OpenedSource(NamedTuple):
     """A Source that can be fetched from."""
 
+    id: str
     name: str
     polled: SetPollingSource
     values: Mapping[str, str]
     """Never shown: those of its config."""
+    endpoint: RestEndpoint | None
+    """Records are pushed to it."""
 
 
 class SourceReader:
@@ -55,12 +61,23 @@ class SourceReader:
                 raise NotFound(text, rule=UNRESOLVED, hint="odfctl get sources lists them")
             wanted = {name: config_value(str(text)) for name, text in (found.spec.get("config") or {}).items()}
             values = {name: self._value(store, each) for name, each in wanted.items()}
-        return OpenedSource(found.name, _polled(found), values)
+        polled, endpoint = _read(found)
+        return OpenedSource(found.id, found.name, polled, values, endpoint)
 
     def given(self, ref: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Returns a Source for one dataset, and its values. Raises as ``open``."""
+        opened, spool = self.open(ref), self._home.spool
+        singly = traits(opened.polled.merge).whole_state
+        fetched = EndpointFetch(opened.id, dataset, singly, spool.after, spool.reads)
+        fetch = None if opened.endpoint is None else fetched.fetch
+        return GivenSource(dataset=dataset, name=opened.name, polled=opened.polled, fetch=fetch), opened.values
+
+    def taken(self, ref: str, dataset: DatasetId) -> None:
+        """Notes how far a dataset has taken what was pushed to a Source, which is then kept for others alone."""
         opened = self.open(ref)
-        return GivenSource(dataset=dataset, name=opened.name, polled=opened.polled), opened.values
+        seen = load_state(self._home.chains.chain(dataset)).source_state
+        if opened.endpoint is not None and seen is not None and seen.kind == STATE:
+            self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
     def meant(self, flow: str, key: str) -> str:
         """Returns the id of the Source that a reference of a flow means. Raises NotFound."""
@@ -72,9 +89,13 @@ class SourceReader:
         opened = self.open(ref)
         known = msgspec.structs.replace(settings, variables=opened.values)
         with redacted(opened.values):
-            refused = check_source(opened.polled, known)
+            refused = check_source(opened.polled, known, is_fetched=opened.endpoint is None)
             if refused is not None:
                 raise refused[1]
+
+    def forget(self, source: str) -> None:
+        """Forgets what was pushed to a Source that is deleted."""
+        self._home.spool.remove(source)
 
     def _value(self, store: DeclaredStore, wanted: ConfigValue) -> str:
         held = store.named(wanted.type, wanted.set) or store.get(wanted.set)
@@ -104,7 +125,7 @@ def check_root(name: str, *, is_own: bool, kind: DatasetKind | None) -> None:
 _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
 
 
-def _polled(found: DeclaredResource) -> SetPollingSource:
+def _read(found: DeclaredResource) -> tuple[SetPollingSource, RestEndpoint | None]:
     text = json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec})
     (node,) = parse(text, found.name)
     draft, mistakes = read_resource(node, found.name, TYPES)
@@ -113,4 +134,4 @@ def _polled(found: DeclaredResource) -> SetPollingSource:
         raise Environment(why, rule="source", hint="apply it again")
     event = with_columns(normalise_event(polling_source(draft.spec)))
     assert isinstance(event, SetPollingSource)
-    return event
+    return event, endpoint_of(draft.spec)

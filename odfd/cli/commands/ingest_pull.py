@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from chain.errors import Environment, NotFound
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text
+from odfd.cli.files import opened
 from odfd.cli.progress import Meter, follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -106,16 +106,8 @@ class _Sent(io.RawIOBase):
 def _send(session: Session, name: str) -> wire.Upload:
     if name == "-":
         return session.client.upload("-", sys.stdin.buffer).value
-    try:
-        with Path(name).open("rb") as file, _Sent(session, file, Path(name).name) as sent:
-            return session.client.upload(Path(name).name, cast("BinaryIO", sent)).value
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
-    except IsADirectoryError as error:
-        hint = f"name the files in it: {name.rstrip('/')}/*; a source with fetch: {{kind: FilesGlob}} follows a folder"
-        raise Usage(f"{name} is a folder", rule="file", hint=hint) from error
-    except PermissionError as error:
-        raise Environment(f"cannot read {name}: {error.strerror}", rule="file") from error
+    with opened(name) as file, _Sent(session, file, Path(name).name) as sent:
+        return session.client.upload(Path(name).name, cast("BinaryIO", sent)).value
 
 
 @commands.add(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.alteration import *
     from odfd.control.wire.authority import *
     from odfd.control.wire.datasets import *
+    from odfd.control.wire.endpoints import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
     from odfd.control.wire.queries import *
@@ -39,6 +40,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration",
+    "renditions", "alteration", "endpoints",
 )  # fmt: skip
 """Those that most commands need first, and of two such the one that loads sooner."""

@@ -51,6 +51,31 @@ async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(w
         assert (status, problem["rule"]) == (401, "access-identity")
 
 
+async def test_pushes_to_a_source_need_a_right_over_it(world: Any) -> None:
+    """By the same words for a Source that may not be seen as for none."""
+    text = "$schema: Source\nheaders: {name: sensors}\nspec: {read: {kind: NdJson}}\n"
+    grant = GRANT.replace("Dataset:{what}", "Source:{what}")
+    way = ("POST", "/v1/sources/{}/ingest", {"a": 1})
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(text)
+
+        async def told(uid: int, name: str) -> tuple[int, str]:
+            status, problem = await asking.ask(uid, way[0], way[1].format(name), way[2])
+            return status, json.dumps(problem).replace(name, "NAME")
+
+        for uid in (BOB, NOBODY):
+            assert await told(uid, "sensors") == await told(uid, "nothing")
+        await node.apply(grant.format(name="g", who="bob", role="reader", what="sensors"))
+        assert (await asking.ask(BOB, "GET", "/v1/sources/sensors"))[0] == 200
+        assert (await asking.ask(BOB, *way[:1], way[1].format("sensors"), way[2]))[0] == 403
+        assert (await asking.ask(BOB, "DELETE", "/v1/sources/sensors/waiting"))[0] == 403
+        await node.apply(grant.format(name="g", who="bob", role="editor", what="sensors"))
+        status, receipt = await asking.ask(BOB, "POST", "/v1/sources/sensors/ingest", {"a": 1})
+        assert (status, receipt["records"], receipt["durable"]) == (201, 1, True)
+        assert (await asking.ask(BOB, "DELETE", "/v1/sources/sensors/waiting"))[1]["dropped"] == 1
+
+
 async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No controller has to come by: who may do what never lags behind what was applied."""
 
@@ -287,6 +312,9 @@ LISTS: dict[str, list[tuple[str, str, Any]]] = {
 }  # fmt: skip
 """What lists datasets, or what is done with them."""
 ELSEWHERE = {
+    "endpoints.drop": "test_pushes_to_a_source_need_a_right_over_it",
+    "endpoints.push": "test_pushes_to_a_source_need_a_right_over_it",
+    "endpoints.show": "test_pushes_to_a_source_need_a_right_over_it",
     "declarations.check_generation": "test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there",
     "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
     "tasks.get": "test_a_task_of_others_is_not_there",

@@ -125,7 +125,7 @@ async def test_values_that_are_not_here_are_told_and_come_by_themselves(world: A
         ("/*.csv", "/${{ env.HOME }}.csv", "source-variable"),
         ("/*.csv", "/${{ config.other }}.csv", "source-variable"),
         ("SecretSet:places#folder", "places", "source-config"),
-        ("kind: FilesGlob, path", "kind: RestEndpoint, path", "source-endpoint"),
+        ("kind: FilesGlob, path", "kind: RestEndpoint, path", "unknown-field"),
     ],
 )
 async def test_what_a_source_may_not_say_is_refused_at_its_line(world: Any, before: str, after: str, rule: str) -> None:

@@ -236,8 +236,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type",),
     "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.proj-latest": ("engine-unavailable",),
-    "source-push-http.flow": ("unknown-kind",),
-    "source-push-http.source": ("source-endpoint",),
 }
 """Examples that are refused, with the rules; the others are read. What begins to act leaves this list."""
 

@@ -1,0 +1,126 @@
+"""Takes in what clients push to the endpoints of Sources, and shows and drops what waits there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
+
+import trio
+
+from chain import instant
+from chain.errors import Invalid, Refused
+from chain.wording import plural
+from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
+from odfd.ingest.push import MAX_ID
+from odfd.ingest.spool import Backlog, Receipt
+from odfd.resources.declared import DeclaredResource
+from odfd.state.directory import StateDirectory
+
+GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
+
+
+class _Taken(NamedTuple):
+    source: OpenedSource
+    receipt: Receipt
+    dropped: int
+    """Records of a full buffer."""
+
+
+class EndpointService:
+    """The API service for endpoints of Sources."""
+
+    def __init__(
+        self, home: StateDirectory, context: Context, arrived: Callable[[str], None], get: GetResource
+    ) -> None:
+        """``arrived`` is called in the event loop with the id of a Source to which something was pushed.
+
+        ``get``: a resource by its type and name, for who judges rights.
+        """
+        self.get = get
+        self._home, self._sources = home, SourceReader(home)
+        self._events, self._clock = context.events, context.clock
+        self._arrived = arrived
+
+    async def push(self, name: str, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
+        """Takes in a body, once for each id.
+
+        Raises NotFound, Invalid for what is not of the Source's format, Refused where too much waits, Conflict for an
+        id of other content, Environment for the disk.
+        """
+        return await self._pushed(lambda: self._take(*self._opened(name), data, push_id))
+
+    def _take(self, opened: OpenedSource, endpoint: RestEndpoint, data: bytes, push_id: str | None) -> _Taken:
+        """Blocking."""
+        if push_id is not None and not 0 < len(push_id) <= MAX_ID:
+            raise Invalid(f"an id of {len(push_id):,} characters", rule="push-id", hint=f"1 to {MAX_ID}")
+        records, spool = records_in(data, opened.polled.read), self._home.spool
+        before = spool.waiting(opened.id).dropped
+        taken = spool.add(opened.id, data, records, self._clock.now(), buffer_of(endpoint), push_id)
+        return _Taken(opened, taken, spool.waiting(opened.id).dropped - before)
+
+    async def _pushed(self, take: Callable[[], _Taken]) -> wire.PushReceipt:
+        opened, taken, dropped = await trio.to_thread.run_sync(take)
+        if dropped:
+            self._events.emit("source.dropped", opened.name, f"{plural(dropped, 'record')} of a full buffer dropped")
+        self._arrived(opened.id)
+        return wire.PushReceipt(
+            source=opened.name, number=taken.number, records=taken.records, bytes=taken.bytes,
+            repeated=taken.repeated, durable=taken.durable,
+        )  # fmt: skip
+
+    async def show(self, name: str) -> wire.EndpointView:
+        """Shows what waits. Raises NotFound; Invalid for a Source that is fetched."""
+
+        def look() -> wire.EndpointView:
+            opened, _ = self._opened(name)
+            return _view(opened.name, self._home.spool.waiting(opened.id))
+
+        return await trio.to_thread.run_sync(look)
+
+    async def drop(self, name: str, number: int | None) -> wire.EndpointView:
+        """Drops one push that waits, or all of them: no dataset will get its records. Raises NotFound, Invalid."""
+
+        def drop() -> tuple[str, int, Backlog]:
+            opened, _ = self._opened(name)
+            spool = self._home.spool
+            gone = spool.drop_all(opened.id) if number is None else spool.drop(opened.id, number)
+            return opened.name, gone, spool.waiting(opened.id)
+
+        known_as, gone, left = await trio.to_thread.run_sync(drop)
+        self._events.emit("source.dropped", known_as, f"{plural(gone, 'record')} dropped by a person")
+        return _view(known_as, left)
+
+    def _opened(self, name: str) -> tuple[OpenedSource, RestEndpoint]:
+        opened = self._sources.open(name)
+        if opened.endpoint is None:
+            hint = f"odfctl pull NAME --source {opened.name}"
+            raise Invalid(f"the {TYPE} {opened.name} is fetched, not pushed to", rule="source-endpoint", hint=hint)
+        return opened, opened.endpoint
+
+
+def source_in_use(home: StateDirectory, before: DeclaredResource, after: DeclaredResource | None) -> None:
+    """Raises Refused for a Source that would be deleted while pushes wait that some dataset has not taken."""
+    waiting = home.spool.waiting(before.id)
+    if after is None and waiting.pushes:
+        raise Refused(
+            f"{plural(waiting.records, 'record')} that were pushed to {before.name} wait",
+            rule="source-waits",
+            hint=f"odfctl pull DATASET --source {before.name} takes them; or odfctl source drop {before.name} --all",
+        )
+
+
+def _view(name: str, waiting: Backlog) -> wire.EndpointView:
+    return wire.EndpointView(
+        name=name,
+        path=f"/v1/sources/{name}/ingest",
+        pushes=waiting.pushes,
+        records=waiting.records,
+        bytes=waiting.bytes,
+        first=waiting.first or None,
+        last=waiting.last or None,
+        oldest_at=None if waiting.oldest is None else instant.render(waiting.oldest),
+        dropped=waiting.dropped,
+    )

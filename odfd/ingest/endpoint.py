@@ -1,0 +1,182 @@
+"""Describes the endpoint of a Source, checks what is pushed to it, and fetches from what waits.
+
+The bodies of pushes are checked as far as their format tells without columns; what the columns refuse is told when a
+dataset takes it in, and ``odfctl source drop`` takes it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import SourceState
+from chain.model.source import ReadCsv, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
+from chain.model.wire import U64, Scalar
+from chain.wording import size
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.resources.manifest import described
+
+STATE: Final = "w3id.org/odfd/push"
+"""Kind of a source state: the id of a Source, and the number of the last push that was taken."""
+MAX_PUSH: Final = 8 << 20
+"""Bytes of one push: it is checked whole, in memory."""
+_MOST: Final = 1000
+"""Pushes that are taken in with one transaction."""
+_MOST_BYTES: Final = 64 << 20
+_USUAL: Final = 1000
+"""Records of a buffer."""
+
+
+class OverflowPolicy(Enum):
+    """The way of a full buffer."""
+
+    REJECT = "Reject"
+    DROP_OLDEST = "DropOldest"
+
+
+class MemoryBuffer(msgspec.Struct, frozen=True, kw_only=True, tag="Memory", rename="camel"):
+    """A buffer whose records may be lost."""
+
+    buffer_size: Annotated[U64, described("Records that may wait; 1000.")] | None = None
+    overflow_policy: (
+        Annotated[OverflowPolicy, Scalar("int32"), described("Reject refuses what is new; DropOldest. Reject.")] | None
+    ) = None
+
+
+class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"):
+    """Records are pushed: POST /v1/sources/NAME/ingest."""
+
+    buffer: Annotated[MemoryBuffer, described("Without one, a push is on the disk before it is answered.")] | None = (
+        None
+    )
+
+
+class Buffer(NamedTuple):
+    """The terms of a buffer."""
+
+    most: int
+    overflow: OverflowPolicy
+
+
+def buffer_of(endpoint: RestEndpoint) -> Buffer | None:
+    said = endpoint.buffer
+    if said is None:
+        return None
+    return Buffer(
+        _USUAL if said.buffer_size is None else said.buffer_size, said.overflow_policy or OverflowPolicy.REJECT
+    )
+
+
+def records_in(data: bytes, read: ReadStep) -> int:
+    """Counts the records of a push, after a check of what its format demands; a document counts as one.
+
+    Raises Invalid for what is empty, too large, or not of the format.
+    """
+    if not data.strip() or len(data) > MAX_PUSH:
+        text = f"{size(len(data))} were pushed" if data.strip() else "nothing was pushed"
+        raise Invalid(text, rule="push-size", hint=f"from one record to {size(MAX_PUSH)}; odfctl ingest takes more")
+    try:
+        match read:
+            case ReadNdJson() | ReadNdGeoJson() if _is_utf8(read):
+                data.decode()
+                return len(_LINES.decode_lines(data))
+            case ReadJson() if _is_utf8(read):
+                data.decode()
+                msgspec.json.decode(data, type=msgspec.Raw)
+                return 1
+            case ReadCsv() if _is_utf8(read):
+                data.decode()
+                rows = data.count(b"\n") + (not data.endswith(b"\n")) - bool(read.header)
+                return max(rows, 1)
+            case ReadParquet() if not (data[:4] == data[-4:] == b"PAR1"):
+                raise Invalid("this is no Parquet file", rule="push-format", hint=_FORMAT)
+            case _:
+                return 1
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        kind = read.__struct_config__.tag
+        raise Invalid(f"this is no {kind}: {error}", rule="push-format", hint=_FORMAT) from error
+
+
+_LINES: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FORMAT: Final = "the Source's read step says what it takes: odfctl describe source NAME"
+
+
+def _is_utf8(read: ReadStep) -> bool:
+    return (getattr(read, "encoding", None) or "utf8").lower() in ("utf8", "utf-8")
+
+
+class Spooled(msgspec.Struct, frozen=True, kw_only=True):
+    """One push that waits."""
+
+    number: int
+    path: Path
+    bytes: int
+    at: Instant
+
+
+Take: TypeAlias = Callable[[str, int, int, int], tuple[Sequence[Spooled], bool]]
+"""As ``odfd.ingest.spool.PushSpool.after``."""
+Note: TypeAlias = Callable[[str, DatasetId, int], None]
+"""As ``odfd.ingest.spool.PushSpool.reads``."""
+
+
+class EndpointFetch(NamedTuple):
+    """Fetches for one dataset what was pushed to one Source."""
+
+    source: str
+    """Its id."""
+    dataset: DatasetId
+    singly: bool
+    """Each push is a transaction of its own, as each is a snapshot."""
+    take: Take
+    note: Note
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Takes the pushes behind the source state. Raises Environment for one whose file is gone."""
+        return await trio.to_thread.run_sync(self._fetch, job)
+
+    def _fetch(self, job: FetchJob) -> FetchOutcome:
+        after = position(job.known(STATE), self.source)
+        self.note(self.source, self.dataset, after)
+        found, has_more = self.take(self.source, after, 1 if self.singly else _MOST, _MOST_BYTES)
+        if not found:
+            return Unchanged()
+        missing = next((each for each in found if not _is_whole(each)), None)
+        if missing is not None:
+            raise Environment(
+                f"the file of push #{missing.number} is gone or cut off",
+                rule="endpoint-push",
+                hint=f"odfctl source drop NAME {missing.number} goes on without it",
+            )
+        first, last = found[0], found[-1]
+        span = f"#{first.number}" if first is last else f"#{first.number} to #{last.number}"
+        return Fetched(
+            path=first.path,
+            more=tuple(each.path for each in found[1:]),
+            name=f"push {span}",
+            identity=f"push:{self.source}:{first.number}:{last.number}",
+            event_time=last.at,
+            state=SourceState(source_name=DEFAULT_SOURCE, kind=STATE, value=f"{self.source}/{last.number}"),
+            has_more=has_more,
+        )
+
+
+def _is_whole(push: Spooled) -> bool:
+    try:
+        return push.path.stat().st_size == push.bytes
+    except FileNotFoundError:
+        return False
+
+
+def position(state: str | None, source: str) -> int:
+    """Returns the last push that was taken; 0 where the state is of another Source, or of none."""
+    whose, _, number = (state or "").rpartition("/")
+    return int(number) if whose == source and number.isascii() and number.isdigit() else 0

@@ -1,0 +1,104 @@
+"""Tells the scheduler of flows when records that were pushed to Sources make their flows run.
+
+A push, the end of a run and a flow that is new are looked at; nothing is polled. What waits for a dataset is counted by
+the spool, so a restart counts it again and forgets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import trio
+
+from chain.errors import NotFound
+from chain.instant import Instant
+from odfd.flows.plan import FlowPlan
+from odfd.flows.scheduler import Scheduler
+from odfd.resources.declared import DeclaredStore
+from odfd.state.directory import StateDirectory
+
+
+class _Awaited(NamedTuple):
+    sources: frozenset[str]
+    """Ids of the Sources that are meant."""
+    at: Instant | None
+    is_lost: bool
+    """Whether a Source of it is not known, or not yet: a flow is in force before its references are recorded."""
+
+
+class Arrivals:
+    """Records that wait at Sources, for the plans of one node. For the event loop."""
+
+    def __init__(self, home: StateDirectory, scheduler: Scheduler, poke: Callable[[], None]) -> None:
+        self._home, self._scheduler, self._poke = home, scheduler, poke
+        self._keys: dict[str, set[str]] = {}
+        """Keys of plans by the id of the Source that they wait for."""
+        self._changed: set[str] = set()
+        """Keys to look at."""
+        self._lost: set[str] = set()
+        """Keys of plans that name a Source which is not known."""
+        self._applies = 0
+        """Applies that have ended."""
+        self._pushed: set[str] = set()
+        """Sources to which something was pushed since the last look began."""
+
+    def arrived(self, source: str) -> None:
+        """Notes a push to a Source, by its id."""
+        self._pushed.add(source)
+        keys = self._keys.get(source)
+        if keys:
+            self._changed |= keys
+            self._poke()
+
+    def note(self, key: str, plan: FlowPlan) -> None:
+        """Notes that a plan is new, or has run."""
+        if plan.arrivals:
+            self._changed.add(key)
+
+    def applied(self) -> None:
+        """Notes that an apply has ended, which may have made known what was not."""
+        self._applies += 1
+        if self._lost:
+            self._changed |= self._lost
+            self._poke()
+
+    async def look(self, now: Instant) -> None:
+        """Looks at what changed; costs nothing where nothing did. What comes meanwhile is looked at again."""
+        changed, self._changed, self._pushed = self._changed, set(), set()
+        applies = self._applies
+        plans = {key: entry.plan for key in changed if (entry := self._scheduler.find(key)) is not None}
+        found = await trio.to_thread.run_sync(self._read, plans, now) if plans else {}
+        for keys in self._keys.values() if changed else ():
+            keys -= changed
+        self._lost -= changed
+        for key, awaited in found.items():
+            for source in awaited.sources:
+                self._keys.setdefault(source, set()).add(key)
+            if awaited.is_lost:
+                self._lost.add(key)
+            self._scheduler.await_until(key, awaited.at, now)
+            if awaited.sources & self._pushed or (awaited.is_lost and applies != self._applies):
+                self._changed.add(key)
+                self._poke()
+
+    def _read(self, plans: Mapping[str, FlowPlan], now: Instant) -> dict[str, _Awaited]:
+        return {key: self._awaited(plan, now) for key, plan in plans.items()}
+
+    def _awaited(self, plan: FlowPlan, now: Instant) -> _Awaited:
+        sources: set[str] = set()
+        times: list[Instant] = []
+        is_lost = False
+        for each in plan.arrivals:
+            with self._home.database.read() as connection:
+                try:
+                    source = DeclaredStore(connection).meant("Flow", plan.name, each.source).id
+                except NotFound:
+                    is_lost = True  # the flow's resource tells of it
+                    continue
+            sources.add(source)
+            waiting = self._home.spool.waiting(source, plan.target)
+            if waiting.oldest is not None:
+                is_enough = waiting.records >= each.least
+                times.append(now if is_enough else Instant(min(waiting.oldest, now) + each.longest))
+        return _Awaited(frozenset(sources), min(times, default=None), is_lost)
