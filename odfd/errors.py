@@ -90,6 +90,7 @@ _BY_RULE: Final = {
     "resource-version-too-old": 410,
     "watch-limit": 429,
     "access-token": 401,
+    "webhook-signature": 401,
     "access-token-limit": 429,
 }
 """Where HTTP has a closer status than that of the family."""

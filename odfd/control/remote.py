@@ -21,6 +21,7 @@ from chain.errors import Fault, Refused
 from config.model import Api
 from odfd.access.tokens import TokenGrant
 from odfd.control.endpoint import CALLER, GRANT, OWNED
+from odfd.control.hooks import HOOK_RULE, HookDoor, SignedPush, is_hook
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import HttpServer, Response, address_of, listening, parsed, places_of, url_of
@@ -42,12 +43,16 @@ _UNKNOWN: Final = Refused(
 
 
 class RemoteDoor:
-    """The application: asks for the token, then ``api``. ``admit`` raises Refused for one that is not good."""
+    """The application: asks for the token, then ``api``. ``admit`` raises Refused for one that is not good.
+
+    ``hook`` takes calls that are signed for a Source instead; ``None``: there are none.
+    """
 
     def __init__(
         self, api: Application, admit: Callable[[str], TokenGrant], places: frozenset[str], logger: Logger,
-        now: Callable[[], float],
+        now: Callable[[], float], hook: SignedPush | None = None,
     ) -> None:  # fmt: skip
+        self._hooks = None if hook is None else HookDoor(hook)
         self._api, self._admit, self._places, self._logger, self._now = api, admit, places, logger, now
         self._wrong = Budget[str](WRONG)
         self._busy = Counter[str]()
@@ -57,6 +62,9 @@ class RemoteDoor:
 
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
             try:
+                if self._hooks is not None and is_hook(scope):
+                    await self._hooked(self._hooks, scope, receive, send, address)
+                    return
                 grant = await self._grant(scope, address)
                 with self._counted(grant.account):
                     known = {key: value for key, value in scope.items() if key not in (CALLER, OWNED)}
@@ -66,26 +74,39 @@ class RemoteDoor:
 
         return answer
 
+    async def _hooked(self, hooks: HookDoor, scope: Message, receive: Receive, send: Send, address: str) -> None:
+        """A call that is signed for no Source costs its address as much as a wrong token."""
+        try:
+            self._check_place(dict(scope["headers"]))
+            await hooks.answer(scope, receive, send)
+        except Refused as fault:
+            if fault.rule in (HOOK_RULE, "api-host", "api-origin"):
+                self._refuse_wrong(fault, address)
+            raise
+
+    def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+        if headers.get(b"host", b"").decode("latin-1").lower() not in self._places:
+            raise Refused("the node is not asked by a name of its own", rule="api-host", hint="its certificate says")
+        if b"origin" in headers:
+            raise Refused("pages of the web are not answered here", rule="api-origin", hint="odfctl ui is for people")
+
+    def _refuse_wrong(self, fault: Refused, address: str) -> None:
+        """Notes what an address was refused. Raises Refused where it was too often."""
+        if not self._wrong.spend(_network(address), self._now()):
+            text = "too many requests from your address had no right token"
+            raise Refused(text, rule="access-token-limit", hint=f"wait {_WAIT} s") from None
+        self._logger.info("api refused", address=address, rule=fault.rule)
+
     async def _grant(self, scope: Message, address: str) -> TokenGrant:
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         try:
-            if headers.get(b"host", b"").decode("latin-1").lower() not in self._places:
-                raise Refused(
-                    "the node is not asked by a name of its own", rule="api-host", hint="its certificate says"
-                )
-            if b"origin" in headers:
-                raise Refused(
-                    "pages of the web are not answered here", rule="api-origin", hint="odfctl ui is for people"
-                )
+            self._check_place(headers)
             scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
             if scheme.lower() != "bearer" or not token:
                 raise _UNKNOWN
             return await trio.to_thread.run_sync(self._admit, token.strip())
         except Refused as fault:
-            if not self._wrong.spend(_network(address), self._now()):
-                text = "too many requests from your address had no right token"
-                raise Refused(text, rule="access-token-limit", hint=f"wait {_WAIT} s") from None
-            self._logger.info("api refused", address=address, rule=fault.rule)
+            self._refuse_wrong(fault, address)
             raise
 
     @contextmanager
@@ -112,6 +133,8 @@ class RemoteServer:
         self._settings, self._admit, self._logger = settings, admit, logger
         self._places = [parsed(each, "api.listen") for each in settings.listen]
         self.api: Application | None = None
+        self.hook: SignedPush | None = None
+        """Set by the node with it: takes calls that are signed for a Source."""
         self.urls: tuple[str, ...] = ()
         self.server = HttpServer("api", [], self._respond, logger, LIMITS)
         self._door: RemoteDoor | None = None
@@ -131,7 +154,9 @@ class RemoteServer:
             for place, port in zip(self._places, ports, strict=True):
                 hosts = names or (f"[{place.host}]" if ":" in place.host else place.host, "localhost")
                 places |= places_of(hosts, port, is_secure=bool(names))
-            self._door = RemoteDoor(self.api, self._admit, frozenset(places), self._logger, trio.current_time)
+            self._door = RemoteDoor(
+                self.api, self._admit, frozenset(places), self._logger, trio.current_time, self.hook
+            )
             self.urls = tuple(
                 f"https://{names[0]}:{port}" if names else url_of(each)
                 for each, port in zip(listeners, ports, strict=True)

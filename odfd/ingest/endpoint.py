@@ -22,6 +22,7 @@ from chain.model.source import ReadCsv, ReadJson, ReadNdGeoJson, ReadNdJson, Rea
 from chain.model.wire import U64, Scalar
 from chain.wording import size
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks
 from odfd.resources.manifest import described
 
 STATE: Final = "w3id.org/odfd/push"
@@ -57,6 +58,13 @@ class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"
     buffer: Annotated[MemoryBuffer, described("Without one, a push is on the disk before it is answered.")] | None = (
         None
     )
+    signature: (
+        Annotated[
+            StandardWebhooks | HmacSignature,
+            described("Calls that are signed so are taken at /hooks/NAME without a token."),
+        ]
+        | None
+    ) = None
 
 
 class Buffer(NamedTuple):

@@ -19,6 +19,7 @@ from chain.model.events import SetPollingSource
 from chain.model.source import FetchStep, FetchUrl, MergeAppend, MergeStrategy, PrepStep, ReadStep, Transform
 from chain.model.wire import Extra
 from odfd.ingest.endpoint import RestEndpoint
+from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import SETS, reference_key
 from odfd.resources.types import Remarks
@@ -101,8 +102,10 @@ def check_source_resource(draft: Draft) -> None:
     endpoint = endpoint_of(spec)
     if endpoint is not None and spec.prepare:
         draft.note("spec.prepare", "what is pushed is not prepared", "source-endpoint", "push it as it is read")
-    if endpoint is not None and config:
-        draft.note("spec.config", "an endpoint reads no values", "source-endpoint", "leave it out")
+    if endpoint is not None and endpoint.signature is not None:
+        _check_signature(draft, endpoint.signature)
+    elif endpoint is not None and config:
+        draft.note("spec.config", "an endpoint without a signature reads no values", "source-endpoint", "leave it out")
     if endpoint is not None and endpoint.buffer is not None and endpoint.buffer.buffer_size == 0:
         draft.note("spec.ingress.buffer.bufferSize", "a buffer of no records", "number-range", "1 or more")
     if len(config) > MAX_CONFIG:
@@ -116,6 +119,15 @@ def check_source_resource(draft: Draft) -> None:
                 draft.note(
                     path, f"unknown variable {found[:60]!r}", "source-variable", "a Source reads config.NAME of its own"
                 )
+
+
+def _check_signature(draft: Draft, signature: StandardWebhooks | HmacSignature) -> None:
+    path = "spec.ingress.signature"
+    draft.attempt(f"{path}.secret", secret_name, signature.secret)
+    if isinstance(signature, HmacSignature):
+        for key, text in (("header", signature.header), ("idHeader", signature.id_header)):
+            if text is not None:
+                draft.attempt(f"{path}.{key}", check_header, text)
 
 
 def config_value(text: str) -> ConfigValue:

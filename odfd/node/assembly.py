@@ -57,7 +57,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     api = services.page.api = application(services, parts.context.logger, answers, access_of(parts, services))
     parts.context.servers.append(services.page.server)
     if parts.remote is not None:
-        parts.remote.api = api
+        parts.remote.api, parts.remote.hook = api, services.endpoints.signed_push
         parts.context.servers.append(parts.remote.server)
     return Assembly(
         api=api,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import trio
 
 from chain import instant
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid, NotFound, Refused
 from chain.wording import plural
 from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
+from odfd.ingest.hook_signature import StandardWebhooks, check_signature, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Receipt
 from odfd.resources.declared import DeclaredResource
 from odfd.state.directory import StateDirectory
+from odfd.webhooks.delivery import signing_key
 
 GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
 
@@ -51,6 +53,27 @@ class EndpointService:
         id of other content, Environment for the disk.
         """
         return await self._pushed(lambda: self._take(*self._opened(name), data, push_id))
+
+    async def signed_push(self, name: str, headers: Mapping[str, str], data: bytes) -> wire.PushReceipt:
+        """Takes in a body that is signed for a Source, from whoever has no token; else as ``push``.
+
+        ``headers``: by names in lower case. Raises the same Refused where there is no such Source.
+        """
+
+        def take() -> _Taken:
+            try:
+                opened, endpoint = self._opened(name)
+            except (NotFound, Invalid):
+                raise unknown_source() from None
+            signature = endpoint.signature
+            if signature is None:
+                raise unknown_source()
+            secret = opened.values[secret_name(signature.secret)]
+            key = signing_key(secret) if isinstance(signature, StandardWebhooks) else secret.encode()
+            push_id = check_signature(signature, key, headers, data, self._clock.now())
+            return self._take(opened, endpoint, data, push_id)
+
+        return await self._pushed(take)
 
     def _take(self, opened: OpenedSource, endpoint: RestEndpoint, data: bytes, push_id: str | None) -> _Taken:
         """Blocking."""

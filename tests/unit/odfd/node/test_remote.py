@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.client
 import json
 import socket
@@ -58,6 +60,7 @@ class Remote:
         self.server = RemoteServer(settings, self.tokens.admit, structlog.get_logger())
         answers = AnswerStore(node.home.database, node.clock.now)
         self.server.api = application(node.api, structlog.get_logger(), answers, self.access)
+        self.server.hook = node.api.endpoints.signed_push
 
     @property
     def port(self) -> int:
@@ -88,6 +91,16 @@ class Remote:
             )
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read() or b"null"), answer.headers
+        finally:
+            connection.close()
+
+    def called(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
+        context = ssl.create_default_context(cafile=self.certificate)
+        connection = http.client.HTTPSConnection("localhost", self.port, timeout=PATIENCE, context=context)
+        try:
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
         finally:
             connection.close()
 
@@ -421,3 +434,56 @@ async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path)
         odfd_client.connect("http://node.example:7465", token=token)
     with pytest.raises(odfd_client.Invalid, match="for a URL"):
         odfd_client.connect("/nowhere", token=token)
+
+
+HOOKED = """$schema: SecretSet
+headers: {name: hooks}
+spec: {secrets: {key: sesame-open-sesame-open-sesame}}
+---
+$schema: Source
+headers: {name: hooked}
+spec:
+  config: {key: "SecretSet:hooks#key"}
+  ingress: {kind: RestEndpoint, signature: {kind: Hmac, secret: "${{ config.key }}", idHeader: X-Delivery}}
+  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
+---
+$schema: Source
+headers: {name: closed}
+spec:
+  ingress: {kind: RestEndpoint}
+  read: {kind: NdJson, schema: {fields: [{name: x, type: Int64}]}}
+"""
+
+
+async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: Any, tmp_path: Path) -> None:
+    async with served(world, tmp_path) as there:
+        await there.node.apply(HOOKED)
+
+        async def call(name: str, body: bytes, key: bytes, **more: str) -> tuple[int, Any]:
+            said = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+            headers = {"X-Hub-Signature-256": said, **{each.replace("_", "-"): more[each] for each in more}}
+            return await trio.to_thread.run_sync(lambda: there.called(f"/hooks/{name}", body, headers))
+
+        key = b"sesame-open-sesame-open-sesame"
+        status, said = await call("hooked", b'{"x": 1}', key, x_delivery="one")
+        assert (status, said["number"], said["records"], said["repeated"]) == (201, 1, 1, False)
+        status, said = await call("hooked", b'{"x": 1}', key, x_delivery="one")
+        assert (status, said["repeated"]) == (201, True)
+        refused = {
+            json.dumps(await call(name, b'{"x": 2}', each))
+            for name, each in (("hooked", b"another"), ("closed", key), ("nowhere", key), ("hooked/../closed", key))
+        }
+        assert len(refused) == 1, "the same answer, whatever there is"
+        (status, problem) = json.loads(refused.pop())
+        assert (status, problem["rule"]) == (401, "webhook-signature")
+        status, problem = await call("hooked", b'{"x"', key)
+        assert (status, problem["rule"]) == (422, "push-format")
+        status, problem = await call("hooked", b" " * (1 << 20) + b"1", key)
+        assert (status, problem["rule"]) == (422, "push-size")
+        assert (await there.node.api.endpoints.show("hooked")).pushes == 1
+        for _ in range(30):
+            status, problem = await call("hooked", b"{}", b"wrong")
+            if status == 429:
+                break
+        assert problem["rule"] == "access-token-limit"
+        assert (await call("hooked", b'{"x": 3}', key))[0] == 201, "whoever signs right is never refused for it"

@@ -1,0 +1,103 @@
+"""Checks the signatures of webhooks that others call, by which they push to a Source without a token.
+
+Two kinds: Standard Webhooks, which sign the id and the time of a call with its body, and an HMAC-SHA256 of the body in
+a header, as GitHub and many others write it. Pure. Source: standardwebhooks.com, specification 1.0.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.errors import Invalid, Refused
+from chain.instant import SECOND, Instant
+from odfd.resources.manifest import described
+
+RULE: Final = "webhook-signature"
+TOLERANCE: Final = 300
+"""Seconds between the time of a call and its arrival, either way."""
+_SECRET: Final = re.compile(r"\$\{\{\s*config\.(\w+)\s*\}\}")
+_HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
+_TIME: Final = re.compile(r"[0-9]{1,12}\Z", re.ASCII)
+_SIGNATURES: Final = 16
+"""That are looked at; a sender gives two while its key changes."""
+
+
+class StandardWebhooks(msgspec.Struct, frozen=True, kw_only=True, tag="StandardWebhooks"):
+    """Signed as Standard Webhooks say: the id of a call counts once."""
+
+    secret: Annotated[str, described("${{ config.NAME }}: whsec_… or a text.")]
+
+
+class HmacSignature(msgspec.Struct, frozen=True, kw_only=True, tag="Hmac", rename="camel"):
+    """A header has the HMAC-SHA256 of the body, in hexadecimal."""
+
+    secret: Annotated[str, described("${{ config.NAME }}.")]
+    header: Annotated[str, described("X-Hub-Signature-256.")] | None = None
+    prefix: Annotated[str, described("Before the digits; sha256=.")] | None = None
+    id_header: Annotated[str, described("Names a call, which then counts once: X-GitHub-Delivery.")] | None = None
+
+
+def secret_name(text: str) -> str:
+    """Returns the NAME of ``${{ config.NAME }}``. Raises Invalid for another text: a spec is no place for a secret."""
+    found = _SECRET.fullmatch(text)
+    if found is None:
+        hint = "secret: ${{ config.hook }}, and config: {hook: 'SecretSet:NAME#KEY'}"
+        raise Invalid("the secret of a signature is not named", rule="source-endpoint", hint=hint)
+    return found[1]
+
+
+def check_header(text: str) -> None:
+    """Raises Invalid."""
+    if _HEADER.match(text) is None:
+        raise Invalid(f"{text[:80]!r} is no name of a header", rule="source-endpoint", hint="X-Hub-Signature-256")
+
+
+def check_signature(
+    signature: StandardWebhooks | HmacSignature, key: bytes, headers: Mapping[str, str], body: bytes, now: Instant
+) -> str | None:
+    """Returns the id of a call, if it has one. ``headers``: by names in lower case. Raises Refused."""
+    if isinstance(signature, HmacSignature):
+        return _by_body(signature, key, headers, body)
+    call, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not call or _TIME.match(at) is None or abs(int(at) - now // SECOND) > TOLERANCE:
+        raise _refused()
+    mac = hmac.new(key, f"{call}.{at}.".encode() + body, hashlib.sha256).digest()
+    given = headers.get("webhook-signature", "").split()[:_SIGNATURES]
+    if not any(hmac.compare_digest(mac, _decoded(each)) for each in given):
+        raise _refused()
+    return call
+
+
+def _by_body(signature: HmacSignature, key: bytes, headers: Mapping[str, str], body: bytes) -> str | None:
+    prefix = "sha256=" if signature.prefix is None else signature.prefix
+    said = headers.get((signature.header or "X-Hub-Signature-256").lower(), "")
+    mac = prefix + hmac.new(key, body, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(mac.encode(), said.encode(errors="replace")):
+        raise _refused()
+    return None if signature.id_header is None else headers.get(signature.id_header.lower())
+
+
+def _decoded(text: str) -> bytes:
+    version, _, encoded = text.partition(",")
+    try:
+        return base64.b64decode(encoded, validate=True) if version == "v1" else b""
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _refused() -> Refused:
+    hint = "sign it with the Source's secret, and send it within five minutes"
+    return Refused("the call is not signed for a Source here", rule=RULE, hint=hint)
+
+
+def unknown_source() -> Refused:
+    """The same for a Source that is not there, or takes no signed calls: whoever asks learns of none."""
+    return _refused()
