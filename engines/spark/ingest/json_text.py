@@ -20,6 +20,7 @@ import pyarrow.json as pa_json
 
 from chain.errors import Invalid
 from chain.wording import a
+from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosened, needs_loosening, tightened
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -150,6 +151,8 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
         return to_instants(column, type_)
     if pa.types.is_date(type_):
         return to_dates(column)
+    if column.type == type_:
+        return column
     return converted(column, lambda part: part.cast(type_))
 
 
@@ -196,6 +199,17 @@ def _parsed(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     """Raises _Refused."""
     if begins_with_null(text):
         raise _Refused(_NULL, 0)
+    if schema is None or not needs_loosening(schema):
+        return _parsed_as(text, schema, others)
+    table = _parsed_as(text, loosened(schema), others)
+    row = first_missing(table, schema)
+    if row is not None:
+        raise _Refused(REFUSED, row)
+    return tightened(table, schema)
+
+
+def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
+    """Raises _Refused."""
     try:
         return pa_json.read_json(
             pa.BufferReader(text),
