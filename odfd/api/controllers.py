@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from chain.errors import Environment, Fault, NotFound, Remote
+from chain.errors import Environment, Fault, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.store.volumes import VolumeUsage
 from chain.wording import plural
@@ -34,6 +34,8 @@ from odfd.resources.references import dids_of
 from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
+from odfd.trust.policy.manifest import unreachable
+from odfd.trust.policy.policy import Policy
 from odfd.workers.reconciler import Controller, ObservedState
 from odfd.workers.volumes import VolumeWorker
 from odfd.workers.webhook_deliveries import FAILING
@@ -41,7 +43,7 @@ from odfd.workers.webhooks import WebhookWorker
 
 FOLLOWERS: Final = ("Projection",)
 """Types that are looked at again when a dataset that they refer to changes."""
-SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Source", "Validator")
+SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Source", "TrustPolicy", "Validator")
 """Types of which no event tells that they are as declared no longer."""
 
 
@@ -49,10 +51,11 @@ def controllers_of(
     home: StateDirectory,
     services: tuple[DatasetViews, DeclarationService, FlowService],
     mirrors: MirrorScheduler,
-    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker, SourceController],
+    others: tuple[NetworkService, TrustService, WebhookWorker, ProjectionTables, VolumeWorker],
+    more: Mapping[str, Controller],
 ) -> Mapping[str, Controller]:
     """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
-    (views, declarations, flows), (networks, trust, webhooks, projections, volumes, sources) = services, others
+    (views, declarations, flows), (networks, trust, webhooks, projections, volumes) = services, others
     found: dict[str, Controller] = {
         "Account": AsDeclared(),
         "Dataset": DatasetController(home, views, volumes, flows),
@@ -64,13 +67,13 @@ def controllers_of(
         "Projection": ProjectionController(projections),
         "Relations": AsDeclared(),
         "Repository": AsDeclared(),
-        "Source": sources,
         "Validator": ValidatorController(trust),
         "VariableSet": SetController(declarations),
         "SecretSet": SecretController(declarations, home.secrets),
         "Variable": AsDeclared(),
         "Secret": AsDeclared(),
         "WebhookTarget": WebhookController(webhooks),
+        **more,
     }
     check_conditions(found)
     return found
@@ -219,6 +222,26 @@ class ValidatorController(AsDeclared):
             if each.key == did:
                 return ObservedState(told={"Counts": ConditionValue(value=not each.suspended, message=each.reason)})
         raise NotFound("no policy names it", rule="validator", hint="apply it again")
+
+
+class TrustPolicyController(AsDeclared):
+    """Puts a policy in force, and reports a quorum that cannot be reached."""
+
+    def __init__(self, policy: Callable[[], Policy], changed: Callable[[], None]) -> None:
+        """``changed``: judges all anew, by the policies as they are declared."""
+        self._policy, self._changed = policy, changed
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        if resource.status.observed_generation != resource.generation:
+            self._changed()
+        unmet = unreachable(resource, self._policy())
+        if not unmet:
+            return ObservedState()
+        hint = "odfctl trust validator add lists more, or ask for fewer; until then nothing of it is used or served"
+        return ObservedState(fault=Refused("; ".join(unmet), rule="quorum-unreachable", hint=hint))
+
+    async def finalize(self, resource: DeclaredResource) -> None:  # noqa: ARG002  the others are judged by too
+        self._changed()
 
 
 class WebhookController(AsDeclared):

@@ -272,6 +272,7 @@ SOURCE: Final = _declared("source", ("sources",), tables.sources)
 PROJECTION: Final = _declared("projection", ("projections", "proj"), tables.projections)
 WEBHOOK: Final = _declared("webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
 VOLUME: Final = _declared("persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes)
+TRUST_POLICY: Final = _declared("trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
 ACCOUNT: Final = _declared("account", ("accounts",), tables.accounts)
 RELATIONS: Final = _declared("relations", ("relation",), tables.relations)
 RESOURCE: Final = Kind(
@@ -281,11 +282,11 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
-    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS, RESOURCE,
+    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    SOURCE, PROJECTION, WEBHOOK, VOLUME, ACCOUNT, RELATIONS,
+    SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 

@@ -69,6 +69,22 @@ def sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def trust_policies(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def said(row: wire.ResourceView, part: str) -> str:
+        return str(row.spec.get(part) or formatting.NOTHING)
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("DATASETS", lambda row: ", ".join(row.spec["datasets"]), most=60),
+        TableColumn("USE", lambda row: said(row, "use"), most=60),
+        TableColumn("SERVE", lambda row: said(row, "serve"), most=60),
+        TableColumn("PRIORITY", lambda row: str(row.spec.get("priority") or 0), right=True),
+        TableColumn("PHASE", phase_text),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     def told(row: wire.ResourceView) -> Mapping[str, Any]:
         conditions = row.status.get("conditions", {})

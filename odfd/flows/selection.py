@@ -16,12 +16,12 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from odfd.flows.plan import FlowPlan, GarbageCollection, Selection
 from odfd.resources.declared import Json
-from odfd.resources.selectors import matches, parse_selector
+from odfd.resources.selectors import matches, names, parse_selector
 
 EVERY: Final = DatasetId.from_public_key(bytes(32))
 """Stands for the target of a selection, which is no dataset of its own."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9.\-%_]{1,100}\Z")
-_WILD: Final = {"%": ".*", "_": "."}
+_WILD: Final = "%_"
 
 
 def is_pattern(text: str) -> bool:
@@ -39,8 +39,7 @@ def parse_pattern(text: str) -> str:
 
 def selects(selection: Selection, name: str, labels: Mapping[str, Json]) -> bool:
     """Whether a dataset is selected."""
-    pattern = "".join(_WILD.get(each, re.escape(each)) for each in selection.name)
-    if re.fullmatch(pattern, name, re.IGNORECASE) is None:
+    if not names((selection.name,), name):
         return False
     return selection.labels is None or matches(parse_selector(selection.labels), labels)
 

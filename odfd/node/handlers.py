@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
-from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, controllers_of
+from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, TrustPolicyController, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
@@ -81,9 +81,9 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
-    sources = SourceController(SourceReader(home), lambda: parts.ingest_deps.settings)
-    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes, sources)
-    _reconciling(parts, declarations, controllers_of(home, (parts.views, declarations, flows), parts.scheduler, others))
+    others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
+    told = (parts.views, declarations, flows)
+    _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, _more_controllers(parts)))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
@@ -184,6 +184,13 @@ def _visibility(parts: NodeParts) -> VisibilityService:
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility.changes += 1
     parts.visibility_changed(dataset)
+
+
+def _more_controllers(parts: NodeParts) -> Mapping[str, Controller]:
+    return {
+        "Source": SourceController(SourceReader(parts.home), lambda: parts.ingest_deps.settings),
+        "TrustPolicy": TrustPolicyController(lambda: parts.policy, parts.policy_changed),
+    }
 
 
 def _status(parts: NodeParts, flows: FlowService) -> StatusService:

@@ -79,7 +79,7 @@ from odfd.state.component_settings import (
 )
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, StateDirectory
-from odfd.state.effective_policy import EffectivePolicy
+from odfd.state.effective_policy import EffectivePolicy, purposes
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
@@ -352,11 +352,13 @@ class NodeParts:
         judged = (self.validator, self.observer, self.suspension_review, self.rechecker, self.witnessing)
         for part in (*judged, self.submissions, self.flows):
             part.loop.touch_all()
+        for each in self.policy.rules:
+            self.reconciler.touch("TrustPolicy", each.name)  # a quorum may be within reach now, or not any more
         self.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
-            return mirror_specs.purposes(Resources(connection), dataset)
+            return purposes(connection, dataset, self.policy)
 
     def _known_peers(self) -> Known:
         """Lists the peers with reserved slots."""

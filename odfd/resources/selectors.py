@@ -1,15 +1,18 @@
-"""Selects resources by their labels: ``env=prod,team in (a,b),!old``, and RFC-018's filters of labels. Pure."""
+"""Selects resources by patterns of names, by labels (``env=prod,!old``), and by RFC-018's filters of labels. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from chain.errors import Invalid
 from odfd.resources.declared import Json, canonical
 
 MAX_DEPTH: Final = 16
+_WILD: Final = {"%": ".*", "_": "."}
+"""No name has one of these."""
 _HINT: Final = "like -l 'env=prod,team in (a,b),!old'"
 _TERM: Final = re.compile(
     r"\s*(?:(?P<not>!)\s*(?P<absent>[^\s=!,()]+)"
@@ -18,6 +21,17 @@ _TERM: Final = re.compile(
 )
 LabelFilter = dict[str, Any]
 """``{env: prod, $not: {…}, $or: […], $and: […]}``; of a key also ``{$in: […]}`` and ``{$exists: true}``."""
+
+
+@lru_cache(maxsize=1024)
+def name_pattern(text: str) -> re.Pattern[str]:
+    """Compiles a pattern of names, in which ``%`` stands for any text and ``_`` for one character."""
+    return re.compile("".join(_WILD.get(each, re.escape(each)) for each in text), re.IGNORECASE)
+
+
+def names(patterns: Iterable[str], name: str) -> bool:
+    """Whether one of some patterns is for a name."""
+    return any(name_pattern(each).fullmatch(name) for each in patterns)
 
 
 def parse_selector(text: str) -> LabelFilter:

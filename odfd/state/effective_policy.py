@@ -1,4 +1,4 @@
-"""Computes the policy in force: the node's settings, validators that a person added, and the network's policy."""
+"""Computes the policy in force: the settings, validators and rules that a person declared, the network's policy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Final
 
 import msgspec
 
-from chain.ids import KeyDid
+from chain.ids import DatasetId, KeyDid
 from config.model import Settings
+from odfd.datasets.catalog import Catalog
+from odfd.mirrors import mirror_spec
 from odfd.network.membership import Network, joined
 from odfd.resources.store import Resources
+from odfd.trust.policy.manifest import rules_in
 from odfd.trust.policy.network_policies import NetworkPolicies
-from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.profiles import policy_of
 
 GROUP: Final = "validator"
@@ -48,8 +51,23 @@ class EffectivePolicy:
     def own(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
         """Computes the policy without any network. Raises Invalid."""
         added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
-        return policy_of((settings or self._settings()).policy, added)
+        policy = policy_of((settings or self._settings()).policy, added)
+        rules = rules_in(connection)
+        return msgspec.structs.replace(policy, rules=rules) if rules else policy
 
     def policy(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
         """Computes the policy in force. Raises Invalid."""
         return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(connection, settings))
+
+
+def purposes(
+    connection: sqlite3.Connection, dataset: DatasetId, policy: Policy
+) -> tuple[Expression | None, Expression | None]:
+    """Returns a dataset's own terms of use and of serving: its mirror's, else those of a TrustPolicy, if any."""
+    resources = Resources(connection)
+    use, serve = mirror_spec.purposes(resources, dataset)
+    if not policy.rules or (use is not None and serve is not None):
+        return use, serve
+    entry = Catalog(resources).find(dataset)
+    ruled = policy.ruled("" if entry is None else entry.name)
+    return use or ruled[0], serve or ruled[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import PurePosixPath
@@ -17,6 +16,7 @@ from odfd.repositories.manifest import REGION, Place, place_of
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
+from odfd.resources.selectors import names
 from odfd.resources.types import ODF, VERSION
 
 TYPE: Final = VOLUME
@@ -75,7 +75,7 @@ class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def names(self, dataset: str) -> bool:
         """Whether the slices of a dataset lie in the volume."""
-        return any(_pattern(each).fullmatch(dataset) for each in self.datasets)
+        return names(self.datasets, dataset)
 
     @property
     def cache_bytes(self) -> int:
@@ -130,7 +130,3 @@ def check_volume(draft: Draft) -> None:
         draft.attempt("spec.capacity.storage", size_of, spec.capacity.storage)
     if POLICY in draft.typed:
         draft.attempt(f"headers.annotations.{POLICY}.cache", size_of, draft.typed[POLICY].cache)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("%"))), re.IGNORECASE)

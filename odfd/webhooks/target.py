@@ -5,7 +5,6 @@ The URL is shown to whoever may read resources, so it holds no credentials; the 
 
 from __future__ import annotations
 
-import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -15,6 +14,7 @@ import msgspec
 from chain.errors import Invalid
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
+from odfd.resources.selectors import names
 from odfd.resources.types import ODF, VERSION
 
 POLICY: Final = "webhookPolicy"
@@ -47,7 +47,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def names(self, dataset: str) -> bool:
         if self.datasets is None:
             return True
-        return any(_pattern(each).fullmatch(dataset) for each in self.datasets)
+        return names(self.datasets, dataset)
 
 
 def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
@@ -100,7 +100,3 @@ def _check_events(policy: WebhookPolicy) -> None:
         if each not in EVENTS:
             hint = f"known are {', '.join(EVENTS)}"
             raise Invalid(f"there is no event {each[:60]!r}", rule="webhook-policy", hint=hint)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("%"))), re.IGNORECASE)

@@ -29,6 +29,7 @@ from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
+from odfd.trust.policy.manifest import TrustPolicySpec, check_trust_policy
 from odfd.volumes.manifest import PersistentVolumeSpec, check_volume
 from odfd.webhooks.target import WebhookTargetSpec, check_target
 
@@ -197,6 +198,8 @@ class _Reading:
             check_relations(draft)
         elif draft.type.spec is PersistentVolumeSpec:
             check_volume(draft)
+        elif draft.type.spec is TrustPolicySpec:
+            check_trust_policy(draft)
         elif draft.type.name in ORDER:
             check_intent(draft)
         self._desired.drafts.append(draft)

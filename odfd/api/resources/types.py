@@ -24,6 +24,7 @@ from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ODF, OURS, VERSION, ResourceType, TypeRegistry
+from odfd.trust.policy import manifest as trust_policies
 from odfd.volumes import manifest as volumes
 from odfd.webhooks import target as webhooks
 
@@ -279,7 +280,16 @@ spec:
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),
-        about="What has to hold before data is relied on.", instead="[policy] of the settings says it for all datasets",
+        about="What has to hold before data of some datasets is relied on here.",
+        spec=trust_policies.TrustPolicySpec,
+        example="""\
+$schema: TrustPolicy
+headers:
+  name: strict
+spec:
+  datasets: ["food.%"]
+  use: data & attested:2
+"""
     ),
     _OWN(
         name="Engine", context="node", plural="engines", about="What runs transforms.",

@@ -26,7 +26,7 @@ from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.keys import journal_topics
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.network_policies import AcceptedPolicy, NetworkPolicies
-from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.policy import DatasetRule, Policy
 from odfd.trust.policy.policy_merge import accepted, check_rules, waiting
 
 
@@ -136,6 +136,11 @@ class PolicyService:
         return _view(known, "accepted", ())
 
 
+def _rule_view(rule: DatasetRule) -> wire.DatasetRuleView:
+    said = [None if each is None else str(each) for each in (rule.use, rule.serve)]
+    return wire.DatasetRuleView(name=rule.name, datasets=rule.datasets, use=said[0], serve=said[1])
+
+
 def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRulesView]) -> wire.PolicyView:
     said = {"attest": policy.attest, "observe": policy.observe}
     return wire.PolicyView(
@@ -156,6 +161,7 @@ def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRule
             "quorum": policy.witnesses.quorum,
             "cosignatureSeconds": policy.witnesses.max_age,
         },
+        rules=tuple(map(_rule_view, policy.rules)),
         notes=policy.notes,
         network=tuple(network),
     )

@@ -329,6 +329,16 @@ class AcceptRequest(Request, frozen=True, kw_only=True):
     sid: str
 
 
+class DatasetRuleView(Value, frozen=True, kw_only=True):
+    """The terms of some datasets, which a TrustPolicy says."""
+
+    name: str
+    datasets: tuple[str, ...]
+    """Patterns of names."""
+    use: str | None = None
+    serve: str | None = None
+
+
 class PolicyView(Value, frozen=True, kw_only=True):
     """The policy in force, and the source of each part."""
 
@@ -339,6 +349,8 @@ class PolicyView(Value, frozen=True, kw_only=True):
     publish: tuple[str, ...] = ()
     """What this node signs and gossips: ``attest``, ``cosign``, ``gossip``."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    rules: tuple[DatasetRuleView, ...] = ()
+    """Of some datasets, the one that decides first."""
     notes: tuple[str, ...] = ()
     """What these rules cannot promise."""
     network: tuple[NetworkRulesView, ...] = ()

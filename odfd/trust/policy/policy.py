@@ -18,6 +18,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.wording import agree, plural
+from odfd.resources.selectors import names
 from odfd.trust.policy.witness_quorum import (
     PublicWitness,
     Witnesses,
@@ -156,6 +157,16 @@ class KeyGroup(msgspec.Struct, frozen=True):
     keys: frozenset[KeyDid]
 
 
+class DatasetRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of some datasets, in place of what the policy says of all. A TrustPolicy says them."""
+
+    name: str
+    datasets: tuple[str, ...]
+    """Patterns of names."""
+    use: Expression | None = None
+    serve: Expression | None = None
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The policy of this node: what it requires before it uses or serves data, and whose statements count."""
 
@@ -174,6 +185,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Whether evidence that listed validators name is fetched and looked into unasked."""
     floors: tuple[Expression | None, Expression | None] = (None, None)
     """For use and serve: what a network asks of each dataset too, whatever a person set for that one."""
+    rules: tuple[DatasetRule, ...] = ()
+    """Of some datasets, the first that is for one decides. A mirror's own terms decide before them."""
     witnesses: Witnesses = Witnesses()
     public: tuple[PublicWitness, ...] = ()
     """Witnesses of the web that are asked to cosign what this node publishes."""
@@ -199,12 +212,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "witness": [self.witnesses.faulty, self.witnesses.quorum, self.witnesses.max_age],
             "engines": [self.min_engines, self.min_sandbox],
         }
+        if self.rules:
+            content["rules"] = [[each.name, *each.datasets, f"{each.use}", f"{each.serve}"] for each in self.rules]
         return Multihash.sha3_256(canonical.encode(content))
 
     @property
     def witnesses_asked(self) -> int:
         """The most witness groups that anything here asks for, of datasets met for the first time or later."""
         expressions: list[Expression] = [self.use, self.serve, *(each for each in self.floors if each is not None)]
+        expressions += [said for each in self.rules for said in (each.use, each.serve) if said is not None]
         counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
         return max([self.witnesses.quorum, *counts])
 
@@ -214,6 +230,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def serve_of(self, own: Expression | None) -> Expression:
         return _above(self.floors[1], own) or self.serve
+
+    def ruled(self, name: str) -> tuple[Expression | None, Expression | None]:
+        """Returns what rules say of the use and the serving of a dataset of a name."""
+        meant = [each for each in self.rules if names(each.datasets, name)]
+        use = next((each.use for each in meant if each.use is not None), None)
+        return use, next((each.serve for each in meant if each.serve is not None), None)
 
     def group_of(self, key: KeyDid) -> str | None:
         return self._groups_of_keys.get(key)
