@@ -97,6 +97,15 @@ class KafkaTopic(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Kaf
     """How a user of the URL signs in."""
 
 
+class ServerEvents(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sse"):
+    """The events that a server sends, whose data are JSON documents."""
+
+    batch_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = BATCH_MESSAGES
+    """Events of one transaction."""
+    envelope: bool = False
+    """Rows are events: id, type and data as texts."""
+
+
 class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Bucket"):
     """Who reads a bucket, beside a step ``FilesGlob`` whose path is a pattern of keys; without keys anybody does."""
 
@@ -106,13 +115,18 @@ class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="B
     session_token: _Text | None = None
 
 
-FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | BucketAccess
-KINDS: Final[Mapping[str, type[FetchOptions]]] = {"Sql": SqlQuery, "Http": HttpRequest, "Kafka": KafkaTopic}
+FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess
+KINDS: Final[Mapping[str, type[FetchOptions]]] = {
+    "Sql": SqlQuery,
+    "Http": HttpRequest,
+    "Kafka": KafkaTopic,
+    "Sse": ServerEvents,
+}
 """Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
 _ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess}
 OWN_SCHEME: Final = "odfd+"
-"""Begins the URL of kind ``Http`` in a chain: others must not take the first page for the whole."""
+"""Begins the URL of kinds ``Http`` and ``Sse`` in a chain: others must not take the first page for the whole."""
 
 
 def names(kind: str) -> frozenset[str]:
@@ -122,7 +136,7 @@ def names(kind: str) -> frozenset[str]:
 
 def in_chain(kind: str, url: str) -> str:
     """Returns the URL that a chain holds for the one that a manifest writes."""
-    return f"{OWN_SCHEME}{url}" if kind == "Http" and not url.startswith(OWN_SCHEME) else url
+    return f"{OWN_SCHEME}{url}" if kind in ("Http", "Sse") and not url.startswith(OWN_SCHEME) else url
 
 
 def fetch_options(schema: DataSchema | None) -> FetchOptions | None:

@@ -16,7 +16,7 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.libraries import pa
 from chain.model.events import AddPushSource, SetPollingSource
-from chain.model.fetch_options import KafkaTopic, SqlQuery, fetch_options
+from chain.model.fetch_options import KafkaTopic, ServerEvents, SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
     FetchMqtt,
@@ -74,6 +74,8 @@ def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> 
         raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
     if isinstance(fetch, FetchMqtt) and not isinstance(read, ReadNdJson):
         raise Invalid("kind: Mqtt gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
+    if isinstance(options, ServerEvents) and not isinstance(read, ReadNdJson):
+        raise Invalid("kind: Sse gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
     if isinstance(options, KafkaTopic) and not isinstance(read, ReadNdJson):
         raise Invalid("kind: Kafka gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
 

@@ -1,0 +1,141 @@
+"""Fetches ``Sse`` sources: events that a server sends, behind the id of the last one, in batches.
+
+The server is told the last id by ``Last-Event-ID``, and sends what comes behind it. One that sends an event again that
+was taken is refused. A fetch ends when nothing comes for a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Invalid, Refused, Remote
+from chain.model.events import SourceState
+from chain.model.fetch_options import OWN_SCHEME, ServerEvents
+from chain.model.source import FetchUrl
+from odfd.ingest.fetch.base import CREDENTIALS, DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.fetch.url import address_of, check_url, headers_of, plain_headers, remedy
+from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.sse import RULE, EventReader, ServerEvent
+from odfd.ingest.templates import FilledTemplate, fill, tells
+
+LAST_ID: Final = "w3id.org/odfd/sse"
+"""Kind of the source states: the id of the last event."""
+QUIET: Final = 2.0
+"""Seconds without an event after which a fetch ends."""
+LONGEST: Final = 30.0
+"""Seconds after which it ends in any case."""
+MAX_BATCH: Final = 64 << 20
+"""Bytes of one transaction."""
+_OK, _NO_MORE = 200, 204
+
+
+async def fetch_sse(step: FetchUrl, stream: ServerEvents, job: FetchJob) -> FetchOutcome:
+    """Raises Remote, Refused, Invalid, Environment."""
+    check_sse(step, job.settings)
+    step = _plain(step)
+    url, known = fill(step.url, job.settings.variables), job.known(LAST_ID)
+    address, credentials = address_of(url)
+    told = {"Accept": "text/event-stream"} | ({} if known is None else {"Last-Event-ID": known})
+    headers = credentials | headers_of(step, job) | plain_headers(told)
+    confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
+    sent = {name: value.reveal() for name, value in headers.items()}
+    async with page(address, str(url), sent, confidential, job.settings) as found:
+        if found.status == _NO_MORE:
+            return Unchanged()
+        _check_answer(found, url)
+        events, lines, is_full = await _taken(found, stream)
+    if not events:
+        return Unchanged()
+    _check_ids(events, known, url)
+    last = events[-1].id
+    if tells(last, job.settings.variables):
+        raise Refused(f"{url}: the id of an event holds the value of a variable", rule=RULE, hint="it would be public")
+    target = job.folder / "events.ndjson"
+    await trio.to_thread.run_sync(_written, lines, target, url, job)
+    return Fetched(
+        path=target,
+        name=urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1] or "events",
+        identity=f"sha3-256:{hashlib.sha3_256(b''.join(lines) + last.encode()).hexdigest()}",
+        event_time=job.now,
+        state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_ID, value=last),
+        has_more=is_full,
+    )
+
+
+def check_sse(step: FetchUrl, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid."""
+    plain = _plain(step)
+    if plain.url == step.url or not plain.url.lower().startswith(("http://", "https://")):
+        raise Invalid(f"kind: Sse asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path")
+    if step.cache or step.event_time:
+        raise Invalid("cache and eventTime have no meaning for kind: Sse", rule=RULE, hint="leave them out")
+    if any(each.name.casefold() == "last-event-id" for each in step.headers or ()):
+        raise Invalid("Last-Event-ID is the position, which is in the chain", rule=RULE, hint="leave the header out")
+    check_url(plain, settings)
+
+
+def _plain(step: FetchUrl) -> FetchUrl:
+    return msgspec.structs.replace(step, url=step.url.removeprefix(OWN_SCHEME))
+
+
+def _check_answer(found: Page, url: FilledTemplate) -> None:
+    if found.status != _OK:
+        raise Remote(f"{url} answers {found.status} {found.reason}", rule="url-http", hint=remedy(found.status))
+    kind = found.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind != "text/event-stream" or found.headers.get("Content-Encoding", "identity") != "identity":
+        raise Invalid(f"{url} answers no stream of events", rule=RULE, hint="is the URL right? kind: Http takes pages")
+
+
+def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate) -> None:
+    ids = [each.id for each in events]
+    if known in ids or len(set(ids)) < len(ids):
+        raise Refused(
+            f"{url} sends an event again whose id was taken, so its ids are no position",
+            rule="sse-position",
+            hint="a server that keeps Last-Event-ID, and gives each event an id of its own, is needed",
+        )
+
+
+async def _taken(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
+    """What came until nothing came, and whether the batch was full before."""
+    events: list[ServerEvent] = []
+    lines: list[bytes] = []
+    reader, size = EventReader(), 0
+    with trio.move_on_after(LONGEST):
+        async with aclosing(_parts(found.body)) as parts:
+            async for part in parts:
+                for event in reader.feed(part):
+                    line = event.line(envelope=stream.envelope)
+                    if events and (len(events) == stream.batch_messages or size + len(line) > MAX_BATCH):
+                        return events, lines, True
+                    events.append(event)
+                    lines.append(line)
+                    size += len(line)
+    return events, lines, False
+
+
+async def _parts(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Ends with the stream, or when nothing comes."""
+    while True:
+        part = None
+        with trio.move_on_after(QUIET):
+            part = await anext(body, None)
+        if part is None:
+            return
+        yield part
+
+
+def _written(lines: list[bytes], target: Path, url: FilledTemplate, job: FetchJob) -> None:
+    with FileWriter(target, str(url), job.settings) as file:
+        for line in lines:
+            file.write(line)
