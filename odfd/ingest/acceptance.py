@@ -19,6 +19,7 @@ from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.fetch_options import KafkaTopic, ServerEvents, SqlQuery, fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
+    FetchEthereumLogs,
     FetchMqtt,
     FetchStep,
     MergeAppend,
@@ -72,6 +73,12 @@ def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> 
         not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
     ):
         raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
+    if isinstance(fetch, FetchEthereumLogs) and (
+        not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
+    ):
+        raise Invalid(
+            "EthereumLogs gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}"
+        )
     if isinstance(fetch, FetchMqtt) and not isinstance(read, ReadNdJson):
         raise Invalid("kind: Mqtt gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
     if isinstance(options, ServerEvents) and not isinstance(read, ReadNdJson):

@@ -6,9 +6,10 @@ import trio
 
 from chain.errors import Invalid, Refused
 from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, KafkaTopic, ServerEvents, SqlQuery
-from chain.model.source import FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
+from chain.model.source import FetchEthereumLogs, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
+from odfd.ingest.fetch.evm import check_evm, fetch_evm
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.kafka import check_kafka, fetch_kafka
@@ -38,6 +39,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await fetch_url(step, job)
         case FetchMqtt():
             return await fetch_mqtt(step, job)
+        case FetchEthereumLogs():
+            return await fetch_evm(step, job)
     raise _not_built(step)
 
 
@@ -72,6 +75,8 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_url(step, settings)
         case FetchMqtt():
             check_mqtt(step, settings)
+        case FetchEthereumLogs():
+            check_evm(step, settings)
         case _:
             raise _not_built(step)
 

@@ -23,6 +23,7 @@ from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import REGION, place_of
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served
 from worlds.eventually import PATIENCE
+from worlds.evm import chain_served
 from worlds.kafka import kafka_served
 from worlds.mqtt import mosquitto_served
 from worlds.s3_server import new_bucket, s3_server
@@ -140,6 +141,18 @@ def sse(_: Path) -> Iterator[tuple[str, Source]]:
 
 
 @contextmanager
+def evm(_: Path) -> Iterator[tuple[str, Source]]:
+    """A transaction has a million blocks: one with logs in each, whose numbers within it are the ids."""
+    with chain_served() as chain:
+
+        def add(ids: range) -> None:
+            for each in ids:
+                chain.log(each // BATCH * 1_000_000 + 1, each, [], "0x")
+            chain.final = ids.stop // BATCH * 1_000_000
+
+        yield MANIFEST.format(fetch=f"{{kind: EthereumLogs, nodeUrl: '{chain.url}'}}", read="{kind: Parquet}"), add
+
+
 def life(daemon: Any, step: int) -> bool:
     """Starts, pulls, and ends by itself at a step; whether it did, or came to the end of the source."""
     daemon.more["KILL_AT"] = str(step)
@@ -155,7 +168,7 @@ def life(daemon: Any, step: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sse])
+@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sse, evm])
 def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
     make_daemon: Callable[..., Any], source: Any, tmp_path: Path
 ) -> None:
@@ -180,8 +193,9 @@ def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
         assert daemon.ask("verify", "orders")["ok"]
         daemon.ask("export", "orders", str(tmp_path / "out"))
     slices = [pq.read_table(path) for path in (tmp_path / "out" / "data").iterdir()]
+    ids = "log_index" if source is evm else "id"
     taken = sorted(
-        pair for each in slices for pair in zip(each["offset"].to_pylist(), each["id"].to_pylist(), strict=True)
+        pair for each in slices for pair in zip(each["offset"].to_pylist(), each[ids].to_pylist(), strict=True)
     )
     assert taken == [(each, each) for each in range(rows)]
     assert source is mqtt or len(slices) > kills, "each pull that was killed had several transactions before it"

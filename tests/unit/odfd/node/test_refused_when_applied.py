@@ -46,6 +46,8 @@ content:
 FETCHES = {
     "fetch-kind": [
         "{kind: Container, image: alpine}",
+    ],
+    "evm-node": [
         "{kind: EthereumLogs, chainId: 1}",
     ],
     "source-mqtt": [

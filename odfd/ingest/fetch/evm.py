@@ -1,0 +1,185 @@
+"""Fetches ``EthereumLogs`` sources: logs of finalised blocks behind the position in the chain, in ranges of blocks.
+
+The position is the number and the hash of the last block whose logs were taken, written together with the rows. A node
+that has another block there is of another history, and refused. Blocks that are not final are not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Invalid, Refused, Remote
+from chain.model.events import SourceState
+from chain.model.source import FetchEthereumLogs
+from odfd.ingest.evm.decoding import main
+from odfd.ingest.evm.job import (
+    POSITION_RULE,
+    RULE,
+    BlockPosition,
+    DecodeJob,
+    DecodeResult,
+    EvmBlock,
+    EvmLog,
+    LogRow,
+    Quantity,
+    decode_position,
+)
+from odfd.ingest.evm.log_filter import LogFilter, parse_filter, with_topic
+from odfd.ingest.evm.signature import parse_event, selector
+from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.evm_node import EvmNode, RpcRefused
+from odfd.ingest.fetch.url import address_of
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill
+
+STRIDE: Final = 100_000
+"""Blocks of one question; half as many where the node refuses, or its answer is too large, and so on."""
+MOST_BLOCKS: Final = 1_000_000
+"""Blocks of one transaction."""
+MOST_LOGS: Final = 100_000
+"""Logs after which a transaction has no further question."""
+MOST_DATA: Final = 64 << 20
+"""Characters of their data after which it has none either."""
+QUIET_BLOCKS: Final = 10_000
+"""Blocks without logs that make a position of their own: of fewer, the next pull asks again."""
+
+
+async def fetch_evm(step: FetchEthereumLogs, job: FetchJob) -> FetchOutcome:
+    """Raises Remote, Refused, Invalid, Environment."""
+    check_evm(step, job.settings)
+    url = fill(step.node_url or "", job.settings.variables)
+    wanted, known = _filter(step), job.known(ETAG)
+    last = None if known is None else decode_position(known)
+    try:
+        with trio.fail_after(job.settings.patience.total):
+            return await _Scan(step, EvmNode(url, job), wanted, last, job).run()
+    except trio.TooSlowError as error:
+        raise Remote(f"{url}: no logs came in time", rule=RULE, hint="ingest.fetch-seconds") from error
+    except RpcRefused as error:
+        raise Remote(f"{url}: the node refuses with {error.code}", rule=RULE, hint="has it what is asked?") from None
+
+
+class _Scan:
+    """One fetch."""
+
+    def __init__(
+        self, step: FetchEthereumLogs, node: EvmNode, wanted: LogFilter, last: BlockPosition | None, job: FetchJob
+    ) -> None:
+        self._step, self._node, self._wanted, self._last, self._job = step, node, wanted, last, job
+
+    async def run(self) -> FetchOutcome:
+        await self._check_chain()
+        final = await self._node.call("eth_getBlockByNumber", ("finalized", False), EvmBlock)
+        end = min(int(final.number, 16), self._wanted.last)
+        begin = self._wanted.first if self._last is None else max(self._wanted.first, self._last.number + 1)
+        if begin > end:
+            return Unchanged()
+        logs, reached = await self._logs(begin, end)
+        if not logs and reached == end and end - begin < QUIET_BLOCKS:
+            return Unchanged()
+        blocks = await self._node.blocks(sorted({int(each.block_number, 16) for each in logs} | {reached}))
+        if any(blocks[int(each.block_number, 16)].hash != each.block_hash for each in logs):
+            raise Remote("the node changed its blocks while they were read", rule="source-changed", hint="pull again")
+        rows = [LogRow(log=each, time=int(blocks[int(each.block_number, 16)].timestamp, 16)) for each in logs]
+        return await self._fetched(rows, BlockPosition(reached, blocks[reached].hash.lower()), has_more=reached < end)
+
+    async def _check_chain(self) -> None:
+        said = int(await self._node.call("eth_chainId", (), Quantity), 16)
+        if self._step.chain_id is not None and said != self._step.chain_id:
+            raise Refused(
+                f"{self._step.node_url} is a node of chain {said}, and the source reads {self._step.chain_id}",
+                rule="evm-chain",
+                hint="name a node of that chain",
+            )
+        if self._last is None:
+            return
+        now = await self._node.call("eth_getBlockByNumber", (hex(self._last.number), False), EvmBlock | None)  # type: ignore[arg-type]
+        if now is None:
+            raise Remote(f"the node does not have block {self._last.number} yet, whose logs were taken", rule=RULE)
+        if now.hash.lower() != self._last.hash:
+            raise Refused(
+                f"block {self._last.number} is {now.hash.lower()} there, and was {self._last.hash} when it was taken",
+                rule=POSITION_RULE,
+                hint="the node has another history: ask another one, or begin again: `odfctl reset` takes back rows",
+            )
+
+    async def _logs(self, begin: int, end: int) -> tuple[list[EvmLog], int]:
+        """The logs from ``begin`` on, and the last block that was looked at."""
+        found: list[EvmLog] = []
+        stride, start, size = STRIDE, begin, 0
+        while start <= end and start - begin < MOST_BLOCKS and len(found) < MOST_LOGS and size < MOST_DATA:
+            stop = min(start + stride - 1, end)
+            try:
+                part = await self._node.call("eth_getLogs", (self._wanted.asked(start, stop),), list[EvmLog])
+            except (RpcRefused, Refused) as error:
+                too_large = isinstance(error, Refused) and error.rule == "max-source-bytes"
+                if stride == 1 or not (too_large or isinstance(error, RpcRefused)):
+                    raise
+                stride = max(1, min(stride, stop - start + 1) // 2)
+                continue
+            found += self._checked(part, start, stop)
+            size += sum(len(each.data) for each in part)
+            start = stop + 1
+        return found, start - 1
+
+    def _checked(self, part: list[EvmLog], start: int, stop: int) -> list[EvmLog]:
+        """In their order. Raises Remote for logs that were not asked for, or that come twice."""
+        places = [(int(each.block_number, 16), int(each.log_index, 16)) for each in part]
+        fit = all(
+            not each.removed and self._wanted.fits(each.address.lower(), tuple(topic.lower() for topic in each.topics))
+            for each in part
+        )
+        if not fit or len(set(places)) < len(places) or any(not start <= number <= stop for number, _ in places):
+            raise Remote("the node gives logs that were not asked for", rule=RULE, hint="ask another node")
+        return [each for _, each in sorted(zip(places, part, strict=True), key=lambda pair: pair[0])]
+
+    async def _fetched(self, rows: list[LogRow], reached: BlockPosition, *, has_more: bool) -> Fetched:
+        job, source = self._job, self._job.folder / "logs.json"
+        await trio.to_thread.run_sync(lambda: source.write_bytes(msgspec.json.encode(rows)))
+        target = job.folder / "logs.parquet"
+        request = DecodeJob(
+            rows=str(source),
+            signature=self._step.signature,
+            target=str(target),
+            limit=job.settings.max_source_bytes,
+        )
+        time = TimeLimit(job.settings.patience.total, "narrow the filter")
+        done = await ask(main, request, DecodeResult, str(self._step.node_url), time)
+        return Fetched(
+            path=target,
+            name="its logs",
+            identity=f"sha3-256:{done.digest}@{reached.encode()}",
+            event_time=job.now,
+            state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=reached.encode()),
+            has_more=has_more,
+        )
+
+
+def check_evm(step: FetchEthereumLogs, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid, Refused where a library is not installed."""
+    if step.node_url is None:
+        raise Refused(
+            f"nothing says which node of chain {step.chain_id} to ask",
+            rule="evm-node",
+            hint="write nodeUrl: https://HOST/PATH, or ${{ env.NAME }} with a SecretSet",
+        )
+    if not step.node_url.startswith(("http://", "https://")) and not TEMPLATE.match(step.node_url):
+        raise Invalid(
+            f"a node is asked by HTTP: {step.node_url}", rule="url-scheme", hint="write nodeUrl: https://HOST/PATH"
+        )
+    check_url_password(step.node_url)
+    settings.check_variables(step.node_url)
+    if not TEMPLATE.match(step.node_url):
+        address_of(FilledTemplate(step.node_url, TEMPLATE.sub("1", step.node_url)))
+    if step.signature is not None or "eth_event_selector" in (step.filter or "").lower():
+        check_client("eth_abi", "EthereumLogs with a signature", "evm")
+    _filter(step)
+
+
+def _filter(step: FetchEthereumLogs) -> LogFilter:
+    found = parse_filter(step.filter)
+    return found if step.signature is None else with_topic(found, selector(parse_event(step.signature)))

@@ -1,0 +1,304 @@
+"""What logs of a chain of the EVM mean as a source, asked of a node that answers by JSON-RPC on loopback."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Fault, Invalid, Refused, Remote
+from chain.model.events import SourceState
+from chain.model.source import FetchEthereumLogs, ReadParquet
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.evm import decoding
+from odfd.ingest.evm.job import DecodeJob, DecodeResult
+from odfd.ingest.evm.log_filter import parse_filter
+from odfd.ingest.evm.signature import parse_event, selector
+from odfd.ingest.fetch import apart, evm, evm_node
+from odfd.ingest.fetch.apart import without_fault
+from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.settings import PATIENCE, IngestSettings
+from p2p.dial import NotAllowed
+from p2p.ip import is_global
+from worlds.evm import MINTED, ROCKET, Chain, chain_served
+from worlds.reading import read
+from worlds.sources import examples, source
+
+eth_abi = pytest.importorskip("eth_abi")
+NOW = instant.parse("2050-01-01T12:00:00Z")
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+"""Of ERC-20, as everybody knows it."""
+SOMEBODY = "0x" + "00" * 12 + "11" * 20
+FILTER = f"address = X'{ROCKET[2:]}'\nand\nblock_number > 99"
+
+
+@pytest.fixture
+def chain() -> Iterator[Chain]:
+    with chain_served() as served:
+        yield served
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are made in this process, which starts at once."""
+
+    async def ask(_main: object, job: DecodeJob, _kind: object, shown: str, _time: object) -> DecodeResult:
+        return without_fault(await trio.to_thread.run_sync(decoding.answer, job), shown)
+
+    monkeypatch.setattr(evm, "ask", ask)
+
+
+class Root:
+    """A source, and what the chain of a dataset would say of it."""
+
+    def __init__(self, chain: Chain, folder: Path, **step: Any) -> None:
+        given: dict[str, Any] = {"chain_id": 1, "node_url": "${{ env.NODE }}/", "filter": FILTER, **step}
+        self.chain, self.folder, self.step = chain, folder, FetchEthereumLogs(**given)
+        self.state: SourceState | None = None
+
+    def fetch(self, **settings: Any) -> Any:
+        said: dict[str, Any] = {"staging": self.folder, "variables": {"NODE": self.chain.url}, "patience": PATIENCE}
+        job = FetchJob(state=self.state, now=NOW, folder=self.folder, settings=IngestSettings(**{**said, **settings}))
+        return trio.run(fetch, self.step, job)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = self.fetch()
+        if isinstance(found, Unchanged):
+            return []
+        self.state = found.state
+        return pq.read_table(found.path).to_pylist()
+
+
+def minted(chain: Chain, block: int, index: int = 0, amount: int = 5) -> None:
+    data = eth_abi.encode(["uint256", "uint256", "uint256"], [amount, 7, 1_633_000_000]).hex()
+    chain.log(block, index, [selector(parse_event(MINTED)), SOMEBODY], f"0x{data}")
+
+
+@pytest.mark.usefixtures("here")
+def test_logs_of_finalised_blocks_come_once(chain: Chain, tmp_path: Path) -> None:
+    for block in (50, 120, 100, 200):
+        minted(chain, block, amount=1 << 200)
+    minted(chain, 120, index=3)
+    chain.final = 150
+    root = Root(chain, tmp_path, signature=MINTED)
+    rows = root.rows()
+    assert [(each["block_number"], each["log_index"]) for each in rows] == [(100, 0), (120, 0), (120, 3)]
+    assert rows[0]["event"] == {
+        "to": b"\x11" * 20, "amount": str(1 << 200), "ethAmount": "7", "time": "1633000000",
+    }  # fmt: skip
+    assert (rows[0]["block_hash"].hex(), rows[0]["address"].hex()) == (chain.hash(100)[2:], ROCKET[2:])
+    assert rows[0]["block_timestamp"].timestamp() == 1_600_000_000 + 12 * 100
+    assert rows[0]["topic2"] is None
+    assert (
+        read(tmp_path, (tmp_path / "logs.parquet").read_bytes(), ReadParquet()).column("event")[0] == rows[0]["event"]
+    )
+    assert root.state == SourceState(source_name="default", kind="odf/etag", value=f"150@{chain.hash(150)}")
+    assert root.rows() == []
+    chain.final = 250
+    assert [each["block_number"] for each in root.rows()] == [200]
+    wanted = [given[0] for method, given in chain.asked if method == "eth_getLogs"]
+    assert wanted[-1]["fromBlock"] == hex(151)
+    assert wanted[-1]["topics"] == [selector(parse_event(MINTED))]
+
+
+@pytest.mark.usefixtures("here")
+def test_another_history_of_the_chain_is_refused(chain: Chain, tmp_path: Path) -> None:
+    minted(chain, 120)
+    chain.final = 150
+    root = Root(chain, tmp_path)
+    assert len(root.rows()) == 1
+    chain.final, chain.fork = 200, "other"
+    with pytest.raises(Refused, match=r"block 150 is 0x.* there, and was 0x") as caught:
+        root.rows()
+    assert caught.value.rule == "evm-position"
+    chain.fork, chain.id = "", 5
+    with pytest.raises(Refused, match="a node of chain 5, and the source reads 1") as other:
+        root.rows()
+    assert other.value.rule == "evm-chain"
+    chain.id, chain.final = 1, 80
+    with pytest.raises(Remote, match="does not have block 150 yet"):
+        root.rows()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+@settings(max_examples=20)
+@given(st.lists(st.integers(100, 400), max_size=12), st.lists(st.integers(100, 420), max_size=4), st.integers(9, 90))
+def test_however_ranges_and_pulls_are_cut_each_log_comes_once(blocks: list[int], finals: list[int], most: int) -> None:
+    """A provider refuses ranges that are too wide, and transactions have few blocks and logs."""
+    folder = tempfile.TemporaryDirectory(prefix="odfd-evm-")
+    with folder as staging, chain_served() as chain, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evm, "MOST_BLOCKS", 70)
+        patched.setattr(evm, "MOST_LOGS", 3)
+        patched.setattr(evm, "STRIDE", 64)
+        for index, block in enumerate(blocks):
+            minted(chain, block, index)
+        chain.most_blocks = most
+        root = Root(chain, Path(staging))
+        taken: list[tuple[int, int]] = []
+        for final in sorted([*finals, 420]):
+            chain.final = final
+            while True:
+                found = root.fetch()
+                if isinstance(found, Unchanged):
+                    break
+                root.state = found.state
+                taken += [(each["block_number"], each["log_index"]) for each in pq.read_table(found.path).to_pylist()]
+                if not found.has_more:
+                    break
+    assert taken == sorted((block, index) for index, block in enumerate(blocks))
+
+
+@pytest.mark.usefixtures("here")
+def test_ranges_whose_answer_is_too_large_are_asked_for_in_parts(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for block in range(100, 120):
+        minted(chain, block)
+    chain.final = 150
+    monkeypatch.setattr(evm_node, "MAX_ANSWER", 6000)
+    monkeypatch.setattr(evm, "MOST_DATA", 1000)
+    root = Root(chain, tmp_path)
+    found: list[int] = []
+    while rows := root.rows():
+        assert len(rows) < 20
+        found += [each["block_number"] for each in rows]
+    assert found == list(range(100, 120))
+    monkeypatch.setattr(evm_node, "MAX_ANSWER", 500)
+    with pytest.raises(Refused, match="larger than 500 bytes"):
+        Root(chain, tmp_path).rows()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_long_range_without_logs_is_passed_in_a_block_without_rows(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evm, "QUIET_BLOCKS", 100)
+    chain.final = 150
+    root = Root(chain, tmp_path)
+    assert isinstance(root.fetch(), Unchanged)
+    chain.final = 300
+    found = root.fetch()
+    assert isinstance(found, Fetched)
+    assert read(tmp_path, found.path.read_bytes(), ReadParquet()).table.num_rows == 0
+    assert found.state.value.startswith("300@")
+
+
+def _bent(kind: str) -> Any:
+    def bent(method: str, found: Any) -> Any:
+        if method != "eth_getLogs" or not found:
+            return found
+        return {
+            "twice": lambda: found * 2,
+            "removed": lambda: [{**found[0], "removed": True}],
+            "another contract": lambda: [{**found[0], "address": "0x" + "22" * 20}],
+            "another block": lambda: [{**found[0], "blockNumber": "0x1"}],
+            "another hash": lambda: [{**found[0], "blockHash": TRANSFER}],
+            "no log": lambda: [{"block": 1}],
+            "many topics": lambda: [{**found[0], "topics": [TRANSFER] * 5}],
+            "odd data": lambda: [{**found[0], "data": "0x1"}],
+        }[kind]()
+
+    return bent
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "kind",
+    ["twice", "removed", "another contract", "another block", "another hash", "no log", "many topics", "odd data"],
+)
+def test_a_node_that_gives_what_was_not_asked_for_is_refused(chain: Chain, tmp_path: Path, kind: str) -> None:
+    minted(chain, 120)
+    chain.final, chain.bent = 150, _bent(kind)
+    with pytest.raises(Remote, match=r"not asked for|not what was asked for|changed its blocks"):
+        Root(chain, tmp_path).rows()
+    chain.bent = None
+    assert len(Root(chain, tmp_path).rows()) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_a_log_that_is_another_event_is_refused_by_its_place(chain: Chain, tmp_path: Path) -> None:
+    chain.log(120, 2, [selector(parse_event(MINTED)), SOMEBODY], "0x11")
+    chain.final = 150
+    with pytest.raises(Invalid, match=r"log 2 of block 120 is no TokensMinted\(address,uint256,uint256,uint256\)"):
+        Root(chain, tmp_path, signature=MINTED).rows()
+    assert Root(chain, tmp_path).rows()[0]["data"] == b"\x11"
+
+
+def test_answers_of_a_node_are_bounded_and_its_address_is_judged(chain: Chain, tmp_path: Path) -> None:
+    minted(chain, 120)
+    chain.final = 150
+    with pytest.raises(Refused) as caught:
+        Root(chain, tmp_path).fetch(max_source_bytes=100)
+    assert caught.value.rule == "max-source-bytes"
+    with pytest.raises(NotAllowed):
+        Root(chain, tmp_path).fetch(may_dial=is_global)
+    chain.status = 429
+    with pytest.raises(Remote, match="answers 429"):
+        Root(chain, tmp_path).fetch()
+
+
+def test_selectors_are_those_that_everybody_knows() -> None:
+    assert selector(parse_event("event Transfer(address indexed from, address indexed to, uint value);")) == TRANSFER
+    asked = parse_filter("topic0 = eth_event_selector('Transfer(address,address,uint256)') AND block_number >= 5")
+    assert asked.asked(5, 9) == {"fromBlock": "0x5", "toBlock": "0x9", "topics": [TRANSFER]}
+    two = parse_filter(f"address in (X'{ROCKET[2:]}', x'{'AB' * 20}') and block_number <= 7 and block_number > 2")
+    assert (two.addresses, two.first, two.last) == ((ROCKET, "0x" + "ab" * 20), 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("step", "rule"),
+    [
+        ({"node_url": None}, "evm-node"),
+        ({"node_url": "wss://a.example"}, "url-scheme"),
+        ({"node_url": "https://me:word@a.example"}, "source-password"),
+        ({"node_url": "https://a b"}, "url-host"),
+        ({"node_url": "${{ env.NONE }}"}, "source-variable"),
+        ({"filter": "address = X'ab'"}, "evm-filter"),
+        ({"filter": "block_number > 1 or block_number < 3"}, "evm-filter"),
+        ({"filter": "block_number > 5 and block_number < 3"}, "evm-filter"),
+        ({"filter": "data = X'00'"}, "evm-filter"),
+        ({"filter": f"topic0 = X'{TRANSFER[2:]}'", "signature": MINTED}, "evm-filter"),
+        ({"signature": "Made((uint256,bool) indexed a)"}, "evm-signature"),
+        ({"signature": "Made(uint257 a)"}, "evm-signature"),
+        ({"signature": "Made(uint256 a, bool A)"}, "evm-signature"),
+        ({"signature": "Made(bool indexed a, bool indexed b, bool indexed c, bool indexed d)"}, "evm-signature"),
+    ],
+)
+def test_what_no_node_can_be_asked_is_refused(step: dict[str, Any], rule: str, tmp_path: Path) -> None:
+    given = {"chain_id": 1, "node_url": "https://a.example", **step}
+    with pytest.raises(Fault) as caught:
+        check_fetch(FetchEthereumLogs(**given), IngestSettings(staging=tmp_path))
+    assert caught.value.rule == rule
+
+
+def test_without_the_library_a_signature_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart.importlib.util, "find_spec", lambda _: None)
+    settings = IngestSettings(staging=tmp_path)
+    step = FetchEthereumLogs(chain_id=1, node_url="https://a.example", filter=FILTER)
+    check_fetch(step, settings)
+    with pytest.raises(Refused) as caught:
+        check_fetch(FetchEthereumLogs(chain_id=1, node_url="https://a.example", signature=MINTED), settings)
+    assert caught.value.rule == "evm-extra"
+
+
+@pytest.mark.slow
+def test_the_process_makes_rows(chain: Chain, tmp_path: Path) -> None:
+    minted(chain, 120)
+    chain.final = 150
+    assert Root(chain, tmp_path, signature=MINTED).rows()[0]["event"]["amount"] == "5"
+
+
+def test_the_example_of_the_page_is_accepted(tmp_path: Path) -> None:
+    (text,) = examples("EthereumLogs")
+    settings = IngestSettings(staging=tmp_path, variables={"NODE": "https://a.example/key"})
+    assert check_source(source(text), settings) is None
