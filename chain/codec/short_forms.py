@@ -47,9 +47,9 @@ MORE_KINDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
 READ_STEPS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
 MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
     **dict.fromkeys(READ_STEPS, (ON_ERROR, *NAMES)),
-    FetchFilesGlob: sorted(fetch_options.names(fetch_options.BUCKET)),
+    FetchFilesGlob: sorted(fetch_options.names_beside("FilesGlob")),
+    FetchUrl: sorted(fetch_options.names_beside("Url")),
 }
-GLOB: Final = "FilesGlob"
 _OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
 
 
@@ -93,8 +93,10 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
         return event
     named = _known_kind(kind, fetch_options.KINDS)
     stands, step = named, "Url"
-    if named is None and _known_kind(kind, (GLOB,)) and fetch.value.keys() & fetch_options.names(fetch_options.BUCKET):
-        stands, step = fetch_options.BUCKET, GLOB
+    beside = _known_kind(kind, fetch_options.BESIDE)
+    for each in fetch_options.BESIDE.get(beside or "", ()):
+        if stands is None and fetch.value.keys() & fetch_options.names(each):
+            stands, step = each, str(beside)
     if stands is None:
         return event
     own = fetch_options.names(stands)

@@ -1,5 +1,5 @@
 """Declares kinds of sources that the format has no fetch step for: queries of databases, answers in pages, topics of
-brokers; and who reads a bucket that a step ``FilesGlob`` names.
+brokers; and who reads a bucket or a server of SFTP that a step of the format names.
 
 As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
 Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
@@ -115,7 +115,15 @@ class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="B
     session_token: _Text | None = None
 
 
-FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess
+class SftpAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sftp"):
+    """By which key a server of SFTP is known, and who signs in, where a step ``Url`` or ``FilesGlob`` names one."""
+
+    host_key: _Text | None = None
+    """The public key of the server, as a line of OpenSSH: its type and its letters."""
+    private_key: _Text | None = None
+
+
+FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess | SftpAccess
 KINDS: Final[Mapping[str, type[FetchOptions]]] = {
     "Sql": SqlQuery,
     "Http": HttpRequest,
@@ -124,14 +132,27 @@ KINDS: Final[Mapping[str, type[FetchOptions]]] = {
 }
 """Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
-_ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess}
+SFTP: Final = "Sftp"
+_ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess, SFTP: SftpAccess}
+BESIDE: Final[Mapping[str, tuple[str, ...]]] = {"FilesGlob": (BUCKET, SFTP), "Url": (SFTP,)}
+"""Options that manifests may write in steps of the format, by the kind of the step."""
 OWN_SCHEME: Final = "odfd+"
 """Begins the URL of kinds ``Http`` and ``Sse`` in a chain: others must not take the first page for the whole."""
+
+
+def options_of(kind: str) -> type[FetchOptions]:
+    """Returns the class of a kind of options."""
+    return _ALL[kind]
 
 
 def names(kind: str) -> frozenset[str]:
     """What manifests write of a kind beside the fields of its step."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(_ALL[kind]))
+
+
+def names_beside(step: str) -> frozenset[str]:
+    """Lists what manifests may write in a step of the format beside its fields."""
+    return frozenset().union(*map(names, BESIDE.get(step, ())))
 
 
 def in_chain(kind: str, url: str) -> str:

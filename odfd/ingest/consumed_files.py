@@ -22,8 +22,8 @@ from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import SkippedFile
 from engines.skipped import bounded_list
+from odfd.ingest.bucket_objects import decode
 from odfd.ingest.fetch.base import ETAG, OBJECT
-from odfd.ingest.fetch.bucket_objects import decode
 
 LOOKED_AT: Final = 1000
 """Files looked at in one go: so many that no block names, of the newest, and of all others in turn."""

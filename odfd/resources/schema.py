@@ -17,9 +17,8 @@ import msgspec
 from chain.codec import layout
 from chain.codec.bind import TAG
 from chain.codec.layout import Choice, Flag, JsonObject, Kind, Moment, Number, Octets, Table, Text, Union, Vector
-from chain.codec.short_forms import GLOB, ON_ERROR, READ_STEPS
+from chain.codec.short_forms import ON_ERROR, READ_STEPS
 from chain.model import fetch_options, read_options
-from chain.model.fetch_options import BucketAccess
 from chain.model.read_options import ReadOptions, options_of
 from chain.model.source import FetchUrl, ReadCsv
 from odfd.resources.manifest import ResourceHeaders
@@ -153,7 +152,10 @@ class _Making:
         """What manifests write in a step beside the format's fields (``chain.codec.short_forms``)."""
         if cls in READ_STEPS:
             return {ON_ERROR: _ON_ERROR_SCHEMA} | self._of_options(ReadOptions, options_of(kind))
-        return self._of_options(BucketAccess, fetch_options.names(fetch_options.BUCKET)) if kind == GLOB else {}
+        more: JsonSchema = {}
+        for each in fetch_options.BESIDE.get(kind, ()):
+            more |= self._of_options(fetch_options.options_of(each), fetch_options.names(each))
+        return more
 
     def _more_kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> Iterator[JsonSchema]:
         """Kinds that the format does not know, each with the fields of the step that stands for it."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import trio
 
 from chain.errors import Invalid, Refused
-from chain.model.fetch_options import RULE, BucketAccess, FetchOptions, HttpRequest, KafkaTopic, ServerEvents, SqlQuery
+from chain.model.fetch_options import (
+    RULE,
+    BucketAccess,
+    FetchOptions,
+    HttpRequest,
+    KafkaTopic,
+    ServerEvents,
+    SftpAccess,
+    SqlQuery,
+)
 from chain.model.source import FetchEthereumLogs, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
@@ -14,6 +23,7 @@ from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.kafka import check_kafka, fetch_kafka
 from odfd.ingest.fetch.mqtt import check_mqtt, fetch_mqtt
+from odfd.ingest.fetch.sftp import check_sftp, fetch_sftp, is_sftp
 from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.sse import check_sse, fetch_sse
 from odfd.ingest.fetch.url import check_url, fetch_url
@@ -31,6 +41,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await fetch_http(step, job.options, job)
         case FetchUrl() if isinstance(job.options, ServerEvents):
             return await fetch_sse(step, job.options, job)
+        case FetchUrl(url=place) | FetchFilesGlob(path=place) if is_sftp(place):
+            return await fetch_sftp(step, _sftp_access(job.options), job)
         case FetchFilesGlob() if is_bucket(step.path):
             return await fetch_bucket(step, _access(job.options), job)
         case FetchFilesGlob():
@@ -55,6 +67,10 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_http(step, options, settings)
         case FetchUrl() if isinstance(options, ServerEvents):
             check_sse(step, settings)
+        case FetchUrl(url=place) | FetchFilesGlob(path=place) if is_sftp(place) and isinstance(
+            options, SftpAccess | None
+        ):
+            check_sftp(step, _sftp_access(options), settings)
         case FetchFilesGlob() if is_bucket(step.path) and isinstance(options, BucketAccess | None):
             check_bucket(step, _access(options), settings)
         case FetchFilesGlob() if isinstance(options, BucketAccess):
@@ -83,6 +99,10 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
 
 def _access(options: FetchOptions | None) -> BucketAccess:
     return options if isinstance(options, BucketAccess) else BucketAccess()
+
+
+def _sftp_access(options: FetchOptions | None) -> SftpAccess:
+    return options if isinstance(options, SftpAccess) else SftpAccess()
 
 
 def _not_built(step: FetchStep) -> Refused:

@@ -27,6 +27,7 @@ from worlds.evm import chain_served
 from worlds.kafka import kafka_served
 from worlds.mqtt import mosquitto_served
 from worlds.s3_server import new_bucket, s3_server
+from worlds.sftp import sftp_served
 from worlds.sse import stream_served
 
 pytestmark = pytest.mark.e2e
@@ -130,6 +131,22 @@ def bucket(_: Path) -> Iterator[tuple[str, Source]]:
         yield MANIFEST.format(fetch=fetch, read="{kind: Csv, header: true, ddlSchema: [id BIGINT, name STRING]}"), add
 
 
+@contextmanager
+def sftp(folder: Path) -> Iterator[tuple[str, Source]]:
+    (folder / "served").mkdir()
+    with sftp_served(folder / "served") as server:
+
+        def add(ids: range) -> None:
+            for first in range(ids.start, ids.stop, BATCH):
+                rows = [f"{each},order {each}" for each in range(first, first + BATCH)]
+                server.put(f"orders/{first:06}.csv", "\n".join(["id,name", *rows, ""]).encode())
+
+        place = server.url("/orders/*.csv", "reader:${{ env.SHOP }}")
+        fetch = f"{{kind: FilesGlob, path: '{place}', hostKey: {server.host_key}}}"
+        yield MANIFEST.format(fetch=fetch, read="{kind: Csv, header: true, ddlSchema: [id BIGINT, name STRING]}"), add
+
+
+@contextmanager
 def sse(_: Path) -> Iterator[tuple[str, Source]]:
     with stream_served() as stream:
 
@@ -168,7 +185,7 @@ def life(daemon: Any, step: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sse, evm])
+@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sftp, sse, evm])
 def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
     make_daemon: Callable[..., Any], source: Any, tmp_path: Path
 ) -> None:

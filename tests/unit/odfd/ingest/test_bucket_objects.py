@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from chain.errors import Invalid, Refused
 from chain.instant import SECOND, Instant
 from chain.model.source import SourceOrdering
+from odfd.ingest import bucket_objects
+from odfd.ingest.bucket_objects import QUIET, Keys, Position, StoredObject, ahead, decode, in_order
 from odfd.ingest.consumed_files import ConsumedFiles
-from odfd.ingest.fetch import bucket_objects
-from odfd.ingest.fetch.bucket_objects import QUIET, Keys, Position, StoredObject, ahead, decode, in_order
 
 NAME, TIME = SourceOrdering.BY_NAME, SourceOrdering.BY_EVENT_TIME
 LATER = Instant(10**6 * SECOND)

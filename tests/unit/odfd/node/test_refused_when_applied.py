@@ -47,8 +47,10 @@ FETCHES = {
     "fetch-kind": [
         "{kind: Container, image: alpine}",
     ],
-    "evm-node": [
-        "{kind: EthereumLogs, chainId: 1}",
+    "evm-node": ["{kind: EthereumLogs, chainId: 1}"],
+    "sftp-host-key": [
+        "{kind: Url, url: 'sftp://me@a.example/b'}",
+        "{kind: FilesGlob, path: 'sftp://me@a.example/*.csv'}",
     ],
     "source-mqtt": [
         "{kind: Mqtt, host: 'a b', port: 1883, topics: [{path: t}]}",

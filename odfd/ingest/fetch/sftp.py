@@ -1,0 +1,199 @@
+"""Fetches ``Url`` and ``FilesGlob`` sources of ``sftp://``: one file when it changed, or files that appear, one by one.
+
+A process of its own asks the server, at addresses that were judged here, and knows it by the key that the source names.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.instant import Instant
+from chain.model.events import SourceState
+from chain.model.fetch_options import SftpAccess
+from chain.model.source import (
+    EventTimeSource,
+    FetchFilesGlob,
+    FetchUrl,
+    FromMetadata,
+    FromPath,
+    FromSystemTime,
+    SourceOrdering,
+)
+from engines.contract import SkippedFile
+from odfd.ingest.bucket_objects import Position, decode
+from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, OBJECT, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
+from odfd.ingest.fetch.sql import filled_url
+from odfd.ingest.servers.sftp_job import SFTP, Pattern, RemoteFile, SftpJob, SftpResult
+from odfd.ingest.servers.sftp_process import main
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_secret, check_text, check_url_password, fill
+from p2p.dial import resolve
+from p2p.ip import anywhere
+
+_URL: Final = re.compile(
+    r"sftp://(?:([^@/]*)@)?([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?(/[^\x00-\x1f\x7f]+)\Z"
+)
+_HOST_KEY: Final = re.compile(r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}\Z")
+_HOME: Final = "/~/"
+
+
+class _Place(NamedTuple):
+    user: str
+    password: str | None
+    host: str
+    port: int
+    path: str
+
+
+def is_sftp(url: str) -> bool:
+    """Tells whether a URL or a pattern is one of SFTP."""
+    return url.startswith("sftp://")
+
+
+async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: FetchJob) -> FetchOutcome:
+    """Raises NotFound, Remote, Refused, Invalid, Environment."""
+    check_sftp(step, access, job.settings)
+    if isinstance(step, FetchUrl) and step.cache is not None and job.state is not None:
+        return Unchanged()
+    url = filled_url(_written(step), job.settings)
+    place = _place(url.reveal(), str(url), is_pattern=isinstance(step, FetchFilesGlob))
+    target, pattern = job.folder / "download", _pattern(step, job)
+    request = await _request(place, access, job, url, target, pattern)
+    time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
+    done = await ask(main, request, SftpResult, str(url), time)
+    late = _late(done, job)
+    if done.found is None and pattern is not None and pattern.last is None:
+        raise NotFound(
+            f"no file matches {url}, or the only ones were written just now",
+            rule=SFTP,
+            hint="* stays within one folder; files are left for 10 seconds",
+        )
+    if done.found is None:
+        return Unchanged(late)
+    return Fetched(
+        path=target,
+        name=done.found.key.rpartition("/")[2],
+        identity=f"sha3-256:{done.digest}",
+        event_time=_event_time(step.event_time, done.found, job.now, is_pattern=pattern is not None),
+        state=_state(done.found, pattern),
+        has_more=done.more,
+        skipped=late,
+    )
+
+
+async def _request(
+    place: _Place, access: SftpAccess, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None
+) -> SftpJob:
+    try:
+        found = await resolve(place.host, place.port, job.settings.may_dial or anywhere)
+    except OSError as error:
+        raise Remote(f"{url}: there is no host of this name", rule=SFTP, hint="is the URL right?") from error
+    key = access.private_key
+    patience = job.settings.patience
+    return SftpJob(
+        addresses=tuple(map(str, found)),
+        port=place.port,
+        host_key=access.host_key or "",
+        user=place.user,
+        password=place.password,
+        private_key=None if key is None else fill(key, job.settings.variables).reveal(),
+        path=place.path,
+        known=job.known(ETAG),
+        pattern=pattern,
+        connect=patience.connect,
+        silence=patience.silence,
+        reserve=job.settings.disk_reserve,
+        target=str(target),
+        limit=job.settings.max_source_bytes,
+    )
+
+
+def _pattern(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
+    if isinstance(step, FetchUrl):
+        return None
+    known, order = job.known(OBJECT), step.order or SourceOrdering.BY_NAME
+    last = None if known is None else decode(known)
+    if last is not None and last.order != order.value:
+        raise Invalid(
+            f"files were taken in the order {last.order}, and now {order.value} is said",
+            rule="files-order",
+            hint=f"say order: {last.order}, or read into another dataset: some would be read twice or never",
+        )
+    return Pattern(order=order.value, last=last, now=job.now)
+
+
+def _state(found: RemoteFile, pattern: Pattern | None) -> SourceState:
+    if pattern is None:
+        return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
+    position = Position.of(found.stored(), SourceOrdering(pattern.order)).encode()
+    return SourceState(source_name=DEFAULT_SOURCE, kind=OBJECT, value=position)
+
+
+def _late(done: SftpResult, job: FetchJob) -> tuple[SkippedFile, ...]:
+    if job.taken is None:
+        return ()
+    return job.taken.late([(each.key, each.version, each.stored().modified) for each in done.behind])
+
+
+def _event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *, is_pattern: bool) -> Instant | None:
+    match said:
+        case FromSystemTime():
+            return now
+        case FromPath(pattern=pattern, timestamp_format=form):
+            return time_in_path(found.key, pattern, form or DEFAULT_FORMAT)
+        case None if is_pattern:
+            return None
+        case FromMetadata() | None:
+            return found.stored().modified
+
+
+def _written(step: FetchUrl | FetchFilesGlob) -> str:
+    return step.url if isinstance(step, FetchUrl) else step.path
+
+
+def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
+    written = _written(step)
+    check_url_password(written)
+    _place(TEMPLATE.sub("x", written), written, is_pattern=isinstance(step, FetchFilesGlob))
+    settings.check_variables(written)
+    if access.host_key is None or not _HOST_KEY.match(access.host_key):
+        check_text(access.host_key or "", "hostKey")
+        raise Refused(
+            f"{written}: the key of the server is not known" if not access.host_key else "hostKey is no public key",
+            rule="sftp-host-key",
+            hint="write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it",
+        )
+    if access.private_key is not None:
+        check_secret(access.private_key, "a private key")
+        settings.check_variables(access.private_key)
+    if isinstance(step, FetchUrl) and step.headers:
+        raise Invalid("headers have no meaning for sftp", rule=SFTP, hint="leave them out")
+    if isinstance(step.event_time, FromPath):
+        check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
+    check_client("asyncssh", "sftp", "sftp")
+
+
+def _place(url: str, shown: str, *, is_pattern: bool) -> _Place:
+    """Raises Invalid."""
+    found = _URL.match(url)
+    if found is None or not found[1] or int(found[3] or 22) >= 1 << 16:
+        raise _bad(shown, "it names no host, no user, or no path")
+    user, colon, password = found[1].partition(":")
+    path = found[4] if is_pattern else urllib.parse.unquote(found[4])
+    path = path.removeprefix(_HOME) if path.startswith(_HOME) else path
+    if any(part in ("", ".", "..") for part in path.removeprefix("/").split("/")) or "\0" in path:
+        raise _bad(shown, "a path has names between single slashes")
+    said = urllib.parse.unquote(password) if colon else None
+    return _Place(urllib.parse.unquote(user), said, found[2].strip("[]"), int(found[3] or 22), path)
+
+
+def _bad(shown: str, why: str) -> Invalid:
+    hint = "write sftp://USER:${{ env.NAME }}@HOST/PATH; /~/ begins where the user arrives"
+    return Invalid(f"cannot fetch {shown}: {why}", rule="url-host", hint=hint)

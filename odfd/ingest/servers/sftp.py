@@ -1,0 +1,187 @@
+"""Reads one file of a server of SFTP, or the next one of a pattern, into a file, and a JSON report.
+
+The server is known by one key, which the source names. No configuration, agent or key of this machine's user is
+asked. A file is read by one handle, and is what it was before and after, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+import asyncssh
+
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from odfd.ingest.apart import answered
+from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.servers.sftp_job import SFTP, RemoteFile, SftpJob, SftpResult, next_files
+from odfd.ingest.servers.sftp_listing import listed
+from odfd.ingest.settings import IngestSettings
+
+T = TypeVar("T")
+_PART: Final = 1 << 20
+_KEY_RULE: Final = "sftp-host-key"
+
+
+def answer(job: SftpJob) -> SftpResult:
+    """Reads, and writes what was read; a fault is an answer."""
+    return answered(job, lambda job: asyncio.run(_answer(job)), SftpResult, "have it served in smaller files")
+
+
+class _Client(asyncssh.SSHClient):
+    """Notes the key of a server that is not the one that is known."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
+        self.shown = key.get_fingerprint()
+        return False
+
+
+async def _answer(job: SftpJob) -> SftpResult:
+    try:
+        connection = await _connected(job)
+        try:
+            client = await asyncio.wait_for(connection.start_sftp_client(), job.silence)
+            return await _Reader(job, client).read()
+        finally:
+            connection.abort()
+    except asyncssh.SFTPNoSuchFile:
+        raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="is the URL right?") from None
+    except asyncssh.SFTPPermissionDenied:
+        raise Refused(f"the user may not read {job.path!r}", rule=SFTP, hint="ask the server's owner") from None
+    except UnicodeDecodeError:
+        raise Refused("a name there is no UTF-8", rule=SFTP, hint="name that file anew, or narrow the path") from None
+    except (asyncssh.Error, OSError, TimeoutError) as error:
+        raise _lost(error) from None
+
+
+def _lost(error: BaseException) -> Remote:
+    """By the kind of the error: its words may quote what was sent."""
+    return Remote(f"the server cannot be asked: {type(error).__name__}", rule=SFTP, hint="try again later")
+
+
+async def _connected(job: SftpJob) -> asyncssh.SSHClientConnection:
+    """Raises Refused, Invalid, Remote."""
+    known, keys = _keys(job)
+    fault: Fault | None = None
+    for address in job.addresses:
+        client = _Client()
+        try:
+            return await asyncssh.connect(
+                address,
+                job.port,
+                config=None,
+                client_factory=lambda client=client: client,
+                known_hosts=([known], [], []),
+                x509_trusted_certs=None,
+                username=job.user,
+                password=job.password,
+                client_keys=keys or None,  # an empty list stands for the keys of this machine's user
+                agent_path=None,
+                gss_auth=False,
+                host_based_auth=False,
+                connect_timeout=job.connect,
+                login_timeout=job.silence,
+                keepalive_interval=max(1.0, job.silence / 3),
+            )
+        except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
+            raise _other_server(client.shown, known) from None
+        except asyncssh.PermissionDenied:
+            raise Refused(
+                f"the server refuses {job.user!r}", rule="sftp-credentials", hint="user, password, privateKey?"
+            ) from None
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            fault = _lost(error)
+    raise fault or Remote("it has no address", rule=SFTP)
+
+
+def _other_server(shown: str, known: asyncssh.SSHKey) -> Refused:
+    who = f"the server's key is {shown}" if shown else f"the server has no key of type {known.get_algorithm()}"
+    return Refused(
+        f"{who}, and the source names {known.get_fingerprint()}",
+        rule=_KEY_RULE,
+        hint="another server answers, or its key was changed: ask its owner, then write the new one as hostKey",
+    )
+
+
+def _keys(job: SftpJob) -> tuple[asyncssh.SSHKey, list[asyncssh.SSHKey]]:
+    """The key of the server, and those of the user. Raises Invalid."""
+    try:
+        known = asyncssh.import_public_key(job.host_key)
+    except (asyncssh.KeyImportError, ValueError):
+        raise Invalid("hostKey is no public key", rule=_KEY_RULE, hint="write a line of ssh-keyscan HOST") from None
+    try:
+        return known, [] if job.private_key is None else [asyncssh.import_private_key(job.private_key)]
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, ValueError):
+        raise Invalid(
+            "privateKey is no private key without a passphrase",
+            rule="sftp-credentials",
+            hint="ssh-keygen -t ed25519 makes one; an empty passphrase, since it is sealed as a secret",
+        ) from None
+
+
+class _Reader:
+    """One connection, signed in."""
+
+    def __init__(self, job: SftpJob, client: asyncssh.SFTPClient) -> None:
+        self._job, self._client = job, client
+
+    async def read(self) -> SftpResult:
+        """Raises Remote, Refused, and what the client does."""
+        job = self._job
+        if job.pattern is None:
+            return await self._taken(job.path, None)
+        files = await listed(self._client, job.path, job.silence)
+        found, behind = next_files(files, job.path, job.pattern)
+        late = tuple(behind) if len(found) < 2 else ()
+        if not found:
+            return SftpResult(matched=bool(files), behind=late)
+        root = "/" if job.path.startswith("/") else ""
+        done = await self._taken(root + found[0].key, found[0])
+        return SftpResult(digest=done.digest, found=found[0], more=len(found) > 1, matched=True, behind=late)
+
+    async def _taken(self, path: str, wanted: RemoteFile | None) -> SftpResult:
+        job, digest = self._job, hashlib.sha3_256()
+        limits = IngestSettings(staging=Path(job.target).parent, max_source_bytes=job.limit, disk_reserve=job.reserve)
+        async with await self._soon(self._client.open(path, "rb", encoding=None)) as file:
+            before = await self._as_it_is(file, path)
+            if wanted is None and before.version == job.known:
+                return SftpResult(matched=True)
+            if wanted is not None and before.version != wanted.version:
+                raise _changed()
+            with FileWriter(Path(job.target), "the file", limits) as target:
+                target.expect(before.size)
+                while part := cast("bytes", await self._soon(file.read(_PART))):
+                    target.write(part)
+                    digest.update(part)
+            if await self._as_it_is(file, path) != before or target.size != before.size:
+                raise _changed()
+        return SftpResult(digest=digest.hexdigest(), found=before, matched=True)
+
+    async def _as_it_is(self, file: asyncssh.SFTPClientFile, path: str) -> RemoteFile:
+        found = await self._soon(file.stat())
+        if (
+            found.size is None
+            or found.mtime is None
+            or found.type
+            not in (
+                asyncssh.FILEXFER_TYPE_REGULAR,
+                asyncssh.FILEXFER_TYPE_UNKNOWN,
+            )
+        ):
+            raise Refused(f"{path!r} is no file, or the server does not tell its size and time", rule=SFTP)
+        return RemoteFile(key=path.removeprefix("/"), size=found.size, modified=int(found.mtime))
+
+    async def _soon(self, waited: Awaitable[T]) -> T:
+        return await asyncio.wait_for(waited, self._job.silence)
+
+
+def _changed() -> Remote:
+    return Remote(
+        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+    )
