@@ -1,4 +1,4 @@
-"""Fetches ``Url`` sources: one document at ``file://``, ``http://`` or ``https://``, again only when it changed.
+"""Fetches ``Url`` sources: one document at ``file://``, ``http(s)://`` or ``ftp://``, again only when it changed.
 
 What "changed" means comes from the server (ETag, else Last-Modified) or the file's modification time. A server that
 tells neither makes the source uncacheable: it is read once, and again only when asked to (spec: FetchStep.Url).
@@ -34,6 +34,7 @@ from odfd.ingest.fetch.base import (
     file_identity,
 )
 from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
+from odfd.ingest.fetch.ftp import check_ftp, fetch_ftp
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
@@ -48,7 +49,7 @@ from odfd.ingest.templates import (
 )
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_SCHEMES: Final = frozenset({"file", "http", "https"})
+_SCHEMES: Final = frozenset({"file", "ftp", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -83,6 +84,8 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
         return await trio.to_thread.run_sync(_fetch_file, step, url, job)
     if scheme in ("http", "https"):
         return await _fetch_http(step, url, job)
+    if scheme == "ftp":
+        return await fetch_ftp(step, job)
     raise _no_scheme(scheme, str(url))
 
 
@@ -100,6 +103,8 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
         check_template(text)
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
+    elif scheme and scheme[1].lower() == "ftp":
+        check_ftp(step)
     elif scheme and scheme[1].lower() != "file":
         address_of(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
     for header in step.headers or ():
@@ -117,7 +122,7 @@ def _split(url: str, text: str) -> urllib.parse.SplitResult:
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
-    return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
+    return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http, https or ftp")
 
 
 def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:

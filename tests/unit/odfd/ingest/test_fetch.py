@@ -148,7 +148,8 @@ def test_a_file_url(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
     assert fetch(FetchUrl(url=step.url, cache=Forever()), job((LAST_MODIFIED, "x"))) == Unchanged()
     with pytest.raises(NotFound, match="no file"):
         fetch(FetchUrl(url=(tmp_path / "gone").as_uri()), job())
-    for url, said in (("ftp://h/x", "cannot fetch ftp"), ("/x", "cannot fetch a path"), ("file://h/x", "this machine")):
+    said_of = {"gopher://h/x": "cannot fetch gopher", "/x": "cannot fetch a path", "file://h/x": "this machine"}
+    for url, said in said_of.items():
         with pytest.raises(Invalid, match=said):
             fetch(FetchUrl(url=url), job())
 

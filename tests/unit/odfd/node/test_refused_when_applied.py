@@ -57,10 +57,10 @@ FETCHES = {
         "{kind: Mqtt, host: a.example, port: 1883, topics: []}",
     ],
     "url-scheme": [
-        "{kind: Url, url: 'ftp://a.example/b'}",
+        "{kind: Url, url: 'gopher://a.example/b'}",
         "{kind: Url, url: 's3://bucket/b'}",
         "{kind: Url, url: '/etc/passwd'}",
-        "{kind: Url, url: 'ftp://${{ env.HOST }}/b'}",
+        "{kind: Url, url: 'gopher://${{ env.HOST }}/b'}",
         "{kind: FilesGlob, path: 'gs://bucket/*.csv'}",
         "{kind: FilesGlob, path: 'file:///data/*.csv'}",
     ],

@@ -1,0 +1,105 @@
+"""Reads one file of a server of FTP into a file, and a JSON report.
+
+A transfer that breaks is taken up where it ended, while the server says that the file is the same. Its size and time
+are asked for again at the end: a file that was written meanwhile is refused.
+"""
+
+from __future__ import annotations
+
+import ftplib
+import hashlib
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Fault, Remote
+from odfd.ingest.apart import answered, serve
+from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.servers.ftp_session import FtpSession, fault_of
+from odfd.ingest.servers.job import FTP, FileVersion, FtpJob, FtpResult
+from odfd.ingest.settings import IngestSettings
+
+TRIES: Final = 5
+"""Connections of one fetch that may end without a byte more than the one before."""
+
+
+def answer(job: FtpJob) -> FtpResult:
+    """Reads, and writes what was read; a fault is an answer."""
+    return answered(job, lambda job: _Transfer(job).run(), FtpResult, "have it served in smaller files")
+
+
+class _Transfer:
+    """One file, by one connection or several. Blocking."""
+
+    def __init__(self, job: FtpJob) -> None:
+        self._job = job
+        self._digest = hashlib.sha3_256()
+
+    def run(self) -> FtpResult:
+        """Raises Remote, Refused, NotFound, Invalid, Environment."""
+        job = self._job
+        try:
+            session = FtpSession(job)
+            with closing(session):
+                version = session.version(job.path)
+                if job.known is not None and version.encode() == job.known:
+                    return FtpResult(unchanged=True)
+                return self._read(session, version)
+        except (ftplib.Error, OSError, EOFError, ValueError) as error:
+            raise fault_of(error, job.path) from None
+
+    def _read(self, first: FtpSession, version: FileVersion) -> FtpResult:
+        job = self._job
+        limits = IngestSettings(staging=Path(job.target).parent, max_source_bytes=job.limit, disk_reserve=job.reserve)
+        with FileWriter(Path(job.target), "the file", limits) as file:
+            file.expect(version.size or 0)
+            self._parts(first, version, file)
+        return FtpResult(digest=self._digest.hexdigest(), version=version.encode(), modified=version.modified)
+
+    def _parts(self, first: FtpSession, version: FileVersion, file: FileWriter) -> None:
+        session, idle = first, 0
+        while True:
+            start = file.size
+            with closing(session):
+                if self._is_whole(session, version, file):
+                    return
+            idle = idle + 1 if file.size == start else 0
+            if version.encode() is None or idle == TRIES:
+                raise Remote(f"the connection was lost after {file.size:,} bytes", rule=FTP, hint="try again later")
+            session = FtpSession(self._job)
+
+    def _is_whole(self, session: FtpSession, version: FileVersion, file: FileWriter) -> bool:
+        """Whether the rest of the file came; not where the connection broke before."""
+
+        def keep(part: bytes) -> None:
+            file.write(part)
+            self._digest.update(part)
+
+        try:
+            if file.size and session.version(self._job.path) != version:
+                raise _changed()
+            session.read(self._job.path, keep, file.size)
+            too_long = version.size is not None and file.size > version.size
+            if too_long or session.version(self._job.path) != version:
+                raise _changed()
+        except Fault:
+            raise
+        except (OSError, EOFError, ftplib.error_temp):
+            return False
+        return version.size is None or file.size == version.size
+
+
+def _changed() -> Remote:
+    return Remote(
+        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+    )
+
+
+def main() -> int:
+    """Exit code of the process."""
+    return serve(FtpJob, answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Speaks FTP to one server, by Python's own client, whose waits and answers are bounded here.
+
+Files come by passive transfers alone, from the address that was dialled: an answer that names another one is refused,
+since it would have this machine connect wherever the server wants. RFC 959, 2428, 3659.
+"""
+
+from __future__ import annotations
+
+import ftplib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from odfd.ingest.servers.job import FTP, FileVersion, FtpJob
+
+MAX_LINES: Final = 1_000
+"""Lines of answers of one connection."""
+BLOCK: Final = 256 << 10
+_FIRST_PORT: Final = 1024
+"""Below it are services, and no transfers."""
+_NUMBER: Final = re.compile(r"213\s+(\d{1,18})\s*\Z")
+_TIME: Final = re.compile(r"213\s+(\d{14})(?:\.\d{1,9})?\s*\Z")
+
+
+class FtpSession(ftplib.FTP):
+    """One connection, signed in. Blocking."""
+
+    def __init__(self, job: FtpJob) -> None:
+        """Raises Remote, Refused, and what the client does."""
+        super().__init__(timeout=job.silence)
+        self._lines = 0
+        self.sock = _dialled(job)
+        try:
+            self.af = self.sock.family
+            self.file = self.sock.makefile("r", encoding=self.encoding)
+            self.welcome = self.getresp()
+            self._sign_in(job)
+            self.voidcmd("TYPE I")
+        except BaseException:
+            self.close()
+            raise
+
+    def _sign_in(self, job: FtpJob) -> None:
+        try:
+            self.login(job.user, job.password)
+        except (ftplib.error_perm, ftplib.error_reply) as error:
+            raise Refused(
+                f"the server refuses this node ({code_of(error)})",
+                rule="ftp-credentials",
+                hint="user and password? ftp://USER:${{ env.NAME }}@HOST/PATH, with a SecretSet",
+            ) from None
+
+    def getline(self) -> str:
+        """Raises Remote for answers without end."""
+        self._lines += 1
+        if self._lines > MAX_LINES:
+            raise Remote(f"the server answered more than {MAX_LINES:,} lines", rule=FTP, hint="is it the right one?")
+        return super().getline()
+
+    def makepasv(self) -> tuple[str, int]:
+        """The place of the next transfer, at the address of the server. Raises Refused for another one."""
+        assert self.sock is not None
+        here = str(self.sock.getpeername()[0])
+        try:
+            host, port = ftplib.parse229(self.sendcmd("EPSV"), (here, 0))
+        except ftplib.error_perm:
+            if self.af != socket.AF_INET:
+                raise
+            host, port = ftplib.parse227(self.sendcmd("PASV"))
+        if not _is_same(host, here):
+            raise Refused(
+                f"the server, at {here}, sends this node to {host[:64]} for the file",
+                rule="ftp-redirect",
+                hint="it would have the node connect elsewhere; the server's owner sets its passive address, or EPSV",
+            )
+        if not _FIRST_PORT <= port < 1 << 16:
+            raise Refused(f"the server sends this node to its port {port} for the file", rule="ftp-redirect")
+        return here, port
+
+    def version(self, path: str) -> FileVersion:
+        """Asks for the size and the time of a file; ``None`` each where the server does not say."""
+        size, modified = self._asked(f"SIZE {path}", _NUMBER), self._asked(f"MDTM {path}", _TIME)
+        return FileVersion(None if size is None else int(size), modified)
+
+    def _asked(self, command: str, form: re.Pattern[str]) -> str | None:
+        try:
+            found = form.match(self.sendcmd(command))
+        except ftplib.error_perm:
+            return None
+        return None if found is None else found[1]
+
+    def read(self, path: str, sink: Callable[[bytes], None], start: int) -> None:
+        """Gives the bytes of a file from ``start`` on."""
+        self.retrbinary(f"RETR {path}", sink, BLOCK, start or None)
+
+
+def _dialled(job: FtpJob) -> socket.socket:
+    failed: OSError | None = None
+    for address in job.addresses:
+        try:
+            found = socket.create_connection((address, job.port), job.connect)
+        except OSError as error:
+            failed = error
+            continue
+        found.settimeout(job.silence)
+        return found
+    raise Remote(f"the server cannot be reached: {failed}", rule=FTP, hint="try again later")
+
+
+def _is_same(host: str, here: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) == ipaddress.ip_address(here)
+    except ValueError:
+        return False
+
+
+def code_of(error: BaseException) -> str:
+    """The number of an answer: its words may quote what was sent."""
+    code = str(error)[:3]
+    return code if code.isdecimal() else "no answer of FTP"
+
+
+def fault_of(error: Exception, path: str) -> Fault:
+    """Tells an error of the client as a fault of ours."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, ftplib.error_perm) and code_of(error) in ("550", "553"):
+        return NotFound(f"there is no file {path!r}, or it may not be read", rule=FTP, hint="is the URL right?")
+    if isinstance(error, ValueError):  # of the client, for what would end a command
+        return Invalid("user, password or path hold what no command of FTP may", rule=FTP, hint="see docs/sources.md")
+    if isinstance(error, ftplib.Error):
+        return Remote(f"the server answers {code_of(error)}", rule=FTP, hint="try again later")
+    return Remote(f"the connection was lost: {type(error).__name__}", rule=FTP, hint="try again later")
