@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,9 @@ def debian(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             until(found.is_up)
             yield found
         finally:
+            with suppress(OSError):  # the end of nspawn alone would leave the container's init behind
+                for each in children.read_text().split():
+                    os.kill(int(each), signal.SIGKILL)
             container.send_signal(signal.SIGKILL)
     shutil.rmtree(root, ignore_errors=True)
 
