@@ -1,4 +1,4 @@
-# Everything a person needs is here: `make demo`, `make test`. Both set up what they need first.
+# Everything that a person needs: `make demo`, `make test`. Both set up what they need first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -10,14 +10,14 @@ PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
 CORES := $(shell nproc 2>/dev/null || echo 1)
-# One more than there are cores, up to four: who waits for Spark, a daemon, a thread or a timer leaves a core to another.
+# One more than there are cores, up to four: a process that waits for Spark, a daemon or a timer leaves its core to another.
 PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
 # None of the quick tests is where all tests need Spark or daemons: those files are not imported.
 WAITING := --ignore tests/engine --ignore tests/e2e
-# A single file runs here and now: other processes would only import the same.
+# A single file runs in this process: others would only import the same.
 AIMED := $(filter tests/%,$(T))
 alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$(1))
-# Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
+# Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign kafka metrics-page wheel deb debian-root image ui
@@ -37,7 +37,7 @@ demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the no
 test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
 	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
 
-quick: install  ## the tests that need no Spark, no daemons and no patience, with a fifth of the examples of properties
+quick: install  ## the tests that need no Spark, no daemons and little time, with a fifth of the examples of properties
 	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile -m "not engine and not e2e and not slow" --hypothesis-profile quick $(WAITING) $(T)
 
 collect: install

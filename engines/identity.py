@@ -29,7 +29,7 @@ _CHUNK: Final = 1 << 20
 
 
 class _Seen(msgspec.Struct, frozen=True, array_like=True):
-    """What a file looked like when it was hashed."""
+    """The state of a file when it was hashed."""
 
     size: int
     modified: int

@@ -38,7 +38,7 @@ def how_many(word: str) -> int:
 
 
 def _whole_number(word: str) -> int:
-    """What ``type=int`` of an argument reads; the message of argparse itself names Python's type."""
+    """Returns what ``type=int`` of an argument reads; the message of argparse itself names Python's type."""
     try:
         return int(word)
     except ValueError:

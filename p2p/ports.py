@@ -60,7 +60,7 @@ class Tip(msgspec.Struct, frozen=True):
 
 
 class Library(Protocol):
-    """What we serve to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
+    """The chains and objects that we serve. It applies the policy (purpose ``serve``). Called from worker threads."""
 
     def to(self, peer: PeerId) -> Library:
         """Returns what we serve to this peer, whose key its connection proved; asked for each answer. Costs nothing."""

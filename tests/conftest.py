@@ -1,4 +1,4 @@
-"""For all tests: no example has a deadline, what takes long starts first, collecting them collects no garbage."""
+"""Configures all tests: no example has a deadline, long tests start first, and collection collects no garbage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("odfd", deadline=None)
-"""How long an example takes is the machine's affair, and no test asserts a time."""
+"""No test asserts a time, so no example has a deadline."""
 settings.load_profile("odfd")
 settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20)
 """``make quick``; a test that says how many examples it needs keeps them."""
@@ -28,17 +28,18 @@ settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20
 structlog.configure(
     processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(exception_formatter=plain_traceback)]
 )
-"""A bug that a test provokes is logged as plain text: to colour its stack takes longer than all else in such a test."""
+"""A bug that a test provokes is logged as plain text: colouring its stack takes longer than the rest of such a test."""
 
 gc.disable()
 os.environ.setdefault("ODFD_FLOWS_FOLLOW", "false")
 os.environ.setdefault("ODFD_ENGINE_START_SECONDS", "600")
-"""For daemons: tests pull when they mean to, and a machine under load starts an engine all the same."""
+"""For daemons: nothing is pulled that a test does not pull, and an engine has ten minutes to start under load."""
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
-"""Files that take longest, those first. One that starts last leaves the other processes idle. A test of a file that is
-named with it is given out by itself, in all its parameters: a file of several minutes would keep one process alone."""
+"""Files that take longest, those first: one that starts last leaves the other processes idle. A test that is named here
+with its file is given out by itself, with all its parameters, so that a file of several minutes does not keep one
+process busy alone."""
 
 SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
 """Tests that take more than an eighth of a second of CPU, by the mean of all parameters, or wait for half a second on a
@@ -48,12 +49,12 @@ clock that is not theirs to move: marked ``slow``, as are those that say so them
 SPARK: Final = "engine/"
 """What units that share a JVM begin with."""
 SPARKS: Final = 2
-"""Processes that have one. Each JVM takes its start, and is slow until it has compiled what all tests there run."""
+"""Processes that have one. Each JVM has to start, and is slow until it has compiled what all tests there run."""
 
 MEMORY: Final = Path("/dev/shm")
-"""A file system that has no disk below it, where there is one."""
+"""A file system in memory, where there is one."""
 ROOM: Final = 2 << 30
-"""Free bytes below which it is not used: those of a few tests at a time, and of what failed tests left."""
+"""Free bytes below which it is not used: a few tests at a time need them, and failed tests leave files."""
 FAILED: Final = pytest.StashKey[bool]()
 
 
@@ -75,9 +76,9 @@ def _is_in_memory(node: pytest.Item) -> bool:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """In memory for tests without daemons and engines, which wait for a disk longer than they compute; those write by
-    the gigabyte. What a failed test left is where pytest keeps it. pytest's own looks at the folders of all tests
-    before it makes one, also for a test that has none of its own."""
+    """A folder in memory for tests without daemons and engines: these wait for a disk longer than they compute, and the
+    others write gigabytes. Files of a failed test go to where pytest keeps them. pytest's own fixture lists the folders
+    of all tests before it makes one."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
     if not _is_in_memory(request.node):
         place = tmp_path_factory.mktemp(name)
@@ -99,7 +100,7 @@ def _named(nodeid: str) -> str:
 
 @cache
 def unit_of(nodeid: str) -> str:
-    """What a test is given out with: its file, or those of its name. Rules of the tree share what they parsed."""
+    """Returns the unit of a test: its file, or those of its name. Rules of the tree share what they parsed."""
     test = _named(nodeid)
     if test.startswith("meta/"):
         return "meta"
@@ -107,7 +108,7 @@ def unit_of(nodeid: str) -> str:
 
 
 class Numbered(list[str]):
-    """Tests of a process. xdist asks for the number of each, which a list finds by comparing it with all before."""
+    """The tests of a process, with their numbers: xdist asks for each, and a list compares all before to find it."""
 
     def __init__(self, tests: Iterable[str]) -> None:
         super().__init__(tests)
@@ -133,14 +134,14 @@ class Units(LoadScopeScheduling):
             self.registered_collections[node] = Numbered(collection)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """A unit that is done goes: after each test, xdist counts what is left of all that a process ever had."""
+        """Drops a unit that is done: after each test, xdist counts what is left of all that a process ever had."""
         unit = self._split_scope(self.registered_collections[node][item_index])
         super().mark_test_complete(node, item_index, duration)
         if all(self.assigned_work[node][unit].values()):
             del self.assigned_work[node][unit]
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Where only units of Spark are left, any process takes them."""
+        """Any process takes units of Spark when no others are left."""
         if node not in self._sparks and len(self._sparks & set(self.assigned_work)) >= SPARKS:
             other = next((name for name in self.workqueue if not name.startswith(SPARK)), None)
             if other is not None:
@@ -150,10 +151,10 @@ class Units(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
-        """The test that ended its process (``timeout``) has failed; only what is left of its unit is given out again.
+        """Fails the test that ended its process (``timeout``), and gives out the rest of its unit again.
 
-        xdist would give the test out again, eight times, and units that are done too: a process that gets such a one
-        waits for ever.
+        xdist would give out the test again, eight times, and units that are done too, for which a process waits for
+        ever.
         """
         units = self.assigned_work[node]
         running = next((test for unit in units.values() for test, done in unit.items() if not done), None)
@@ -171,7 +172,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
 
 
 def brief(kind: Any) -> Any:
-    """Tells the controller of a test once, not six times: short output shows none of the rest when all goes well."""
+    """Reports a test to the controller once, not six times: short output shows no more when all goes well."""
 
     class Brief(kind):  # type: ignore[misc]
         def pytest_runtest_logstart(self) -> None: ...
@@ -186,8 +187,8 @@ def brief(kind: Any) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process of xdist has told all when it exits: to take its modules apart takes seconds more, and DuckDB counts
-    aloud what of it is frozen. Whoever registered an exit after this one, as temporary folders do, comes before it."""
+    """Ends a process of xdist without taking its modules apart, which takes seconds: it has reported everything. DuckDB
+    would also print how much of it is frozen. Exits that are registered later, as of temporary folders, run before."""
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
     else:
@@ -211,7 +212,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For several processes, which take units in this order (``--no-loadscope-reorder``)."""
+    """Sorts tests for several processes, which take units in this order (``--no-loadscope-reorder``)."""
     if hasattr(config, "workerinput"):
         rank = {name: number for number, name in enumerate(LONGEST)}
         items.sort(key=lambda item: rank.get(unit_of(item.nodeid), len(rank)))
@@ -219,9 +220,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Modules and tests stay until the end: a third of collecting them went into looking whether they are garbage, and
-    every full collection of a test would look again, and the five with which pytest ends. What an import left behind
-    unclosed is told by the first test."""
+    """Exempts modules and tests from garbage collection: they stay until the end, a third of their collection went into
+    looking at them, and so would every full collection later. The first test reports what an import left unclosed."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # collecting took a fiftieth of all
@@ -230,8 +230,8 @@ def pytest_runtestloop() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """What is left when all fixtures of a file are gone is kept by caches, to the end: no later collection looks at it.
-    A test that collects for each of its steps took twenty times longer late in a run than alone."""
+    """Exempts what is left when all fixtures of a file are gone, which caches keep to the end. Else, a test that
+    collects in each of its steps took twenty times longer late in a run than alone."""
     yield
     if nextitem is not None and nextitem.path != item.path and gc.isenabled():
         gc.collect()

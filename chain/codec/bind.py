@@ -116,7 +116,7 @@ class Binding:
         return self._table(variant, fields, path, tagged=True)
 
     def _kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> list[str]:
-        """What a manifest may call them, and what it may say beside."""
+        """Returns what a manifest may call them, and what it may say beside."""
         beside = [kind for variant in variants for kind in self.more_kinds.get(variant, ())]
         return [*(str(variant.__struct_config__.tag) for variant in variants), *beside]
 
@@ -205,7 +205,7 @@ def found(value: object) -> str:
 
 
 def known_names(word: str, names: Collection[str]) -> str:
-    """What to write in place of a word that is none of ``names``."""
+    """Suggests the known names for a word that is none of ``names``."""
     near = difflib.get_close_matches(word[:80], names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 

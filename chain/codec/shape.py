@@ -187,7 +187,7 @@ class _Trace:
                 raise TypeError("a union is walked with its table")
 
     def _octets(self, of: type[bytes], position: int, path: str) -> None:
-        """Of a hash the digest is a value; what comes before it, and every other octet, is the same in all blocks."""
+        """Varies the digest of a hash, and no other octet, which is the same in all blocks."""
         start, stop = self._vector(position, 1)
         if of is Multihash:
             self._mark(start, stop - start - _DIGEST)

@@ -195,7 +195,7 @@ def _with_counts(data: pa.Buffer | None, starts: np.ndarray, counts: np.ndarray)
 def _left_over(
     type_: pa.DataType, rows: pa.LargeBinaryArray, own: pa.BooleanArray, cuts: Sequence[int]
 ) -> pa.LargeBinaryArray | pa.Scalar:
-    """What the reference finds in the slot of a missing value that it takes for present.
+    """Returns what the reference finds in the slot of a missing value that it takes for present.
 
     Its Parquet reader decodes the values of a row group's part of the window side by side and then spreads them to
     their rows from the back, so the slot of row ``i`` still holds the ``i``-th value decoded, or zero beyond the last.
@@ -279,7 +279,7 @@ def _joined(rows: pa.LargeBinaryArray) -> memoryview | bytes:
 
 
 def _ends(rows: pa.LargeBinaryArray) -> np.ndarray:
-    """Where rows begin in their memory, and at last where they end."""
+    """Returns where rows begin in their memory, and at last where they end."""
     return np.frombuffer(rows.buffers()[1], np.int64, len(rows) + 1, rows.offset * 8)
 
 

@@ -118,7 +118,7 @@ class Chunk:
         return int((total[last] - total[:-1]).max())
 
     def _costs(self, rows: int) -> Pages:
-        """What each page's values, of ``rows`` at most where a row holds one, take when they are read."""
+        """Returns what each page's values, of ``rows`` at most where a row holds one, take when they are read."""
         counts, sizes, codes = self.pages.T
         read = counts if self.repeated else np.minimum(counts, rows)
         if self.width:

@@ -181,7 +181,7 @@ class LogicalHasher:
                 future.result()
 
     def _cuts(self, start: int, stop: int) -> list[int]:
-        """Where row groups begin strictly within the rows ``start <= n < stop``, counted from ``start``."""
+        """Returns where row groups begin strictly within the rows ``start <= n < stop``, counted from ``start``."""
         if self._starts is None:
             first = start // parquet.ROW_GROUP + 1
             return [n - start for n in range(first * parquet.ROW_GROUP, stop, parquet.ROW_GROUP) if n > start]

@@ -51,7 +51,7 @@ class SqlQuery(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sql")
 
 
 class Paging(_Options, frozen=True, kw_only=True):
-    """Where an answer says what comes next. One of ``link``, ``next`` and ``number`` is given."""
+    """Says where an answer names the next page. One of ``link``, ``next`` and ``number`` is given."""
 
     link: bool = False
     """The header ``Link`` names it, as ``rel="next"`` (RFC 8288)."""
@@ -107,7 +107,7 @@ class ServerEvents(_Options, frozen=True, kw_only=True, tag_field="kind", tag="S
 
 
 class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Bucket"):
-    """Who reads a bucket, beside a step ``FilesGlob`` whose path is a pattern of keys; without keys anybody does."""
+    """Credentials of a bucket of a step ``FilesGlob`` whose path is a pattern of keys; without keys it is public."""
 
     region: _Name | None = None
     access_key_id: _Text | None = None
@@ -146,7 +146,7 @@ def options_of(kind: str) -> type[FetchOptions]:
 
 
 def names(kind: str) -> frozenset[str]:
-    """What manifests write of a kind beside the fields of its step."""
+    """Lists what manifests may write of a kind beside the fields of its step."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(_ALL[kind]))
 
 

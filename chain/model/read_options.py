@@ -108,7 +108,7 @@ def declared_options(value: object) -> ReadOptions:
 
 
 def options_of(kind: str) -> frozenset[str]:
-    """What manifests write in a read step of a kind, of the format or of ours, beside the fields of its step."""
+    """Lists the options of a read step of a kind, of the format or of ours, beside the fields of its step."""
     allowed = _ANY | _OF_KIND.get(kind, frozenset())
     return frozenset(name for name, own in NAMES.items() if own in allowed)
 

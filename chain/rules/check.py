@@ -163,7 +163,7 @@ def seal(block: Block) -> SealedBlock:
 
 
 def _names(digests: Bytes) -> list[Multihash]:
-    """Of sha3-256 digests, ``(n, 32)``."""
+    """Names of sha3-256 digests, ``(n, 32)``."""
     flat = np.concatenate(
         [np.broadcast_to(np.frombuffer(_SHA3, np.uint8), (len(digests), len(_SHA3))), digests], axis=1
     )

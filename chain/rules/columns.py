@@ -44,7 +44,7 @@ class Column:
     present: Mask
 
     def same(self, other: Column) -> Mask:
-        """Where both hold the same value, or both none."""
+        """Marks where both hold the same value, or both none."""
         if not (self.present.any() or other.present.any()):
             return np.ones(len(self.present), np.bool_)
         equal = np.equal(self.values, other.values).reshape(len(self.values), -1).all(axis=1)
@@ -116,7 +116,7 @@ class Run:
         return self._column(path, np.zeros((self.size, _DIGEST), np.uint8))
 
     def has(self, path: str) -> Mask:
-        """Which blocks have the part at ``path``, such as ``event.new_data``."""
+        """Marks the blocks that have the part at ``path``, such as ``event.new_data``."""
         mask = np.zeros(self.size, np.bool_)
         for part in self._parts:
             mask[part.rows] = _at(part.shape.template, path) is not None

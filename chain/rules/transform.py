@@ -214,7 +214,7 @@ class _InputRun:
         return self._column("new_" + part)
 
     def before(self, part: str) -> Column:
-        """Where the transaction before left it."""
+        """Returns the position at which the transaction before left it."""
         return self._run.before(self.new(part).or_else(self.prev(part)), getattr(self._position, part))
 
     def _column(self, name: str) -> Column:
@@ -222,7 +222,7 @@ class _InputRun:
 
 
 class _InputAdvances(_InputRule):
-    """What is said to be new of an input is another one than before."""
+    """Requires that what is new of an input is another than before."""
 
     part: ClassVar[str]
 

@@ -137,7 +137,7 @@ class View:
 
 
 def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outcome:
-    """What becomes of a proposal that holds by itself (``check_proposal``). ``bindings``: of the chain it follows."""
+    """Decides about a proposal that holds by itself (``check_proposal``). ``bindings``: of the chain it follows."""
     shard = view.shard
     if not proposal.blocks and proposal.new_upper <= shard.upper:
         return Same(shard)
@@ -227,7 +227,7 @@ class CommitPoint:
         return self._store.read([dataset]).views[dataset].shard
 
     def append(self, proposals: Sequence[Proposal]) -> list[Outcome]:
-        """What became of each: stored, all of them, only if none is refused.
+        """Returns the fate of each: stored, all of them, only if none is refused.
 
         Raises Invalid for what no shard could take, Conflict where others are faster for ever.
         """

@@ -471,7 +471,7 @@ def _insert(
 
 
 def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | SealedBlock]]:
-    """Of blocks in a row, and small enough to bind for one statement."""
+    """Yields blocks in a row, few and small enough to bind for one statement."""
     numbers = np.fromiter((one.sequence_number for one in blocks), np.uint64, len(blocks))
     ends = np.cumsum(np.fromiter((len(one.raw) for one in blocks), np.int64, len(blocks)))
     gaps = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(blocks)]

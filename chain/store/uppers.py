@@ -16,7 +16,7 @@ from chain.store.base import Append
 
 
 def promised(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
-    """What was promised of a chain here; ``None``: nothing, or no such chain."""
+    """Returns the promise for a chain here; ``None``: nothing, or no such chain."""
     row = connection.execute("SELECT upper FROM datasets WHERE id = ?", (dataset,)).fetchone()
     return None if row is None else row[0]
 

@@ -28,7 +28,7 @@ _ABSENT: Final = (
 
 
 class VolumeEntry(NamedTuple):
-    """Where an object lies."""
+    """The place of an object."""
 
     volume: str
     """The id of its resource."""
@@ -36,7 +36,7 @@ class VolumeEntry(NamedTuple):
 
 
 class VolumeUsage(NamedTuple):
-    """What lies in a volume."""
+    """The contents of a volume, counted."""
 
     objects: int
     bytes: int

@@ -296,7 +296,7 @@ class _Log(Source):
 
 
 class _RemoteLog(_Log):
-    """Where only what anybody may read is told: datasets, and rows."""
+    """A log of a node that tells only what anybody may read: datasets, and rows."""
 
     def newest(self, dataset: str) -> str:
         return str(self.transport.get(f"/datasets/{part(dataset)}")["head"])

@@ -52,7 +52,7 @@ class SliceFiles:
 
     @property
     def last_offset(self) -> int:
-        """Of the last row of the log; -1: there is none."""
+        """The offset of the last row of the log; -1: there is none."""
         return self._files[-1].last if self._files else -1
 
     def table(self, columns: Sequence[str]) -> pa.Table:

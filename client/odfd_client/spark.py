@@ -48,7 +48,7 @@ _COMPARED = {
 
 @dataclass(frozen=True)
 class _ReadOptions:
-    """What the options say; goes to executors."""
+    """The options of a read; goes to executors."""
 
     name: str
     node: str | None
@@ -176,10 +176,10 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class _FilteringReader(_BatchReader):
-    """Where the session lets filters be pushed down: Spark refuses a reader that takes them in another."""
+    """A reader that takes filters, where the session pushes them down: Spark refuses one that takes them in another."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> list[spark.Filter]:  # noqa: N802  Spark's name
-        """What Spark would drop is not sent. It looks at all that comes itself: nothing rests on how SQL compares."""
+        """Leaves out at the node what Spark would drop. Spark looks at all rows that come itself."""
         known = [found for each in filters if (found := _predicate(each)) is not None]
         for each in known:
             where = self._asked.where

@@ -158,7 +158,7 @@ def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole:
 
 
 class _Pauses:
-    """Of a node that tells its news to others on its machine alone: it is asked again after a while."""
+    """Pauses between questions to a node that tells its news to others on its machine alone."""
 
     def clear(self) -> None: ...
 

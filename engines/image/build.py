@@ -112,7 +112,7 @@ def base_items(lock: Path, cache: Path, written: Mapping[str, bytes]) -> Iterato
 
 
 def _code() -> Iterator[Item]:
-    """What the engine imports and no more: another file of ours does not make another engine."""
+    """Yields the files that the engine imports: another file of ours does not make another engine."""
     return (Item(PurePosixPath(SITE, name), path) for name, path in files_of(ENGINE).items())
 
 

@@ -24,7 +24,7 @@ from engines.provision.settings import OnEvent, Started, WarmSettings
 
 @dataclass(slots=True)
 class _Place:
-    """Of one tenant. Who holds ``turn`` decides which process is his."""
+    """The process of one tenant. The holder of ``turn`` decides which one it is."""
 
     turn: trio.Lock = field(default_factory=trio.Lock)
     process: EngineProcess | None = None

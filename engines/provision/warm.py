@@ -103,7 +103,7 @@ class _Delegating(ABC):
 
     @abstractmethod
     async def _with(self, dataset: DatasetId | None, work: Work[A]) -> A:
-        """What ``work`` gives, which is about ``dataset``."""
+        """Returns the result of ``work``, which is about ``dataset``."""
 
 
 class WarmEngine(_Delegating):
@@ -142,7 +142,7 @@ class WarmEngine(_Delegating):
             process.leave(why)
 
     def _tenant(self, dataset: DatasetId | None) -> str:
-        """What concerns no dataset is kept together."""
+        """Keeps together what concerns no dataset."""
         apart = self._settings.isolation is Isolation.DATASET and dataset is not None
         return str(dataset) if apart else ""
 

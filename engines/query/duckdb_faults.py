@@ -107,7 +107,7 @@ def _near(message: str) -> tuple[str, str]:
 
 
 def _named(message: str, statement: bytes) -> str:
-    """Where the name first stands that a message is about; empty where that cannot be told."""
+    """Returns where the name first stands that a message is about; empty where that cannot be told."""
     found = _NAME.search(message)
     at = None if found is None else first_of(statement, found[1])
     return "" if at is None else place_of(statement, at)

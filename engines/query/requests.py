@@ -63,7 +63,7 @@ class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of an answer are sent, and in which layout."""
+    """Selects the rows of an answer that are sent, and their layout."""
 
     layout: Layout | None = None
     """``None``: as Arrow."""

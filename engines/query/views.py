@@ -117,7 +117,7 @@ def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
 
 
 def _apart(view: SliceView, held: str, source: str, same: Sequence[str]) -> tuple[str, str]:
-    """Of what held before, the rows that new ones say nothing of, and the others."""
+    """Parts the rows that held before: those that new ones say nothing of, and the others."""
     op, names = quoted(view.system[1]), ", ".join(map(quoted, same))
     says = f"{op} <> 2" if view.fold == "key" else f"{op} NOT IN {ASSERTS}"
     new = f'(SELECT DISTINCT {names} FROM ({source}) WHERE {says}) AS "odfd new"'

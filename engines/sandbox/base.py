@@ -94,7 +94,7 @@ class Sandbox(Protocol):
 
     @property
     def bounds(self) -> Set[str]:
-        """Which of ``probe.BOUNDS`` the sandbox enforces without control groups of ours."""
+        """Returns the bounds of ``probe.BOUNDS`` that the sandbox enforces without control groups of ours."""
 
     def data(self) -> Sequence[bytes]:
         """Returns contents that ``command`` needs as open files."""

@@ -198,7 +198,7 @@ class SparkHandler:
                 raise reason from fault
 
     def _reason(self, fault: Exception) -> Exception:
-        """What is behind a failure of a request: the end of the JVM, a limit, or nothing but itself."""
+        """Returns what is behind a failure of a request: the end of the JVM, a limit, or nothing but itself."""
         if isinstance(self._source, Jvm):
             broke = isinstance(fault, Py4JError | ConnectionError | EOFError)
             lost = self._source.why_lost(REAPED_SECONDS if broke else 0.0)

@@ -27,14 +27,14 @@ MAX_CALLERS: Final = 256
 
 
 class AccountType(Enum):
-    """What an account stands for."""
+    """A kind of account."""
 
     USER = "User"
     ORGANIZATION = "Organization"
 
 
 class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whom an account stands for."""
+    """An account, and the callers that it stands for."""
 
     email: Annotated[str, described("Where people reach it.")]
     account_type: (
@@ -45,14 +45,14 @@ class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
-    """Who acts as an account at the control socket."""
+    """The users and groups that act as an account at the control socket."""
 
     users: Annotated[tuple[str, ...], described("Users of this machine, by name or number.")] | None = None
     groups: Annotated[tuple[str, ...], described("Groups whose members act as it.")] | None = None
 
 
 class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an account is to something."""
+    """A relation of an account to something."""
 
     subject: Annotated[str, described("Account:NAME."), refers_to(ACCOUNT)]
     relation: Annotated[str, described(f"{ROLE}, or {MEMBER} of an Organization.")]
@@ -61,7 +61,7 @@ class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttributeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is so of something for everybody, or of an account."""
+    """An attribute of something for everybody, or of an account."""
 
     object: Annotated[str, described("Dataset:NAME, or an Account for all that it has."), refers_to(ANY)]
     name: Annotated[str, described(f"{PUBLIC}: any account reads it. {ANONYMOUS}: any caller. {ADMIN}: of an account.")]
@@ -69,7 +69,7 @@ class AttributeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may do what with which resources. Whoever wrote it must own each object; what is deleted is revoked."""
+    """Grants accounts rights over resources. Their writer must own each object; a deleted grant is revoked."""
 
     relations: Annotated[tuple[RelationSpec, ...], described("Roles and members.")] | None = None
     attributes: Annotated[tuple[AttributeSpec, ...], described("What anybody may do, and administrators.")] | None = (

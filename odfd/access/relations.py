@@ -50,7 +50,7 @@ class Action(enum.Enum):
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who acts. ``account``: the id of one; ``None``: of nobody that is known here."""
+    """The caller of a request. ``account``: the id of one; ``None``: nobody that is known here."""
 
     account: str | None = None
     is_owner: bool = False

@@ -27,7 +27,7 @@ _TEXT: Final = re.compile(r"(odf_([0-9a-f]{16})_[a-z2-7]{52})_([0-9a-f]{8})\Z")
 
 
 class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a token. ``most``: the role that it has at the most, on anything."""
+    """The record of a token. ``most``: the role that it has at the most, on anything."""
 
     id: str
     account: str

@@ -158,7 +158,7 @@ class FlowController(AsDeclared):
         await self._flows.look([DatasetId.parse(did) for did in dids_of(resource.references).values()])
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
-        """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""
+        """The state of a flow that is not in force: it waits for a dataset, or is declared now that all are here."""
         missing = await self._flows.missing(_desired(resource), dids_of(resource.references))
         if missing is None:
             return ObservedState(steps=("declare the flow",))

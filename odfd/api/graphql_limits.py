@@ -41,7 +41,7 @@ WEIGHTS: Final = {"blocks": 10, "rows": 20, "schema": 5, "detail": 20, "apply": 
 
 
 class Size(NamedTuple):
-    """What a selection comes to."""
+    """The cost of a selection."""
 
     depth: int
     aliases: int

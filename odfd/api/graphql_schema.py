@@ -128,7 +128,7 @@ def _reference(ref: str) -> tuple[ResourceType, str]:
 
 
 def _page_of(items: Sequence[T], key: Callable[[T], str], first: int | None, after: str | None) -> Page:
-    """Of items in the order of their keys."""
+    """Returns a page of items in the order of their keys."""
     most = _bounded(first, "first")
     left = sorted((each for each in items if after is None or key(each) > after), key=key)
     shown = left[:most]

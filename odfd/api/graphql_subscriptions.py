@@ -41,7 +41,7 @@ class GraphqlStream(LineStream):
 
 @dataclass(frozen=True)
 class _Selection:
-    """What an operation makes of a change. Equal ones make the same."""
+    """The part of a change that an operation selects. Equal ones select the same."""
 
     source: str
     name: str | None
@@ -119,7 +119,7 @@ def not_streamed() -> Invalid:
 
 
 def _arguments(schema: GraphQLSchema, operation: OperationDefinitionNode, variables: dict[str, Any]) -> dict[str, Any]:
-    """Of the one field that a subscription has. Raises GraphQLError, Invalid."""
+    """Returns the arguments of the one field of a subscription. Raises GraphQLError, Invalid."""
     values = get_variable_values(schema, operation.variable_definitions or (), variables)
     if isinstance(values, list):
         raise values[0]

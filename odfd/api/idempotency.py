@@ -70,7 +70,7 @@ async def _answered(respond: Respond, request: Request, key: str, answers: Answe
 
 
 def _asker(request: Request) -> str:
-    """Who asks, so that nobody is given the answer of another."""
+    """Returns who asks, so that nobody is given the answer of another."""
     grant: TokenGrant | None = request.scope.get(GRANT)
     if grant is not None:
         return f"token {grant.id}\n"

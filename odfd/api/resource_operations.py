@@ -223,7 +223,8 @@ async def delete(
 ) -> wire.ResourceManifest:
     """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict.
 
-    ``force``: also what another resource made; a Flow is stopped in its place.
+    ``force``: also what another resource made; a Flow is stopped in its place. ``purge``: a dataset goes with its data,
+    which is kept otherwise.
     """
     view = await services.declarations.get(kind.name, ref)
     await check_generation(services, kind, ref, generation)

@@ -26,7 +26,7 @@ Known: TypeAlias = Callable[[str, Sequence[str]], Iterable[Candidate]]
 
 
 class Cursor(NamedTuple):
-    """Where something is to be completed."""
+    """The place at which something is to be completed."""
 
     path: str
     """The command: ``mirror add``."""

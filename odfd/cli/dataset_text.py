@@ -62,7 +62,7 @@ def _distinct(count: wire.CountRange | None) -> str:
 
 
 def _remarks(profile: wire.DataProfile) -> list[str]:
-    """What the table says nothing of."""
+    """Lists remarks on what the table does not show."""
     parts = [f"  of the newest {formatting.plural(profile.slices, 'slice')} alone"] if not profile.is_whole else []
     if profile.unread:
         parts.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")

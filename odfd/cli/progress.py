@@ -170,7 +170,7 @@ def _result(session: Session, task_id: str) -> Any:
 
 
 def _member(sent: Any, name: str) -> str:
-    """Of a task as the daemon tells it."""
+    """Returns a member of a task as the daemon sends it."""
     value = sent.get(name) if isinstance(sent, dict) else None
     if not isinstance(value, str):
         raise Bug(f"the daemon's answer tells no {name} of a task", rule="answer-type")

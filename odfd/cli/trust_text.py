@@ -71,7 +71,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
 
 
 def _machine(row: tuple[wire.AttestationView, str]) -> str:
-    """What a verdict was computed on: independence is declared, not measured."""
+    """Returns what a verdict was computed on: independence is declared, not measured."""
     return " ".join(filter(None, (row[0].engine, row[0].platform))) or formatting.NOTHING
 
 

@@ -174,7 +174,7 @@ class RemoteServer:
 
 
 def _network(address: str) -> str:
-    """What one party has of the addresses of the internet: an address, or of IPv6 the 2^64 of a link."""
+    """Returns what one party has of the addresses of the internet: an address, or of IPv6 the 2^64 of a link."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

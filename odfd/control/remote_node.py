@@ -32,7 +32,7 @@ class RemoteNode(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of each request."""
+        """The headers of each request."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return {"host": f"{host}:{self.port}", "authorization": f"Bearer {self.token}"}
 

@@ -127,7 +127,7 @@ async def lines(values: AsyncIterator[Any], kind: type[LineStream] = LineStream)
 
 
 def stream_of(request: Request) -> type[LineStream]:
-    """Which stream a request accepts: lines of JSON, or server-sent events."""
+    """Returns the kind of stream that a request accepts: lines of JSON, or server-sent events."""
     accepted = (each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(","))
     return EventStream if EVENT_STREAM in accepted else LineStream
 

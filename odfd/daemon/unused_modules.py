@@ -18,7 +18,7 @@ UNUSED: Final = (
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """What is imported within loads none of them, nor NumPy for flatbuffers."""
+    """Keeps imports within the block from loading any of them, and NumPy for flatbuffers."""
     with kept_out(UNUSED):
         import_flatbuffers()
         yield

@@ -38,7 +38,7 @@ class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """What else belongs to the transaction of some blocks."""
+    """Further parts of the transaction of some blocks."""
 
     upper: int | None = None
     """The dataset's frontier when they were planned, in whole milliseconds: nothing is written where it moved since.

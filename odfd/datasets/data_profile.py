@@ -43,7 +43,7 @@ class ColumnFacts(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What was gathered of one column. An entry of ``bounds`` and ``distinct`` for each chunk that has values."""
+    """The facts of one column. An entry of ``bounds`` and ``distinct`` for each chunk that has values."""
 
     kind: pa.DataType
     nulls: int | None = 0
@@ -92,7 +92,7 @@ def _take(seen: _Seen, chunks: Sequence[Chunk], kind: pa.DataType) -> None:
 
 
 def _distinct(chunk: Chunk) -> DistinctRange:
-    """Of one chunk: as many as its dictionary has, where all values are in it."""
+    """Counts the distinct values of one chunk: as many as its dictionary has, where all values are in it."""
     column = chunk.column
     most = max(column.values - (column.nulls or 0), 0)
     entries = min(max(chunk.entries, 0), most)

@@ -176,7 +176,7 @@ class ReadHolds:
 
 
 class HoldGuard:
-    """What a store asks before history goes, over the clock of its node."""
+    """Answers a store that asks before history goes, over the clock of its node."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now

@@ -83,7 +83,7 @@ class Relay:
             nursery.cancel_scope.cancel()
 
     async def _greeted(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
-        """What speaks with the client, and its first words; nothing of one that is gone."""
+        """Returns what speaks with the client, and its first words; nothing of one that is gone."""
         outside: trio.abc.Stream = client
         with suppress(*_ENDED):
             if self._tls is not None:

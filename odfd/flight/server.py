@@ -89,7 +89,7 @@ class FlightServer:
             self.urls = ()
 
     async def _answer(self, place: Path, begun: trio.Event) -> None:
-        """What the process asks."""
+        """Answers the process."""
 
         @contextmanager
         def respond(_: trio.SocketStream) -> Iterator[Response]:
@@ -157,7 +157,7 @@ async def _last_lines(process: ConfinedProcess) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Of sockets, whose paths are short whatever the state directory's is."""
+    """Makes a folder of sockets, whose paths are short whatever the state directory's is."""
     place = Path(tempfile.mkdtemp(prefix="odfd-flight-"))
     try:
         yield place

@@ -297,7 +297,7 @@ class _Reading:
         )
 
     def _cooldown(self, usual: int) -> int:
-        """Of the policy, or of the trigger by events."""
+        """Returns the cooldown of the policy, or of the trigger by events."""
         for number, each in enumerate(self._spec.triggers):
             if isinstance(each, OnEvent) and each.cooldown is not None:
                 place = f"spec.triggers[{number}].cooldown"

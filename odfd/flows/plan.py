@@ -17,7 +17,7 @@ DAY: Final = 24 * HOUR
 
 
 class CatchUp(enum.Enum):
-    """Which of the times missed during downtime are acted on."""
+    """Selects the times missed during downtime that are acted on."""
 
     NONE = "none"
     ONE = "one"
@@ -100,7 +100,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which datasets a flow is for."""
+    """Selects the datasets that a flow is for."""
 
     name: str
     """A pattern: ``%`` stands for any text, ``_`` for one character."""
@@ -112,7 +112,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with a dataset, and when: by a schedule, at news of others or of itself, or several of them."""
+    """The tasks for a dataset, and when: by a schedule, at news of others or of itself, or several of them."""
 
     name: str
     """For people: of the flow, or of the dataset that follows its inputs."""

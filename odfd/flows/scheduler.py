@@ -323,7 +323,7 @@ class Scheduler:
                 self._push(key, entry, now)
 
     def _notice_clock(self, now: Instant) -> None:
-        """Where the clock was set back, what lies far ahead was reckoned from a time that was not."""
+        """Reckons anew what lies far ahead where the clock was set back: it came of a time that was not."""
         if now < self._latest:
             for key, entry in self._entries.items():
                 entry.record = _not_ahead(entry.record, now)
@@ -365,7 +365,7 @@ def _due_since(record: Record, now: Instant) -> Instant:
 
 
 def _not_ahead(record: Record, now: Instant) -> Record:
-    """What was noted by a clock that was ahead counts as of now."""
+    """Returns what was noted by a clock that was ahead counts as of now."""
     return record if record.since <= now else msgspec.structs.replace(record, since=now)
 
 

@@ -31,7 +31,7 @@ class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
 
 
 class EventType(Enum):
-    """What may happen to a target."""
+    """An event that may happen to a target."""
 
     UPDATED = "dataset.ref.updated"
 
@@ -45,7 +45,7 @@ class VerifyLevel(Enum):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events."""
+    """Selects events."""
 
     type: Annotated[EventType, Scalar("int32"), described("The target has other blocks than before.")]
 

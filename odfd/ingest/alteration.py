@@ -35,7 +35,7 @@ Action: TypeAlias = Literal["add", "widen", "rename", "drop"]
 
 
 class Alteration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asks for. ``columns``: of ``add`` and ``widen`` as SQL writes them, else names."""
+    """A change that a person asks for. ``columns``: of ``add`` and ``widen`` as SQL writes them, else names."""
 
     action: Action
     columns: tuple[str, ...]

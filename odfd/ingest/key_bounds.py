@@ -98,7 +98,7 @@ class KeyBounds:
         return None
 
     def _load(self, segments: Sequence[Segment]) -> None:
-        """What an earlier process left, where it is whole and of these files."""
+        """Loads what an earlier process left, where it is whole and of these files."""
         try:
             for file in self._folder.iterdir():
                 name = Multihash.parse(file.name)

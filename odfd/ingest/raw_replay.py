@@ -164,14 +164,14 @@ def _plan(
 
 
 def _aside(wanted: bool, folder: Path, state: ChainState) -> QuarantineTarget | None:
-    """Where records go that cannot be read: with the folder, when all is compared."""
+    """Returns where records go that cannot be read: with the folder, when all is compared."""
     if not wanted:
         return None
     return QuarantineTarget(path=str(folder / "aside"), next_offset=0, follows=str(state.head))
 
 
 def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
-    """What an ingest would commit. Raises Invalid."""
+    """Returns what an ingest would commit. Raises Invalid."""
     slice_: DataSlice | None = None
     settling = partial(settle, plan, answer)
     path = Path(plan.request.new_data_path)

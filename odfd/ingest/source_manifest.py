@@ -32,7 +32,7 @@ _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Where records come from, and how they become rows."""
+    """A source of records, and how they become rows."""
 
     config: (
         Annotated[Extra, described("Names to SecretSet:SET#KEY or VariableSet:SET#KEY, read as config.NAME.")] | None

@@ -99,7 +99,7 @@ def _float(text: str, kind: pa.DataType) -> pa.Array:
 
 
 def _time(text: str, kind: pa.DataType) -> pa.Array:
-    """Of a day. Raises ValueError."""
+    """Reads the times of a day. Raises ValueError."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(text)

@@ -133,7 +133,7 @@ class IpfsTransport:
 
 
 class _Received(io.RawIOBase):
-    """What comes through a channel, as a file that is read in a worker thread."""
+    """The bytes of a channel, as a file that is read in a worker thread."""
 
     def __init__(self, receive: trio.MemoryReceiveChannel[bytes]) -> None:
         self._receive = receive

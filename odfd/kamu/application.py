@@ -76,7 +76,7 @@ class KamuApplication:
             await self._metadata(first, requests.parts_in(query), reply)
 
     async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
-        """What our client asks: rows as the frames of the control API, and what datasets there are."""
+        """Answers our own client: rows as the frames of the control API, and the datasets there are."""
         _, _, path = scope["path"].strip("/").partition("/")
         try:
             with sole_faults():

@@ -71,7 +71,7 @@ def block_of_record(reader: ChainReader, offset: int) -> Block:
 
 
 def _last_offset(block: Block) -> int:
-    """Of all records up to this block; -1: there is none."""
+    """Returns the last offset of all records up to this block; -1: there is none."""
     event = data_of(block)
     if event.new_data is not None:
         return event.new_data.offset_interval.end
@@ -242,7 +242,7 @@ def _earlier(reader: ChainReader, consumed: Multihash | None, needed: Runs | Non
 
 
 def _open(objects: ObjectStore, event: ExecuteTransform) -> dict[DatasetId, Runs] | None:
-    """What our own checkpoint before the transaction kept open; ``None`` where it keeps more than blocks."""
+    """Returns what our own checkpoint before the transaction kept open; ``None`` where it keeps more than blocks."""
     if event.prev_checkpoint is None:
         return None
     try:

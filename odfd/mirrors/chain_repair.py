@@ -50,7 +50,7 @@ class RepairedChain(msgspec.Struct, frozen=True):
 
 
 class _Truth(msgspec.Struct, frozen=True):
-    """What the chain was, by what is left to tell."""
+    """The former chain, by what is left to tell."""
 
     size: int
     root: bytes | None
@@ -203,7 +203,7 @@ class ChainRepair:
         return spoilt
 
     def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> CheckedChain:
-        """What the ledger would say of the chain; its objects are looked at again. Raises Invalid."""
+        """Returns what the ledger would say of the chain; its objects are looked at again. Raises Invalid."""
         signed = truth.signed
         if signed is not None and (signed.size, signed.root_hash) == (tree.size, tree.root):
             return CheckedChain(tree, data=0, epoch=signed.epoch)

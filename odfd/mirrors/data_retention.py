@@ -129,7 +129,7 @@ class DataRetention:
             ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=place.data))
 
     def _count(self, dataset: DatasetId, chain: ChainReader, stop: int) -> None:
-        """What is here of blocks before ``stop``: a mirror may have come before its objects were counted."""
+        """Counts what is here of blocks before ``stop``: a mirror may have come before its objects were counted."""
         before, found = stop, list[tuple[Multihash, int, int]]()
         while (block := chain.last_of(_DATA, before)) is not None or found:
             if block is not None:
@@ -187,7 +187,7 @@ class DataRetention:
             self._free(dataset, max(first, extent.first))
 
     def _free(self, dataset: DatasetId, first: int) -> None:
-        """What is read just now is left for the next time."""
+        """Frees objects, except those that are being read, which are left for the next time."""
         while True:
             with self._database.read() as connection:
                 names = Holdings(connection).needless(dataset, first, _PAGE)

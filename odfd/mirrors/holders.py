@@ -36,7 +36,7 @@ Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
 
 
 class _Serving(msgspec.Struct, frozen=True):
-    """Who said to serve a dataset, and when (trio's clock)."""
+    """A peer that said to serve a dataset, and when (trio's clock)."""
 
     at: float
     peers: frozenset[PeerId]
@@ -129,7 +129,7 @@ class Holders:
         return probe.found
 
     def _ranked(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
-        """Whom to ask at once, and then; without any that is known, all at once."""
+        """Returns whom to ask at once, and then; without any that is known, all at once."""
         if not proven:
             return others, []
         self._turn = (self._turn + STRANGERS) % max(1, len(others))

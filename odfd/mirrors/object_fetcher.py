@@ -341,7 +341,7 @@ class ObjectFetcher:
 
 
 class _Offers:
-    """What peers say of one linked object."""
+    """The offers of peers for one linked object."""
 
     def __init__(self) -> None:
         self.reasons: dict[PeerId, str] = {}

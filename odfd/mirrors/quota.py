@@ -122,7 +122,7 @@ class MirrorQuota:
         return {file: stat.st_size for file, stat in sorted(left, key=lambda each: each[1].st_mtime_ns)}
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
-        """What is on its way, or was. Raises Environment."""
+        """Returns what is on its way, or was. Raises Environment."""
         found: list[tuple[Path, os.stat_result]] = []
         with disk(self._partial):
             for file in self._partial.iterdir():

@@ -84,7 +84,7 @@ Outcome: TypeAlias = Synced | Current | NobodyHasIt
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """What is here when a pass begins."""
+    """The state of a mirror when a pass begins."""
 
     state: ChainState
     checked: CheckedChain

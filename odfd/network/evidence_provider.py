@@ -34,7 +34,7 @@ _PART: Final = 1 << 20
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where an object lies in its file, and a check of every MiB against bit rot."""
+    """The place of an object in its file, and a check of every MiB against bit rot."""
 
     offset: int
     size: int
@@ -174,7 +174,7 @@ def _read_through(path: Path) -> _Open:
 
 
 def _whose(raw: bytes) -> DatasetId | None:
-    """Of a first block."""
+    """Returns the dataset of a first block."""
     try:
         event = decode_block(raw).event
     except Invalid:

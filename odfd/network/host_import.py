@@ -6,6 +6,6 @@ from chain.libraries import kept_out
 
 
 def load_libp2p() -> None:
-    """Of what libp2p imports, Crypto parses C by ``cffi`` where that can be imported, and else has ctypes."""
+    """Imports libp2p. Crypto parses C by ``cffi`` where that can be imported, and else has ctypes."""
     with kept_out(("cffi",)):
         import p2p.driver.network  # noqa: F401

@@ -123,7 +123,7 @@ class JointReplication:
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        """Of datasets in the networks where each may be asked for; of all, in each network that the peer is in."""
+        """Pulls statements of datasets, in the networks where each may be asked for; of all, in each of the peer's."""
         self._joined()
         if len(self._drivers) < 2:
             return await self._joined().pull_statements(peer, datasets, private=private)

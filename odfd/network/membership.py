@@ -101,7 +101,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shelf(Library, Protocol):
-    """What is served, in each network by what is public there."""
+    """Serves, in each network, what is public there."""
 
     def within(self, network: str) -> Library: ...
 
@@ -217,7 +217,7 @@ class Membership(JointReplication):
                 self._host = self._reach = None
 
     def _reach_of(self, host: ReachHost) -> NodeReach:
-        """What is of the node whole, whatever networks it is in."""
+        """Returns what is of the node whole, whatever networks it is in."""
         options = self._options
         settings = ReachSettings(relays=options.relays, relay=options.relay, carried=options.bandwidth.carried)
         networks = self._drivers.values

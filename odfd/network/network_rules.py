@@ -16,7 +16,7 @@ from odfd.trust.ledger import kinds
 
 
 class NetworkRules(NamedTuple):
-    """What depends on the network in which a statement is told."""
+    """Rules that depend on the network in which a statement is told."""
 
     within: Callable[[str], PublicOf]
     """``public_of`` of each network."""

@@ -90,7 +90,7 @@ class Subscribers(NamedTuple):
 
 
 class _LookedAt(NamedTuple):
-    """What was found of a statement, and over which state of the database."""
+    """The finding about a statement, and the state of the database that it was made over."""
 
     found: Judged
     writes: int
@@ -386,13 +386,13 @@ class LedgerStatementStore:
         return heard
 
     def _keep_if_known(self, proof: Proof, sender: PeerId, now: Instant) -> None:
-        """What is proven of those whose word counts here is kept, whatever dataset it is of."""
+        """Keeps what is proven of those whose word counts here, whatever dataset it is of."""
         if self._room.is_known(proof.accused):
             with self._database.write() as connection:
                 StatementProcessor(connection, self._leaves, sender, now).hear_proof(proof)
 
     def _try_again(self, waited: Iterable[tuple[bytes, PeerId]]) -> None:
-        """What waited for a version, now that it is here. What must wait for the next waits again."""
+        """Judges what waited for a version, now that it is here. What must wait for the next waits again."""
         for raw, sender in waited:
             self._admit(Topic.HEADS, raw, sender)
 
@@ -495,5 +495,5 @@ class LedgerStatementStore:
 
 
 def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
-    """Of a dataset that is not here."""
+    """Returns the leaves of a dataset that is not here."""
     return ()

@@ -82,7 +82,7 @@ class TreeProofs:
             raise _damaged(dataset, "the hashes of the blocks are not those that were checked")
 
     def _tree(self, dataset: DatasetId) -> Tree:
-        """Of a chain that was not asked for since the start, or was rewritten."""
+        """Reads the tree of a chain that was not asked for since the start, or was rewritten."""
         leaves = partial(self._leaves, dataset)
         known = self._known(dataset)
         with self._database.read() as connection:

@@ -198,7 +198,7 @@ class NodeParts:
         self.queries, self.public_queries, self.projections = made
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
-        """Who is talked to, where others find what is published, and what goes out by itself."""
+        """Wires the parts that talk to peers, publish elsewhere, and send by themselves."""
         home, settings, context = self.home, self.settings, self.context
         self.bandwidth = Bandwidth()
         self.bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
@@ -382,7 +382,7 @@ class NodeParts:
         )
 
     def _is_own(self, key: KeyDid) -> bool:
-        """Of this node and its verdicts, which may have one each."""
+        """Whether a key is of this node or its verdicts, which may have one each."""
         return key in (self.evaluator.me, self.home.keys.node_key().did)
 
     def _is_mine(self, key: KeyDid) -> bool:

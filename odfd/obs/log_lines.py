@@ -36,7 +36,7 @@ LogNews: TypeAlias = tuple[int, LogLine] | Lagged
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """Of task ``task``, at least of level ``level``, of part ``part`` or parts below it; empty: of all."""
+    """Selects lines of ``task``, at least of level ``level``, of part ``part`` or parts below it; empty: of all."""
 
     task: str = ""
     level: str = ""

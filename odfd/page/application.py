@@ -156,7 +156,7 @@ class PageApplication:
             raise _NO_SESSION
 
     def _name(self, headers: Mapping[bytes, bytes]) -> str:
-        """Of the cookie. Ports share cookies: two nodes of one machine have two names."""
+        """Returns the name of the cookie. Ports share cookies: two nodes of one machine have two names."""
         return f"{self._secure and '__Host-'}odfd-page-{_text(headers, b'host').rpartition(':')[2]}"
 
     def _set_cookie(self, headers: Mapping[bytes, bytes], value: str, seconds: int) -> str:

@@ -63,7 +63,7 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is empty is left out."""
+    """Returns what is empty is left out."""
     return {name: value for name, value in fields.items() if value not in ("", None, [])}
 
 

@@ -113,7 +113,7 @@ class _Walk:
 
     @property
     def pack(self) -> int | None:
-        """Where the next block is packed, if enough that is asked for would be with it."""
+        """Returns where the next block is packed, if enough that is asked for would be with it."""
         if self._number is None:
             return None
         wanted = self._number - 1
@@ -127,7 +127,7 @@ class _Walk:
         self.keep()
 
     def take(self, name: Multihash, raw: bytes) -> bool:
-        """What came for ``name``; whether so much waits that it should be kept. Raises Invalid."""
+        """Takes what came for ``name``. Returns whether so much waits that it should be kept. Raises Invalid."""
         if Multihash.sha3_256(raw) != name:
             raise Invalid(f"what was given for block {name.short} is another", rule="block-hash")
         self._waiting.append((name, raw))

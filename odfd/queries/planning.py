@@ -283,7 +283,7 @@ class Planner:
 
 
 def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
-    """Where no projections are kept."""
+    """Returns where no projections are kept."""
     return None
 
 

@@ -49,7 +49,7 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     @property
     def name(self) -> str:
-        """What the query calls it."""
+        """The name in the query."""
         return self.alias or self.dataset_ref.removeprefix("Dataset:")
 
 
@@ -101,7 +101,7 @@ class RecordedInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a table."""
+    """The recorded state of a table."""
 
     spec: str
     """Of the declaration that it was computed for (``fingerprint``)."""
@@ -147,7 +147,7 @@ class ProjectionStore:
         return KeptTable(name=name, path=self._path(resource_id, record), schema=record.schema, inputs=inputs)
 
     def part(self, resource_id: str) -> Path:
-        """Where the next table is written first."""
+        """Returns where the next table is written first."""
         return self.folder / f"{resource_id}.{os.urandom(8).hex()}{_PART}"
 
     def keep(self, resource_id: str, part: Path, record: TableRecord) -> None:

@@ -130,7 +130,7 @@ class BucketWriter:
             self._bucket.put(path, self._read(name, source))
 
     def _read(self, name: Multihash, source: Path) -> Iterator[bytes]:
-        """What is damaged on this disk does not get there as a whole."""
+        """Yields what is damaged on this disk does not get there as a whole."""
         digest = hashlib.sha3_256()
         with source.open("rb") as opened:
             while part := opened.read(CHUNK):
@@ -184,7 +184,7 @@ def _continues(chain: ChainReader, head: Head, there: Multihash, bucket: Bucket,
 
 
 def _parting(chain: ChainReader, there: Multihash, bucket: Bucket, folder: str) -> tuple[int, int]:
-    """Where a history begins that is not ours, and how many blocks of it there are."""
+    """Returns where a history begins that is not ours, and how many blocks of it there are."""
     name: Multihash | None = there
     for walked in range(1, WALKED + 1):
         assert name is not None

@@ -108,7 +108,7 @@ class FileShards:
             self._bring_up(DatasetId.parse(name))
 
     def _is_there(self, content: bytes) -> bool:
-        """Where the answer to our own write was lost, and the library asked again."""
+        """Returns where the answer to our own write was lost, and the library asked again."""
         found = self._files.get(STATE, MAX_STATE)
         return found is not None and found.content == content
 

@@ -25,7 +25,7 @@ def told(before: DeclaredResource | None, event: ResourceEvent) -> tuple[str, tu
 
 
 def _seen(before: DeclaredResource, after: DeclaredResource) -> Iterator[str]:
-    """Of a status, and of what references mean now."""
+    """Yields the changes of a status, and of what references mean now."""
     status = after.status
     if status.phase == "Failed" and (status.code, status.message) != (before.status.code, before.status.message):
         yield f"{status.code}: {status.message}"

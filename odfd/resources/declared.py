@@ -416,7 +416,7 @@ class DeclaredStore:
         self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(intents))
 
     def _came(self, type_: str, intent: Adopted, new_id: Callable[[], str], now: Instant) -> DeclaredResource | None:
-        """What is to be written of one that is here; ``None``: nothing."""
+        """Returns what is to be written of one that is here; ``None``: nothing."""
         name, did, spec = intent
         held = (self.with_did(did) if did is not None else None) or self.named(type_, name)
         if held is None:

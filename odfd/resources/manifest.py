@@ -167,7 +167,7 @@ def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
 
 
 def _note_lines(headers: Node, path: str, binding: Binding) -> None:
-    """Of labels and annotations: their values are read as plain JSON, of which no line is kept."""
+    """Notes the lines of labels and annotations: their values are read as plain JSON, of which no line is kept."""
     assert isinstance(headers.value, dict)
     for part in ("labels", "annotations"):
         entries = headers.value.get(part)
@@ -193,7 +193,7 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
 
 
 def _check(draft: Draft) -> None:
-    """What headers may not say."""
+    """Refuses headers that may not be written."""
     name = draft.headers.name
     if UUID.match(name):
         draft.note("headers.name", "a name that looks like an id", "resource-name", "write a name that people can say")

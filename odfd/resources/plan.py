@@ -196,7 +196,7 @@ def _of_account(
 def _owning_faults(
     planned: PlannedResource, final: FinalState, parts: Parts, place: str, *, forced: bool
 ) -> Iterable[Invalid]:
-    """Where people change what is owned, or what they own would have the name of another."""
+    """Yields where people change what is owned, or what they own would have the name of another."""
     if not forced and planned.action == "updated" and planned.before is not None and planned.before.owners:
         yield owned_fault(planned.before, place)
     try:
@@ -282,7 +282,7 @@ def _check_names(
     standing: ResourceLookup,
     faults: list[Invalid],
 ) -> None:
-    """Of the final state."""
+    """Checks the names of the final state."""
     moving = {held.id for held in found if held is not None}
     for each, held in zip(desired, found, strict=True):
         if each.id is not None and held is None:
@@ -317,7 +317,7 @@ def _planned(
 
 
 def _overwritten(before: DeclaredResource, after: DeclaredResource, manager: str) -> Iterable[str]:
-    """Whose work is changed: the spec of another manager, or what another resource made."""
+    """Yields whose work is changed: the spec of another manager, or what another resource made."""
     wrote = before.managers.get("spec", APPLY)
     if before.spec is not None and wrote != manager and difference(before.spec, after.spec, ""):
         yield f"spec: {wrote} wrote it, and {manager} writes over it"

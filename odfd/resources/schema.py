@@ -149,7 +149,7 @@ class _Making:
         }
 
     def _options(self, cls: type[msgspec.Struct], kind: str) -> JsonSchema:
-        """What manifests write in a step beside the format's fields (``chain.codec.short_forms``)."""
+        """Returns what manifests write in a step beside the format's fields (``chain.codec.short_forms``)."""
         if cls in READ_STEPS:
             return {ON_ERROR: _ON_ERROR_SCHEMA} | self._of_options(ReadOptions, options_of(kind))
         more: JsonSchema = {}

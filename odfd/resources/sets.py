@@ -151,7 +151,7 @@ def binding(resource_id: str, key: str) -> str:
 
 
 def named_binding(name: str, key: str) -> str:
-    """What a value is sealed for by who does not know the id of the set: a place by the name of its set."""
+    """Returns the place that a value is sealed for without the id of the set: by the name of its set."""
     return f"SecretSet|{name.casefold()}#{key}"
 
 

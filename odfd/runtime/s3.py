@@ -58,7 +58,7 @@ def open_store(
 
 
 def kind_of(error: Exception) -> str:
-    """What kind of answer it was, and nothing of its text."""
+    """Returns the kind of an answer, and nothing of its text."""
     text = str(error)
     found = [match[1] for match in (_STATUS.search(text), _CODE.search(text)) if match is not None]
     return " ".join(found) or "no answer"

@@ -158,7 +158,7 @@ class HttpServer:
 
 
 def address_of(stream: trio.SocketStream) -> str:
-    """Of who connected; empty on a unix socket, and of who is gone again."""
+    """Returns the address of a client; empty on a unix socket, and of one that is gone again."""
     try:
         remote = stream.socket.getpeername()
     except OSError:

@@ -99,7 +99,7 @@ def guessed(path: Path, name: str) -> Guess:
 
 
 def _members(path: Path, name: str, folder: Path) -> tuple[list[SourceFile], str | None]:
-    """Of a zip of several files those of the ending that most of them have."""
+    """Chooses, of a zip of several files, those of the ending that most of them have."""
     source = SourceFile(path, name)
     if not zipfile.is_zipfile(path):
         return unpacked(source, folder, UnpackBounds()), None

@@ -139,7 +139,7 @@ class Site:
 
 
 class _Answer:
-    """What goes back, once."""
+    """An answer, which is sent once."""
 
     def __init__(self, send: Send, *, head_only: bool) -> None:
         self._send = send

@@ -200,7 +200,7 @@ def hash_of(path: Path) -> str:
 
 
 def _object_files(folder: Path) -> Iterator[Path]:
-    """Of the folders of two digits, in order; what is being written lies elsewhere."""
+    """Yields the files of the folders of two digits, in order; what is being written lies elsewhere."""
     shelves = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
     for shelf in shelves:
         yield from sorted(shelf.iterdir())

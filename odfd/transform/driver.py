@@ -167,7 +167,7 @@ def plan_at(
 
 
 def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:
-    """What can be read of the one in force by who is no engine. Raises NotFound when it is not held."""
+    """Returns what can be read of the one in force by who is no engine. Raises NotFound when it is not held."""
     if state.checkpoint is None:
         return None
     return objects.read(state.checkpoint.physical_hash, 0, MAX_CHECKPOINT + 1)

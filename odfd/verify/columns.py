@@ -83,7 +83,7 @@ class SystemColumn(ABC):
 
     @abstractmethod
     def _describe(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
-        """Of one that is not null."""
+        """Describes a value that is none of those due, and not null."""
 
 
 class _Offsets(SystemColumn):

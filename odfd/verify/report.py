@@ -25,7 +25,7 @@ class Level(enum.Enum):
 
 
 class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to verify, and to which level."""
+    """A request to verify, to a level."""
 
     ref: str
     """As the person named it; goes into the answer."""

@@ -31,7 +31,7 @@ FIXED: Final = ("kind", "path", "bucket", "endpoint", "prefix")
 
 
 class VolumeKind(Enum):
-    """What a volume is."""
+    """A kind of volume."""
 
     S3 = "S3"
     HOST_PATH = "HostPath"
@@ -51,7 +51,7 @@ class VolumeCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a volume is, and how large."""
+    """The place of a volume, and its size."""
 
     kind: Annotated[VolumeKind, Scalar("int32"), described("A bucket, or a folder of this machine.")]
     path: Annotated[str, described("Of a HostPath: the whole path of a folder on another disk.")] | None = None
@@ -68,7 +68,7 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose slices lie in a volume."""
+    """Selects the datasets whose slices lie in a volume."""
 
     datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. None.")] = ()
     cache: Annotated[str, described("Of S3: how much of it is kept here for queries and peers; 10Gi.")] | None = None

@@ -37,7 +37,7 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 
 
 class VolumeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a volume after a round."""
+    """The state of a volume after a round."""
 
     generation: int
     fault: Fault | None = None
@@ -209,7 +209,7 @@ class VolumeMover:
         self._step("volume-left")
 
     def _forget(self, volume: str, key: bytes) -> None:
-        """What was seen of a dataset that goes home: it may come back."""
+        """Forgets what was seen of a dataset that goes home: it may come back."""
         waiting = self._waiting.get(volume, {})
         for name in [name for name, dataset in waiting.items() if dataset == key]:
             del waiting[name]

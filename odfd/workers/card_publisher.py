@@ -133,7 +133,7 @@ class CardPublisher:
             return _Settled(self._clock.now())
 
     def _draft(self, dataset: DatasetId) -> _Draft | None:
-        """What is to be told now; ``None``: nothing, and nothing was. Raises Environment, Invalid."""
+        """Returns what is to be told now; ``None``: nothing, and nothing was. Raises Environment, Invalid."""
         if not self._home.keys.has_dataset_key(dataset):
             return None
         is_public = self._visibility.is_told(dataset)

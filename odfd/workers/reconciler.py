@@ -254,7 +254,7 @@ class Reconciler:
             self._notify(resource, status)
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
-        """What is seen after the steps; a fault on the way is seen too."""
+        """Returns what is seen after the steps; a fault on the way is seen too."""
         try:
             with trio.fail_after(ATTEMPT_SECONDS):
                 for step in steps:
@@ -286,7 +286,7 @@ class Reconciler:
         return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
 
     def _notify(self, resource: DeclaredResource, status: ResourceStatus) -> None:
-        """What was kept, to those who wait for it."""
+        """Tells those who wait for it what was kept."""
         if status.retry_at is not None:
             self.queue.later(resource.id, status.retry_at)
         else:
@@ -342,7 +342,7 @@ def about(event: Event) -> set[Named]:
 
 
 def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedState:
-    """What is said of all types alike."""
+    """Returns what is said of all types alike."""
     if not dangling:
         return seen
     condition = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")

@@ -56,7 +56,7 @@ class VolumeWorker:
             self.loop.touch(dataset)
 
     def probe(self) -> wire.Probe:
-        """What the doctor says of them."""
+        """Returns the doctor's finding about them."""
         faults = [each.fault for each in self.states.values() if each.fault is not None]
         if faults:
             return wire.Probe(name="volumes", result="failed", message=str(faults[0]), hint=faults[0].hint or "")

@@ -216,7 +216,7 @@ class WitnessSubmission:
         return ""
 
     def _due(self, dataset: DatasetId, witness: PublicWitness) -> _Due | None:
-        """What the witness has not cosigned of a dataset whose head this node signed, or not lately."""
+        """Returns what the witness has not cosigned of a dataset whose head this node signed, or not lately."""
         with self._log.database.read() as connection:
             newest, checked = Ledger(connection).newest_head(dataset), Ledger(connection).chain(dataset)
             made = [each for each in Cosignatures(connection).of(dataset) if each.witness == witness.did]

@@ -107,7 +107,7 @@ class ConnectionSlots:
         return [place for place in self._taken.values() if place.party.peer in self.publishers][: self._dialled]
 
     def _least(self, crowd: list[ConnectionSlot], strangers: list[ConnectionSlot], newcomer: ConnectionSlot) -> Party:
-        """Who is missed least: the newest that gave least, of the block of addresses that has most places."""
+        """Returns who is missed least: the newest that gave least, of the block of addresses that has most places."""
         settled = self._settled(strangers)
         loose = [place for place in crowd if place.party.connection not in settled]
         if not loose:

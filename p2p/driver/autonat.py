@@ -143,7 +143,7 @@ class AutoNat:
             self.sightings[peer] = Sighting(address, trio.current_time(), from_listening)
 
     def seen_at(self) -> list[Address]:
-        """Where others come in, as far as peers of two kinds say: at the port they see, or at the one that listens."""
+        """Returns where others come in, by peers of two kinds: the port they see, or the one that listens."""
         ports = {each.port for each in self._direct.listening()}
         found: dict[Address, None] = {}
         for one in self.sightings.values():

@@ -40,7 +40,7 @@ class Links(Protocol):
 
 
 class FetchJob(Protocol):
-    """What to fetch: how to ask one peer for a part, and how parts are checked."""
+    """A fetch: how to ask one peer for a part, and how parts are checked."""
 
     @property
     def what(self) -> str:

@@ -102,7 +102,7 @@ class Mesh:
         return await self._connect([address], anywhere)
 
     async def _connect(self, addresses: Sequence[str], allows: Allows) -> PeerId:
-        """What the owner named is remembered as it was written; of what others say, where the peer was met."""
+        """Dials a peer. Addresses of the owner are remembered as written; of others' word, where the peer was met."""
         peer = await self._host.connect(*addresses, allows=allows)
         reached = self._host.peers().get(peer)
         met = [f"{reached}/p2p/{peer}"] if reached else []
@@ -133,7 +133,7 @@ class Mesh:
                 await trio.sleep(REDIAL.wait(failures, self._rng))
 
     async def _greet(self, peer: PeerId) -> None:
-        """Who has to pay first waits by itself."""
+        """Meets a peer, after the time that it has to pay first."""
         await trio.sleep(self._host.charge(peer, MEETING))
         await self._under_way.attend(peer, self._exchange_presences, peer)
 

@@ -18,7 +18,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Moves:
-    """Of one node. ``moved`` are told of each move, after dead connections were dropped."""
+    """Detects moves of one node. ``moved`` are told of each move, after dead connections were dropped."""
 
     def __init__(self, direct: DirectPort, moved: Sequence[Callable[[], None]]) -> None:
         self._direct = direct

@@ -68,7 +68,7 @@ def dialable(told: Iterable[str]) -> list[Address]:
 
 
 async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Address]:
-    """Where each target sees a connection from one and the same port; those that answer."""
+    """Returns where each target sees a connection from one and the same port; those that answer."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]

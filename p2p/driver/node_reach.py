@@ -31,7 +31,7 @@ from p2p.ports import PeerId
 
 
 class JoinedNetwork(Protocol):
-    """What is asked of each network that the node has joined."""
+    """The port of a network that the node has joined."""
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
         """The addresses of peers from their signed presences."""
@@ -67,7 +67,7 @@ class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeReach:
-    """Of one host. ``networks`` gives the joined ones; ``wall`` gives nanoseconds since the epoch."""
+    """Makes one host reachable. ``networks`` gives the joined ones; ``wall`` gives nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class NodeReach:
         return list(dict.fromkeys(found))
 
     async def _is_member(self, peer: PeerId) -> bool:
-        """Of any network of this node."""
+        """Whether a peer is in any network of this node."""
         for network in list(self._networks()):
             if await network.is_member(peer):
                 return True
@@ -139,7 +139,7 @@ class NodeReach:
         )
 
     async def net_facts(self, named: Sequence[str]) -> NetFacts:
-        """What is known of how others reach this node. ``named``: addresses that its owner gave, as bootstrap peers."""
+        """Reports how others reach this node. ``named``: addresses that its owner gave, as bootstrap peers."""
         direct, connected = self._host.direct, self._host.peers()
         told = [f"{address}/p2p/{peer}" for peer in connected for address in self._addresses_of([peer])]
         mapped = await mapping(direct, dialable((*named, *self._settings.relays, *told)))

@@ -51,7 +51,7 @@ class DirectPort(Protocol):
         """Connected peers that were dialled from the listening port, or through a punched hole."""
 
     def listening(self) -> Sequence[Address]:
-        """Where this node listens."""
+        """Returns the addresses at which this node listens."""
 
     def reachable(self) -> Sequence[Address]:
         """The same with the addresses of interfaces in place of the unspecified one, whatever was judged of them."""
@@ -82,7 +82,7 @@ class DirectPort(Protocol):
     def is_direct(self, peer: PeerId) -> bool: ...
 
     def meeting(self, targets: Sequence[Address], peer: PeerId) -> AbstractContextManager[None]:
-        """Whoever comes in from one of these in the meantime is met as its client."""
+        """Treats peers that dial us from one of these addresses in the meantime as clients."""
 
     async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials from the listening port while the peer does so too. Whether a direct connection stands."""

@@ -246,7 +246,7 @@ class ReplicationDriver:
     async def _answer(
         self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | Refusal]]
     ) -> Answer | None:
-        """Of one question, soon. ``None``: the peer has nothing of the kind. Raises PeerFault."""
+        """Answers one question, soon. ``None``: the peer has nothing of the kind. Raises PeerFault."""
         patience = self._settings.question_patience
         with trio.move_on_after(patience):
             try:

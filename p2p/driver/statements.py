@@ -155,7 +155,7 @@ class StatementServer:
             self._logged = now
 
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
-        """What the node says of it, when it is this sender's turn; nothing of what had to make room.
+        """Returns the node's judgement in this sender's turn; nothing for what had to make room.
 
         A fault of our own counts as none: the statement is met again later.
         """

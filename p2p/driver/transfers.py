@@ -121,7 +121,7 @@ class TransferRun:
                 self._end = effect
 
     async def _ask_next(self) -> None:
-        """What comes first is asked first, whichever task trio runs first: the judge takes parts in order."""
+        """Asks for parts in order, whichever task trio runs first, because the judge takes them in order."""
         ask = self._unasked.popleft()
         try:
             event: Input = await self._errand.ask(ask)

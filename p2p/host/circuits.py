@@ -107,7 +107,7 @@ class Circuits:
             await self._swarm.attend(raw, raw.get_transport_addresses()[0])
 
     def _judge(self, asked: StopMessage, relay: PeerId) -> Status:
-        """Who comes is proven by noise and not by what the relay says; this spares a handshake."""
+        """Spares a handshake: noise proves who comes, and not what the relay says."""
         if asked.kind is not StopKind.CONNECT or asked.peer is None:
             return Status.UNEXPECTED_MESSAGE
         return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED

@@ -52,7 +52,7 @@ _TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, 
 
 
 class DirectDials:
-    """Of one host. ``share_with``: peers that are dialled from the listening port, which are its relays."""
+    """Direct dials of one host. ``share_with``: peers dialled from the listening port, which are its relays."""
 
     def __init__(self, base: GuardedHost, changed: Callable[[], Awaitable[None]], announce: Sequence[str] = ()) -> None:
         """``changed`` waits until a connection comes or goes."""
@@ -68,7 +68,7 @@ class DirectDials:
     # --- the listening port --------------------------------------------------------------------------------------
 
     def listening(self) -> list[Address]:
-        """Where this host listens, on IP addresses."""
+        """Returns where this host listens, on IP addresses."""
         found = [str(each) for listener in self._swarm.listeners.values() for each in listener.get_addrs()]
         return [parse_address(each.split("/p2p/")[0]) for each in found]
 
@@ -84,7 +84,7 @@ class DirectDials:
         return list(dict.fromkeys([*self._found, *own]))
 
     def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
-        """What dial-backs said."""
+        """Returns what dial-backs found."""
         self._found, self._unreached = tuple(found), frozenset(unreached)
 
     @property
@@ -114,7 +114,7 @@ class DirectDials:
 
     @contextmanager
     def meeting(self, targets: Sequence[Address], peer: PeerId) -> Iterator[None]:
-        """Whoever comes in from one of these in the meantime is met as its client."""
+        """Treats peers that dial us from one of these addresses in the meantime as clients."""
         hosts = {each.host for each in targets}
         self._swarm.as_client |= dict.fromkeys(hosts, peer)
         try:

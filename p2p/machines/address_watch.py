@@ -22,7 +22,7 @@ class Moved(NamedTuple):
 
 
 class AddressWatch:
-    """Of one machine. Loopback and link-local addresses are no network."""
+    """Watches the addresses of one machine. Loopback and link-local addresses are no network."""
 
     def __init__(self, now: Collection[Ip]) -> None:
         self._known = _usable(now)
@@ -34,7 +34,7 @@ class AddressWatch:
         return not self._missing
 
     def look(self, now: Collection[Ip]) -> Moved | None:
-        """What changed since it was last told."""
+        """Returns what changed since the last look."""
         found = _usable(now)
         missing = self._known - found
         gone, self._missing = missing & self._missing, missing

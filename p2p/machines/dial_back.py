@@ -39,7 +39,7 @@ class Lot(Protocol):
 
 
 class DialOrder(NamedTuple):
-    """What is to be done for a question."""
+    """The dial-back that a question asks for."""
 
     place: int
     address: Address

@@ -54,7 +54,7 @@ Effect: TypeAlias = Say | Dial | GiveUp
 
 
 class PunchBudget:
-    """Which addresses a node dials on the word of peers, of all upgrades together."""
+    """Limits the addresses that a node dials on the word of peers, of all upgrades together."""
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows
@@ -121,7 +121,7 @@ class Answerer:
 
     @property
     def targets(self) -> Sequence[Address]:
-        """Where the other side comes from, between its CONNECT and its SYNC."""
+        """Returns where the other side comes from, between its CONNECT and its SYNC."""
         return self._targets or ()
 
     def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:

@@ -32,7 +32,7 @@ class Reached(enum.Enum):
 
 
 class Reachability:
-    """What is known of one node's addresses."""
+    """The knowledge of one node's addresses."""
 
     def __init__(self) -> None:
         self._words: dict[Address, dict[str, tuple[bool, float]]] = {}
@@ -75,7 +75,7 @@ class Reachability:
         return Reached.NO if found == {Reached.NO} else Reached.UNKNOWN
 
     def due(self, network: str, now: float) -> list[Address]:
-        """What to ask a server of a network, the least known first."""
+        """Chooses what to ask a server of a network, the least known first."""
         found = []
         for address, words in self._words.items():
             again = AGAIN_UNSURE if self.of(address, now) is Reached.UNKNOWN else AGAIN_SURE

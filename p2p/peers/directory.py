@@ -177,7 +177,7 @@ class Directory:
             self.forget(next(iter(self._brought[self._heaviest(sender)])))
 
     def _heaviest(self, sender: str) -> str:
-        """Of sources that weigh the same, the one that brings more now."""
+        """Returns, of sources that weigh the same, the one that brings more now."""
         while -self._crowds[0][0] != self._weights.get(self._crowds[0][1]):
             heapq.heappop(self._crowds)
         weight, crowd = self._crowds[0]

@@ -192,7 +192,7 @@ def _check(content: str, response: httpx.Response) -> None:
 
 
 def _range_of(response: httpx.Response) -> tuple[int, int | None]:
-    """Where a part begins, and how long the whole is, if that is said."""
+    """Returns where a part begins, and how long the whole is, if that is said."""
     found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if found is None:
         raise Remote(f"{response.url} gives a part, and does not say which", rule="web-answer")

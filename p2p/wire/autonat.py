@@ -120,7 +120,7 @@ BACK_HEARD: Final = b"\x00"
 
 
 def decode_observed(raw: bytes) -> bytes:
-    """Of a message of libp2p's identify protocol, the address at which its sender sees us. Raises Invalid."""
+    """Reads, in a message of libp2p's identify protocol, the address at which its sender sees us. Raises Invalid."""
     return bytes_of(dict(read_fields(raw, "identify-message")).get(4, b""), "identify-message")
 
 

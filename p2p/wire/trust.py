@@ -58,7 +58,7 @@ class SumAsk(msgspec.Struct, frozen=True, tag="sum", tag_field="ask"):
 
 
 class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_defaults=True):
-    """Which statements have you of these buckets, or of these datasets?"""
+    """Asks a peer for the statements that it has of these buckets, or of these datasets."""
 
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS)] = ()
     datasets: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_DATASETS)] = ()

@@ -42,3 +42,16 @@ def test_a_module_opens_with_what_it_does() -> None:
     """With a verb, as in "Reads …", or with the command that it is."""
     first = {name: (ast.get_docstring(tree) or "Reads").split()[0].rstrip(",:") for name, tree in modules()}
     assert not [name for name, word in first.items() if not (word.startswith("``") or word.endswith("s"))]
+
+
+def test_no_public_name_is_told_by_a_clause_without_a_subject() -> None:
+    """As "What is kept of …" and "Of one host" do: a reader looks for the thing, and for the verb."""
+    clauses = ("What", "Who", "Whoever", "Whom", "Which", "Whose", "Where", "Of")
+    found = [
+        f"{path.relative_to(TREE)} {node.name}"
+        for path in paths()
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if (ast.get_docstring(node) or "-").split()[0] in clauses
+    ]
+    assert not found

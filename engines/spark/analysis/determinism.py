@@ -174,7 +174,7 @@ def is_map(node: Node) -> bool:
 
 
 def _field_type(node: Node) -> object:
-    """Of ``s.f``; all of ``s`` if its type is not written out."""
+    """Returns the type of ``s.f``; that of all of ``s`` if it is not written out."""
     stated = node.only.fields
     whole, ordinal = stated.get("schema" if node.only.kind in _DOCUMENTS else "dataType"), node.fields.get("ordinal")
     fields = whole.get("fields") if isinstance(whole, dict) else None

@@ -126,7 +126,7 @@ def _by_parameter(text: Text, kind: str, arguments: Sequence[tuple[int, int]]) -
 
 
 def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]) -> tuple[str, bool]:
-    """What to write, and whether it means the same by itself."""
+    """Returns what to write, and whether it means the same by itself."""
     data, time = given.get("DATA"), given.get("TIMECOL")
     spans = {name: text.duration(*given[name]) for name in ("SIZE", "SLIDE", "GAP", "OFFSET") if name in given}
     column = None
@@ -149,7 +149,7 @@ def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]
 
 
 def _keys(text: Text, data: tuple[int, int] | None) -> str:
-    """Of ``TABLE bid PARTITION BY bidder``, as they stand in a GROUP BY before more."""
+    """Returns the keys of ``TABLE bid PARTITION BY bidder``, as they stand in a GROUP BY before more."""
     for at in range(data[0], data[1] - 1) if data is not None else ():
         if (text.upper(at), text.upper(at + 1)) == ("PARTITION", "BY") and data is not None:
             return text.in_spark(at + 2, data[1]) + ", "

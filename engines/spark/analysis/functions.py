@@ -202,7 +202,7 @@ def _classes(wanted: Callable[[Function], bool]) -> frozenset[str]:
 
 
 def _kinds() -> Iterator[tuple[str, frozenset[str]]]:
-    """Of each class the kinds of values of all functions that become it; none if one is not known."""
+    """Yields, of each class, the kinds of values of all functions that become it; none if one is not known."""
     found: dict[str, list[frozenset[str]]] = {}
     for row in TABLE:
         for kind in row.becomes:

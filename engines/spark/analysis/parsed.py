@@ -226,7 +226,7 @@ class _Judge:
         return _greatest((growth_of(node, name, below, columns, known), *rest))
 
     def _beside(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
-        """What the lambda function of a function makes of anything but its own variables."""
+        """Returns what the lambda function of a function makes of anything but its own variables."""
         made = next((child for child in node.children if child.kind == "LambdaFunction"), None)
         if made is None:
             return NOTHING
@@ -241,7 +241,7 @@ class _Judge:
 
 
 def _variables(function: Node, held: Growth) -> dict[str, Growth]:
-    """Of a lambda function: elements are no larger than what they are elements of."""
+    """Bounds the variables of a lambda function: elements are no larger than what they are elements of."""
     return {str(each.fields.get("nameParts"))[1:-1]: held for each in function.children[1:]}
 
 

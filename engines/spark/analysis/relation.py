@@ -132,5 +132,5 @@ def merged(branches: list[Relation]) -> Relation:
 
 
 def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:
-    """Of several branches together; their paths differ."""
+    """Joins the influence of several branches, whose paths differ."""
     return {path: interval for part in parts if part for path, interval in part.items()} if all(parts) else None

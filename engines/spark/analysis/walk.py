@@ -292,7 +292,7 @@ class Walk:
         return replace(below, scope=scope)
 
     def _members(self, keys: tuple[Node, ...], shifts: Mapping[int, int], below: Relation) -> tuple[Member, ...]:
-        """Of sessions: only keys that every path has unchanged are known to tell their rows apart."""
+        """Lists the members of sessions: only keys that every path has unchanged are known to tell their rows apart."""
         sources = [below.origins.get(key.id, {}) for key in keys if key.id is not None]
         shared = sorted({tuple(of[path] for path in shifts) for of in sources if set(shifts) <= set(of)})
         return tuple(

@@ -237,7 +237,7 @@ def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
 
 
 def _below(node: Node, wanted: frozenset[int] | None) -> frozenset[int] | None:
-    """What an operator needs of its children to give what is wanted of it."""
+    """Returns what an operator needs of its children to give what is wanted of it."""
     match node.kind:
         case "Project":
             return _used(_kept(node.expressions("projectList"), wanted))

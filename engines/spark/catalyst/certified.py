@@ -51,7 +51,7 @@ def _side_by_side(one: list[list[str]], other: list[list[str]]) -> list[tuple[li
 
 
 def _rest(grid: Grid, at: int, call: Call, whole: str, name: str, skipped: int = 0) -> str:
-    """What is left of a number when its piece at a place is taken off, the highest place first."""
+    """Returns what is left of a number when its piece at a place is taken off, the highest place first."""
     before = whole if at == skipped else f"{call.name(name)}{at - 1}_"
     low = grid.low + grid.width * (grid.limbs - 1 - at)
     rounding = f"{1.5 * 2.0 ** (52 + low)!r}D"

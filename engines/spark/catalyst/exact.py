@@ -125,7 +125,7 @@ class _Exact:
         return self._around(node, wholes, calls) if calls else node
 
     def _call(self, whole: Any) -> Call | None:
-        """Of an aggregate that is computed in another way than Spark's."""
+        """Returns the call of an aggregate that is computed in another way than Spark's."""
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
         if not is_aggregate(aggregate) or aggregate.isDistinct():
             return None

@@ -122,7 +122,7 @@ class _Cook:
         return [self.catalyst.named(value, self.call.name(name)) for name, value in values.items()]
 
     def _totals(self, column: Mapping[str, Any]) -> list[Any]:
-        """Of moments: sums of numbers and of products, as whole numbers in BINARY."""
+        """Makes the totals of moments: sums of numbers and of products, as whole numbers in BINARY."""
         call, found = self.call, {}
         for term in _terms(call.kind) if call.kind in MOMENTS else ():
             grid = self.grids.numbers if len(term) == 1 else self.grids.products
@@ -141,7 +141,7 @@ class _Cook:
         return big.add(big.shifted(total, low - FINEST * len(term)), off)
 
     def _values(self, column: Mapping[str, Any]) -> list[Any]:
-        """What is worked out of sums; ``v`` is the value."""
+        """Returns what is worked out of sums; ``v`` is the value."""
         big, call = self._big, self.call
         if call.digits is not None:
             return self._named({"v": self._decimal(column)})

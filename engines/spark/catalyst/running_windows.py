@@ -173,7 +173,7 @@ def _function(window: Any) -> Any:
 
 
 def _arguments(function: Any) -> list[Any]:
-    """What is computed of a row for a function; of ``lag`` its value and, unless that is null, its default."""
+    """Returns what is computed of a row for a function; of ``lag`` its value and, unless that is null, its default."""
     given = items(function.children())
     if kind_of(function) == "NthValue":
         return given[:1]
@@ -184,7 +184,7 @@ def _arguments(function: Any) -> list[Any]:
 
 
 def _alone(function: Any, number: int) -> str:
-    """What an aggregate is of one row, as SQL over its arguments."""
+    """Returns what an aggregate is of one row, as SQL over its arguments."""
     kind, first = kind_of(function), f"{_ARGUMENT}{number}_0"
     if kind == "Count":
         places = range(function.children().size())

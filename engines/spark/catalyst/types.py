@@ -113,7 +113,7 @@ def _has_void(kind: spark.DataType) -> bool:
 
 
 def _was(field: spark.StructField) -> pa.DataType | None:
-    """What the column was before Spark read it, if it is that column still."""
+    """Returns what the column was before Spark read it, if it is that column still."""
     text = (field.metadata or {}).get(_WAS)
     if text is None:
         return None

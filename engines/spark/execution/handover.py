@@ -166,7 +166,7 @@ class _Handover:
     def _differences(
         self, old: pa.Table | None, new: pa.Table | None, before: TableShape, after: TableShape, schema: pa.Schema
     ) -> pa.Table | None:
-        """What takes the old table to the new one, as ops in the order of any tick."""
+        """Returns what takes the old table to the new one, as ops in the order of any tick."""
         columns = pa.schema([field.with_nullable(True) for field in schema if field.name not in self._supplied])
         tables = [as_in_force(as_written(table, columns), columns) for table in (old, new) if table is not None]
         both = pa.concat_tables([columns.empty_table(), *tables])

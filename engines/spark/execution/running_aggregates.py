@@ -111,7 +111,7 @@ def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """What was kept, and the new rows in their order: values, and places among the rows of a key."""
+    """Returns what was kept, and the new rows in their order: values, and places among the rows of a key."""
     partition = f"partition by {', '.join(keys)} " if keys else ""
     order = [HIDDEN_ROW, *(f"{ORDER}{at} {direction}" for at, direction in enumerate(stage.directions))]
     by = f"{partition}order by {', '.join(order)}"
@@ -141,7 +141,7 @@ def _value(part: Part, column: str, by: str, default: str) -> str:
 
 
 def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
-    """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1."""
+    """Returns the last rows of each key: as many as the longest frame reaches back, numbered backwards from -1."""
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.maximum.at(lengths, codes, places)

@@ -226,7 +226,7 @@ def accumulate(
 
 
 def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
-    """What was written of windows that something can still change."""
+    """Keeps what was written of windows that something can still change."""
     rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
     bucketed = BucketedTable(WRITTEN, rows.schema, former.stored)
     bucketed.take_all()

@@ -276,7 +276,7 @@ class Transaction:
         return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
 
     def _told(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
-        """What the dataset's schema says from now on: it says more of changes once an input was corrected."""
+        """Returns the schema from now on: it says more of changes once an input was corrected."""
         said = self._request.output_schema
         if said is not None and (says_changelog(said) is not False or changelog is False):
             return said
@@ -347,7 +347,7 @@ class Transaction:
     def _over_history(
         self, windows: int, step: TransactionStep, former: Mapping[str, Stored]
     ) -> tuple[pa.Table, dict[str, Kept]]:
-        """What is settled of a query with OVER over all history, and what that keeps."""
+        """Returns what is settled of a query with OVER over all history, and what that keeps."""
         if step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
         query = RunningQuery.of(self._session, run_queries(self._session, self._query.steps), windows)

@@ -183,7 +183,7 @@ def _around(before: bytes, texts: pa.Array, behind: bytes) -> pa.Array:
 
 @functools.cache
 def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    """Of objects: members of these names as they stand, and null for those that are not there."""
+    """Decodes the members of these names as they stand in objects, and null for those that are not there."""
     places = [f"c{number}" for number in range(len(names))]
     row = msgspec.defstruct(
         "Row",

@@ -90,7 +90,7 @@ class _Unknown(Exception):
 
 
 class _Refused(Exception):
-    """What the parser says of a text, and of which record (from 0) where it says so."""
+    """A text that the parser refuses, and of which record (from 0) where it says so."""
 
     def __init__(self, what: str, row: int | None) -> None:
         super().__init__(what, row)
@@ -302,7 +302,7 @@ def first_refused(text: bytes, is_refused: Callable[[bytes], bool]) -> tuple[int
 
 
 def _spans(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where what stands side by side in a text begins and ends: objects, and what is none.
+    """Yields where what stands side by side in a text begins and ends: objects, and what is none.
 
     Only brackets and quotes are looked at, so that no nesting is too deep.
     """

@@ -108,7 +108,7 @@ Lines = Callable[[np.ndarray], np.ndarray]
 
 
 def _behind(ends: np.ndarray, size: int) -> np.ndarray:
-    """Where lines begin that hold something, of a text of ``size`` bytes with line ends at ``ends``."""
+    """Returns where lines begin that hold something, of a text of ``size`` bytes with line ends at ``ends``."""
     starts, stops = np.append([0], ends + 1), np.append(ends, size)
     return starts[stops > starts]
 

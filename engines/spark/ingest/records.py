@@ -228,7 +228,7 @@ def _exact(text: str) -> float | Decimal:
 
 
 def _foreign_crs(raw: msgspec.Raw) -> object:
-    """What a member ``crs`` says, unless it says what GeoJSON means anyway."""
+    """Returns what a member ``crs`` says, unless it says what GeoJSON means anyway."""
     said = _decoded(_SHAPE, raw, bytes(raw), "")
     properties = said.get("properties") if isinstance(said, dict) else None
     name = properties.get("name") if isinstance(properties, dict) else None

@@ -143,7 +143,7 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
 
 
 def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
-    """Of files that hold nothing, not even the types of a first schema."""
+    """The answer for files that hold nothing, not even the types of a first schema."""
     counts = _counts(0, 0, PassedOver(), 0, 0, skipped)
     return Success(
         new_watermark=request.prev_watermark,
@@ -207,7 +207,7 @@ def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
 def _watermark(
     request: IngestRequest, declared: SourceDeclarations, batch: pa.Table, table: pa.Table, origin: Origin
 ) -> Instant | None:
-    """Of the dataset with the rows of ``table``. Raises Invalid if they would take it too far ahead of the clock."""
+    """Moves the watermark by the rows of ``table``. Raises Invalid if they would take it too far ahead of the clock."""
     before = request.prev_watermark
     latest = greatest(table.column(request.vocab.event_time_column))
     if latest is None:

@@ -79,7 +79,7 @@ def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | No
 def _reach(
     declared: Declarations, shape: Classification, changelogs: Mapping[str, bool | None]
 ) -> dict[str, int | None]:
-    """Of the inputs in final mode whose late rows count, how late they may be."""
+    """Returns how late rows may be, of the inputs in final mode whose late rows count."""
     reach: dict[str, int | None] = {}
     lives = {path.input: path.life for path in shape.paths if isinstance(path.life, VersionedInput)}
     for alias, changelog in changelogs.items():
@@ -224,7 +224,7 @@ class LateInput(Generic[B]):
         return min((apply(path.low, min(times)) for path in self.paths), default=LATEST) if times else LATEST
 
     def _due(self, done: int | None, bound: int) -> Iterator[tuple[str, int, int, int, int]]:
-        """Of blocks with rows that are needed: path, first event time, and the rest as in ``Placed``."""
+        """Yields blocks with rows that are needed: path, first event time, and the rest as in ``Placed``."""
         high = max(least(path.low, bound) for path in self.paths)
         for block, accepted in self.judged:
             if block.path is None or block.first is None or block.last is None:

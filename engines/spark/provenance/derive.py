@@ -141,7 +141,7 @@ class LogTracer:
         return FoundLineage(traced, lineages[min(before, len(lineages) - 1)], shown, others=others)
 
     def _other_half(self, alias: str, rows: pa.Table, offset: int) -> tuple[ProvenanceRow, ...]:
-        """Of a correction: whether its other half came out decides the op of this one."""
+        """Finds the other half of a correction: whether it came out decides the op of this one."""
         vocab = self._context.inputs.vocabs[alias]
         offsets = np.asarray(rows.column(vocab.offset_column))
         ops = np.asarray(rows.column(vocab.operation_type_column))
@@ -154,7 +154,7 @@ class LogTracer:
         return (ProvenanceRow(input=self._context.aliases.index(alias), offset=wanted[0], role="decides"),)
 
     def _equal(self, place: int) -> np.ndarray:
-        """Which of the rows before are equal to the one at ``place``."""
+        """Returns which of the rows before are equal to the one at ``place``."""
         one = self._rows.take(pa.array(np.full(place, place)))
         return same_rows(self._rows.slice(0, place), one)
 
@@ -214,7 +214,7 @@ class FinalTracer:
         return frame.where(reduce(and_, wanted)) if wanted else frame
 
     def _rows(self, alias: str, reads: Sequence[Read], at: int) -> pa.Table:
-        """What was taken back is taken back by whatever the transaction saw, so there its whole interval is read."""
+        """Reads the whole interval where rows were taken back: whatever the transaction saw takes them back."""
         context = self._context
         if context.changes(alias):
             return net(rows_of(context, alias, reads), context.inputs.vocabs[alias])
@@ -223,7 +223,7 @@ class FinalTracer:
         return rows_of(context, alias, [narrowed(read, paths, at, whole) for read in reads])
 
     def _version(self, alias: str) -> VersionRows:
-        """Who was in force, from the input's first statement on."""
+        """Returns the versions in force, from the input's first statement on."""
         context, step = self._context, self._step.versions[alias]
         changelog = context.inputs.changelog(alias)
         if changelog and not step.life.clamped:

@@ -170,7 +170,7 @@ class TableTracer:
         return lives(whole, self._ops(whole, alias), np.concatenate(enters), np.concatenate(dates), vocab)
 
     def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
-        """What statements say of their rows; where they are events, every one adds."""
+        """Returns the ops of statements; where they are events, every one adds."""
         said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
         return np.zeros_like(said) if self._context.inputs.is_log(alias) else said
 

@@ -172,7 +172,7 @@ class _Tracing:
         return self._valued(plan, functions, below)
 
     def _valued(self, plan: Any, functions: list[Any], below: Any) -> Any:
-        """Of each function the rows that its value is made of; of ``min`` and ``max`` those that attain it."""
+        """Returns the rows that the value of each function is made of; of ``min`` and ``max`` those that attain it."""
         read = self.catalyst.read
         facts, pieces = [], []
         for number, function in enumerate(functions):
@@ -319,7 +319,7 @@ def _lineage(plan: Any) -> Any:
 
 
 def _more(wanted: Attributes, expressions: list[Any]) -> Attributes:
-    """What decides that a row is there is wanted with everything."""
+    """Adds what decides that a row is there, which is wanted with everything."""
     return None if wanted is None else wanted | references(expressions)
 
 

@@ -96,7 +96,7 @@ class DiskWatch:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Of all files below; those that vanish meanwhile count nothing."""
+    """Counts the bytes of all files below; those that vanish meanwhile count nothing."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         for entry in found:

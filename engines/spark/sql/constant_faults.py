@@ -175,7 +175,7 @@ def _may_fail_by_second(node: Node) -> bool:
 
 
 def _variables(node: Node) -> tuple[int, ...]:
-    """Of a pattern the text too, if it is constant."""
+    """Lists the places of variables; of a pattern the text too, if it is constant."""
     first = (0,) if node.kind in PATTERNS else ()
     return tuple(dict.fromkeys([*first, *(at for at, each in enumerate(node.children) if not _is_constant(each))]))
 

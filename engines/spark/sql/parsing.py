@@ -156,7 +156,7 @@ def _tokens_of(session: SparkSession, sql: str) -> str:
 
 
 def _name_of(session: SparkSession, kind: int) -> str:
-    """Of a token type; they stay as they are for as long as Spark does."""
+    """Returns the name of a token type; they stay as they are for as long as Spark does."""
     if kind not in _kinds:
         lexer = jvm_object(session, f"{_PARSER}.SqlBaseLexer")
         _kinds[kind] = str(lexer.VOCABULARY.getSymbolicName(kind))

@@ -40,7 +40,7 @@ _ONE: Final = "scala.collection.immutable.Map$Map1"
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Of one JVM."""
+    """The prepared queries of one JVM."""
 
     session: SparkSession
     """In which kept plans run."""

@@ -169,7 +169,7 @@ def _analyse(
 
 
 def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: int) -> Iterator[Diagnostic]:
-    """What depends on inputs of which it is not known whether rows can be taken back."""
+    """Yields what depends on inputs of which it is not known whether rows can be taken back."""
     unknown = {view.alias for view in inputs if view.changes is None and not view.log}
     for path in shape.paths if shape is not None else ():
         if path.input in unknown and isinstance(path.life, VersionedInput) and not path.life.clamped:

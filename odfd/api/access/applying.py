@@ -62,7 +62,7 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
 
 
 class _Judged:
-    """What one apply is judged by."""
+    """The facts that one apply is judged by."""
 
     def __init__(self, guard: Guard, state: Any, store: DeclaredStore, batch: set[tuple[str, str]]) -> None:
         self.guard, self.state, self.store, self.batch = guard, state, store, batch

@@ -24,7 +24,7 @@ from odfd.resources.declared import DeclaredStore
 
 
 class _Rights:
-    """What a subject may read, as it was last looked at."""
+    """The rights of a subject, as they were last looked at."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard

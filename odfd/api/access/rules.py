@@ -91,7 +91,7 @@ def _listed(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """Of one dataset, those that may be read; of all, for the node's owner alone."""
+    """Rules the renditions of one dataset by the right to read it; those of all are the node's owner's."""
 
     async def guarded(ref: str | None = None) -> Any:
         if ref is None:

@@ -16,7 +16,7 @@ from odfd.state.directory import StateDirectory
 
 
 class AccessState(NamedTuple):
-    """What stands, at one version of the log of resources."""
+    """The grants in force, at one version of the log of resources."""
 
     version: tuple[str, int]
     relations: Relations

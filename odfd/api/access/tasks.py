@@ -15,7 +15,7 @@ MOST: Final = 10_000
 
 
 class TaskOwners:
-    """Who began tasks, in this run of the node. Used in the event loop."""
+    """Remembers who began tasks, in this run of the node. Used in the event loop."""
 
     def __init__(self) -> None:
         self._accounts: LRUCache[str, str] = LRUCache(MOST)

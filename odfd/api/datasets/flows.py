@@ -103,7 +103,7 @@ class FlowService:
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
 
     async def missing(self, desired: DesiredFlow, meant: Mapping[str, str]) -> NotFound | None:
-        """Which dataset it names that is not here."""
+        """Returns the dataset it names that is not here."""
         try:
             await trio.to_thread.run_sync(self._planned, desired, meant)
         except NotFound as fault:

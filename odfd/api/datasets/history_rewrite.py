@@ -80,7 +80,7 @@ class HistoryRewriteService:
         return task_ref(self._board.submit(_TASK[request.action], entry.name, work))
 
     def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
-        """What can be told at once. Raises NotFound, Refused, Invalid."""
+        """Returns what can be told at once. Raises NotFound, Refused, Invalid."""
         entry = self._home.resolve(ref)
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(

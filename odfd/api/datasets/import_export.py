@@ -266,7 +266,7 @@ class ImportExport:
                 raise Invalid(f"a statement in {copy.place} does not hold", rule="published-statement")
 
     def _epoch(self, dataset: DatasetId, chain: ChainReader) -> int:
-        """Of what came, by what is known to be signed of it. Raises Conflict."""
+        """Returns the epoch of a chain that came, by what is known to be signed of it. Raises Conflict."""
         with self._home.database.read() as connection:
             walk = Authorities(connection).walk(dataset)
             heads = Ledger(connection).heads(dataset)

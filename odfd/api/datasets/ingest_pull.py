@@ -236,7 +236,7 @@ class IngestPullService:
         return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
 
     def _targets(self, request: wire.PullRequest) -> list[Target]:
-        """What is pulled out of repositories. Raises NotFound, Invalid."""
+        """Returns what is pulled out of repositories. Raises NotFound, Invalid."""
         targets = [self._repositories.target(ref) for ref in request.refs if is_target(ref)]
         if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
             text = "a local name is for one dataset that comes from a repository"
@@ -323,7 +323,7 @@ class IngestPullService:
         return self._ingested(entry, outcome, told)
 
     def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
-        """Where records are that could not be read; empty where there are none."""
+        """Returns where records are that could not be read; empty where there are none."""
         count, datasets = outcome.counts.quarantined, self._ingest.quarantines
         if not count or not isinstance(datasets, QuarantineDatasets):
             return ""

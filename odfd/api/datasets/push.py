@@ -101,7 +101,7 @@ def _private(entry: DatasetEntry, target: Target) -> Refused:
 
 
 def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
-    """What a person who pushes can do about it."""
+    """Returns what a person who pushes can do about it."""
     pull = f"odfctl pull {target} --as NAME"
     match fault.rule:
         case "compare-and-append":

@@ -158,7 +158,7 @@ class VisibilityService:
         return await trio.to_thread.run_sync(self._view, entry, changed, notes)
 
     def _signed(self, dataset: DatasetId) -> list[Signed]:
-        """What others need to follow it: who may write, then the newest head."""
+        """Returns what others need to follow it: who may write, then the newest head."""
         with self._home.database.read() as connection:
             versions = [signed for _, signed in Authorities(connection).versions(dataset)]
             newest = Ledger(connection).newest_head(dataset)

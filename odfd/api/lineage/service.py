@@ -54,7 +54,7 @@ class LineageService:
         return await trio.to_thread.run_sync(self._graph, ref)
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
-        """What is wrong with the question is said at once. Raises NotFound, Invalid."""
+        """Raises NotFound and Invalid for a question, before anything is computed."""
         chain = self._home.chains.chain(entry.id)
         find_block(entry.name, chain, request.record)
         state = load_state(chain)
@@ -132,7 +132,7 @@ class LineageService:
         return found
 
     def _source(self, dataset: DatasetId) -> str:
-        """Where the newest data of a root came from."""
+        """Returns where the newest data of a root came from."""
         chain = self._home.chains.chain(dataset)
         last = chain.last_of(("AddData",))
         if last is None:

@@ -211,7 +211,7 @@ class Doctor:
         return newest is None or newest[0].size < head.size
 
     def _published(self) -> wire.Probe:
-        """What others may see and take; what only an older version decided is for a person to look at."""
+        """Probes what others may see and take; what only an older version decided is for a person to look at."""
         names = {entry.id: entry.name for entry in self._home.entries()}
         public = self._visibility.public_of(names)
         counted = f"{len(public)} of {plural(len(names), 'dataset')}"
@@ -241,7 +241,7 @@ class Doctor:
         return failed("damage", shown, _REPAIR.format(next(iter(found))))
 
     def _chains(self) -> wire.Probe:
-        """What stands around blocks: under which id they lie, and which objects they are said to name."""
+        """Probes what stands around blocks: under which id they lie, and which objects they are said to name."""
         wrong = []
         for dataset in self._home.chains.datasets():
             try:

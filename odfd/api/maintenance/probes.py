@@ -54,7 +54,7 @@ class TrustProbes:
         return wire.Probe(name="policy", result="ok", message=message)
 
     def _roots(self) -> wire.Probe:
-        """Whose theft gives datasets away for good."""
+        """Probes root keys, whose theft gives datasets away for good."""
         own = list(self._published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:

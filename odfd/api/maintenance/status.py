@@ -123,7 +123,7 @@ class StatusService:
         )
 
     def _full(self, address: str) -> str:
-        """What another node writes after ``--bootstrap``."""
+        """Returns what another node writes after ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
     def _measure(self) -> tuple[dict[str, int], int, wire.DiskView]:

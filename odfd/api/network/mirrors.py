@@ -126,7 +126,7 @@ class MirrorService:
         return spec
 
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
-        """``found_at``: the place that said which dataset it is."""
+        """``found_at``: the place that said which dataset it is. What is kept from a deletion is taken back for it."""
         spec = await self._checked(request, dataset, found_at)
         if await trio.to_thread.run_sync(self._is_kept, dataset):
             await self.adopt(dataset, spec.name)
@@ -193,7 +193,7 @@ class MirrorService:
         return default_name(dataset)
 
     def _via(self, dataset: DatasetId, via: str | None) -> str | None:
-        """Where a dataset is looked for that is named by its id."""
+        """Returns where a dataset is looked for that is named by its id."""
         if via is None:
             return None
         place = home_of(dataset) if via == "ipfs" else place_of(via)

@@ -243,7 +243,7 @@ def _begun(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> I
 def _signing(
     proof: AnswerProof | None, sql: str, head: wire.QueryHead
 ) -> Callable[[bytes, memoryview], Awaitable[bytes | memoryview]]:
-    """What is sent for a frame: the end of an answer that is proven has the statement with it."""
+    """Returns what is sent for a frame: the end of an answer that is proven has the statement with it."""
 
     async def sent(kind: bytes, whole: memoryview) -> bytes | memoryview:
         if proof is None:

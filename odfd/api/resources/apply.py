@@ -195,7 +195,7 @@ class ApplyOperation:
         return task_ref(self._board.submit("apply", target, work))
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
-        """Which manifests are to be applied: all of them, or else none is. Blocking.
+        """Returns which manifests are to be applied: all of them, or else none is. Blocking.
 
         Raises Invalid, Conflict, and what ``terms`` refuse.
         """

@@ -18,7 +18,7 @@ def refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) 
 
 
 def with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
-    """What changes beside the chain, or the schedule, is a change too."""
+    """Counts a change beside the chain, or the schedule, as a change too."""
     plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
     told = []
     for item in items:
@@ -33,7 +33,7 @@ def with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResou
 
 
 def declared_item(planned: PlannedResource) -> wire.ApplyItem:
-    """What becomes of a resource that is nothing but its declaration."""
+    """Returns the result for a resource that is nothing but its declaration."""
     return wire.ApplyItem(
         kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
         changes=planned.changes,

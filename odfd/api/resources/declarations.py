@@ -299,7 +299,7 @@ class DeclarationService:
                 self._part_keeper(connection).keep(store, held, self._clock.now())
 
     def id_of(self, word: str, name: str) -> str:
-        """Of one by name, id or did, also of the last of that name that is gone. Blocking. Raises NotFound."""
+        """Returns the id of one by name, id or did; of a name, also the last that is gone. Raises NotFound."""
         kind = self._type(word)
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -406,7 +406,7 @@ class DeclarationService:
         return references_of(kind.spec, spec) if kind.spec is not None and spec is not None else iter(())
 
     def _parts(self, owner: DeclaredResource) -> Iterable[OwnedPart]:
-        """What it makes of itself."""
+        """Yields what it makes of itself."""
         kind = self._type(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
@@ -460,7 +460,7 @@ def _meaning(each: DeclaredResource, final: FinalState) -> DeclaredResource:
 
 
 def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource:
-    """What shall stand. One that came to be meanwhile by its own way keeps its id."""
+    """Returns what shall stand. One that came to be meanwhile by its own way keeps its id."""
     held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
     if held is None:
         after = planned.after
@@ -475,7 +475,7 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
 
 
 def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None:
-    """What an intent for a dataset or a flow stands for now."""
+    """Returns what an intent for a dataset or a flow stands for now."""
     kind, key = intent
     resources = Resources(connection)
     held = resources.get(kind, key)

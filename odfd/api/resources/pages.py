@@ -36,7 +36,7 @@ class ResourcePage(msgspec.Struct, frozen=True):
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
-    """Where a list goes on."""
+    """The position at which a list goes on."""
 
     version: str
     after: str

@@ -81,7 +81,7 @@ class SharedReads(Generic[T]):
         return found
 
     def _known(self, position: int) -> Sequence[T] | None:
-        """What was read there since the last write; ``None``: nobody read."""
+        """Returns what was read there since the last write; ``None``: nobody read."""
         written = self._written()
         if written != self._kept_at:
             self._kept_at = written

@@ -26,7 +26,7 @@ Plan = Callable[[Sequence[Draft]], list[PlannedResource]]
 
 
 class Possible(msgspec.Struct, frozen=True):
-    """What of an apply can be done, as far as it can be seen before anything is."""
+    """The parts of an apply that can be done, as far as it can be seen before anything is."""
 
     wanted: DesiredState
     planned: Sequence[PlannedResource]

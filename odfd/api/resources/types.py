@@ -362,7 +362,7 @@ class SchemaService:
 
 
 def _near(schema: JsonSchema, path: str) -> str:
-    """What the last part that is there has."""
+    """Returns what the last part that is there has."""
     names = path.split(".")
     while names:
         last = names.pop()

@@ -7,7 +7,7 @@ from odfd.resources.declared import DeclaredStore
 
 
 def position(store: DeclaredStore, since: str) -> int:
-    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
+    """Returns the position of a version in this log. Raises Invalid for one of another log, or no longer kept."""
     epoch, floor = store.epoch(), store.floor()
     said, _, number = since.rpartition("-")
     hint = "list anew: odfctl get KIND -w without --since"

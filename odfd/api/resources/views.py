@@ -41,12 +41,12 @@ def view_of(
 
 
 def _uris(kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
-    """Of the types of conditions: those of all resources, and those of this one."""
+    """Returns the URIs of types of conditions: those of all resources, and those of this one."""
     return {key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions}
 
 
 def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
-    """What a reference means; of one that never found anything, what it looks for."""
+    """Returns what a reference means; of one that never found anything, what it looks for."""
     if held is None:
         return {"reference": key}
     did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}

@@ -317,7 +317,7 @@ class TrustService:
     def _attestations(
         self, known: DatasetFacts
     ) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
-        """Who agrees with what this node found or the majority says, and who does not."""
+        """Parts attestations: those that agree with this node's finding or the majority's, and those that do not."""
         views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.attestations.items()]
         denying = [view for said, view in views if said.mismatch]
         affirming = [view for said, view in views if not said.mismatch]

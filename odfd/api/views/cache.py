@@ -214,14 +214,14 @@ class ViewCache:
         )
 
     def _known(self) -> dict[DatasetId, _Kept]:
-        """What is kept; at first what an earlier run saved, by a few questions for all."""
+        """Returns what is kept; at first what an earlier run saved, by a few questions for all."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._saved()
             return self._kept
 
     def _saved(self) -> dict[DatasetId, _Kept]:
-        """What was saved of chains whose head is still the same, by the rules that are in force."""
+        """Returns what was saved of chains whose head is still the same, by the rules that are in force."""
         since, policy, basis = self._home.database.writes, self._evaluator.policy, self._basis()
         with self._home.database.read() as connection:
             rows = [row for row in saved_views.whole(connection) if row.basis == basis]

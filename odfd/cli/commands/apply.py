@@ -179,7 +179,7 @@ def web_bytes(url: str, most: int) -> bytes:
 
 
 def _reason(error: Exception) -> object:
-    """What the library wraps, where it does: its own text is a repr, or has a number in brackets."""
+    """Returns what the library wraps, where it does: its own text is a repr, or has a number in brackets."""
     inner = getattr(error, "reason", error) if type(error).__name__ == "URLError" else error
     return getattr(inner, "strerror", None) or inner
 

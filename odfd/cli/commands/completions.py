@@ -133,7 +133,7 @@ class Node:
 
 
 def _told(row: Any) -> str:
-    """What tells one thing from another of its kind."""
+    """Returns a few words that tell one thing from another of its kind."""
     if isinstance(row, wire.TaskView):
         return f"{row.kind} {row.target}, {row.state}"
     words = [getattr(row, name, "") for name in ("kind", "state")]

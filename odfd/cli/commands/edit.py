@@ -65,7 +65,7 @@ def _fault_text(fault: Fault) -> str:
 
 
 def _edited(text: str) -> str:
-    """What the editor left. Raises Usage where there is none, or where it fails."""
+    """Returns what the editor left. Raises Usage where there is none, or where it fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not command:
         raise Usage("no editor is named", hint="set EDITOR, like EDITOR=vi")

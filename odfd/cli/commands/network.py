@@ -95,7 +95,7 @@ def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:
 
 
 def _lines(invitation: wire.InvitationView) -> list[str]:
-    """Who invites, and what is asked."""
+    """Returns who invites, and what is asked."""
     rows = [
         ("network", invitation.network),
         ("invited by", invitation.by),

@@ -100,7 +100,7 @@ def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
 
 
 def _path(kind: kinds.Kind[Any]) -> str:
-    """Of resources of a kind, or of all."""
+    """Returns the path of resources of a kind, or of all."""
     return kind.path if kind is kinds.RESOURCE else f"/resources/{kind.name}"
 
 
@@ -120,7 +120,7 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
 
 
 def _news(session: Session, path: str, asked: dict[str, str]) -> Iterator[Answer[wire.ResourceNews]]:
-    """Of a watch, and of the next where it ends because rights changed."""
+    """Yields the news of a watch, and of the next where it ends because rights changed."""
     reset = True
     while reset:
         reset = False
@@ -163,7 +163,7 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 
 def _dataset_manifest(session: Session, name: str) -> str:
-    """What its chain declares, with what is kept beside it here."""
+    """Returns what its chain declares, with what is kept beside it here."""
     manifest = session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value
     return manifest.legacy if session.output == LEGACY else manifest.text
 

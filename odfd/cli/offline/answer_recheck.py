@@ -90,7 +90,7 @@ def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[
 
 
 def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
-    """Of the daemon: its own statement about its answer, and the rows."""
+    """Asks the daemon for its own statement about its answer, and the rows."""
     import pyarrow as pa
 
     from odfd.cli.sql.query import asked

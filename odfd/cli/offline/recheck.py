@@ -139,7 +139,7 @@ async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:
 
 
 def _silent(event: str, facts: Mapping[str, object]) -> None:
-    """What the engine goes through is of no interest here: it answers or raises."""
+    """Drops what the engine goes through: it answers or raises."""
 
 
 def _view(answer: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _RUNS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://opendatafabric.org/runs")
 
 
 class Derivation(NamedTuple):
-    """What holds of all runs of one dataset."""
+    """The facts that hold of all runs of one dataset."""
 
     dataset: wire.DatasetView
     names: Mapping[str, str]

@@ -86,7 +86,7 @@ class TopApp(App[None]):
             self.call_from_thread(self.show, look)
 
     def _show_fault(self, fault: Fault) -> None:
-        """What was shown stays below."""
+        """Shows a fault above what was shown, which stays."""
         self.query_one("#node", Static).update(clean(f"{fault.message}: {fault.hint}", WHOLE))
 
     def show(self, look: Look) -> None:

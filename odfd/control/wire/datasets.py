@@ -22,7 +22,7 @@ DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "accu
 
 
 class Frontiers(Value, frozen=True, kw_only=True):
-    """Which times of a dataset can be read, as of a collection with one shard."""
+    """The times at which a dataset can be read, as a collection with one shard."""
 
     since: str | None = None
     """From it on what is read is whole; ``None``: from the beginning."""

@@ -44,7 +44,7 @@ class QueryRequest(Request, frozen=True, kw_only=True):
 
 
 class TimeClause(Request, frozen=True, kw_only=True):
-    """What a query says of time at a table."""
+    """A clause of time at a table of a query."""
 
     kind: Literal["as-of", "at-block", "as-at"]
     value: str

@@ -74,7 +74,7 @@ class LabelRequest(Request, frozen=True, kw_only=True):
 
 
 class AccountView(Value, frozen=True, kw_only=True):
-    """Who asks."""
+    """The account that asks."""
 
     name: str | None = None
     """Of the account; ``null``: the node's owner, or a caller whom no account names."""

@@ -140,7 +140,7 @@ class CaptureView(Value, frozen=True, kw_only=True):
 
 
 class RawView(Value, frozen=True, kw_only=True):
-    """What is kept of the bytes of a dataset's source."""
+    """The kept bytes of a dataset's source, counted."""
 
     dataset: str
     """Its name."""

@@ -92,7 +92,7 @@ class SessionReader:
         self.size = 0
 
     def come(self, packet: Packet) -> Fate:
-        """What to do with a message; one that is taken is acknowledged by a later session. Raises Invalid."""
+        """Decides what to do with a message; one that is taken is acknowledged by a later session. Raises Invalid."""
         digest = hashlib.sha3_256(packet.topic.encode() + b"\0" + packet.payload).hexdigest()[:16]
         if packet.again and (packet.number, digest) in self._known:
             return "acknowledge"

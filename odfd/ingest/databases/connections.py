@@ -188,7 +188,7 @@ _DIGITS: Final = 38
 
 
 def _tls(query: str) -> ssl.SSLContext | None:
-    """Of ``?ssl-mode=verify-identity``. Raises Invalid for other options."""
+    """Makes the context for ``?ssl-mode=verify-identity``. Raises Invalid for other options."""
     options = urllib.parse.parse_qsl(query, keep_blank_values=True)
     if options not in ([], [("ssl-mode", "verify-identity")]):
         raise Invalid(

@@ -137,7 +137,7 @@ def _typed(found: pa.Table, job: QueryJob) -> pa.Table:
 
 
 def _as_declared(name: str, column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """Of times that name no zone UTC is meant, as in files. Raises Invalid."""
+    """Casts to a declared type. Times that name no zone are in UTC, as in files. Raises Invalid."""
     kinds = [[wanted], [pa.timestamp(wanted.unit), wanted]] if pa.types.is_timestamp(wanted) else [[wanted]]
     for last, steps in zip((*[False] * (len(kinds) - 1), True), kinds, strict=True):
         try:

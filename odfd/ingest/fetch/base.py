@@ -36,13 +36,13 @@ PassedOver: TypeAlias = Callable[[Sequence[str], Instant], tuple[SkippedFile, ..
 
 
 class TakenObjects(Protocol):
-    """Which objects of a bucket the chain took in."""
+    """Knows the objects of a bucket that the chain took in."""
 
     turn: str
     """The key behind which the next look for late ones begins."""
 
     def late(self, objects: Sequence[tuple[str, str, Instant]]) -> tuple[SkippedFile, ...]:
-        """Of keys, tags and times before the last: which came, or changed, too late to be taken."""
+        """Returns those of keys, tags and times before the last that came, or changed, too late to be taken."""
 
 
 class FetchJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -198,7 +198,7 @@ class _Source:
                 yield StoredObject(each["path"], each["size"], each["e_tag"] or "", _instant(each["last_modified"]))
 
     def _late(self, last: Position) -> tuple[SkippedFile, ...]:
-        """What lies before the position and is not in the chain as it is now: of many, others in turn."""
+        """Returns what lies before the position and is not in the chain as it is now: of many, others in turn."""
         taken = self._job.taken
         if taken is None:
             return ()
@@ -246,7 +246,7 @@ class _Source:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Of what obstore says only the kind is told: its texts quote servers and what was signed."""
+        """Tells only the kind of obstore's faults: their texts quote servers and what was signed."""
         from obstore import exceptions
 
         shown = self._step.path

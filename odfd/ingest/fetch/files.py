@@ -81,7 +81,7 @@ def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
 
 
 def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
-    """What matches, in folders that may be read. Raises Invalid."""
+    """Returns what matches, in folders that may be read. Raises Invalid."""
     found = matching(_placed(step.path, settings.base))
     for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
         settings.readable.check(Path(folder), folder)

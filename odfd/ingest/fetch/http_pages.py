@@ -43,7 +43,7 @@ _RULE: Final = "source-pages"
 
 
 class _Service(NamedTuple):
-    """Whom the pages are asked of; ``shown`` is its URL for messages."""
+    """The service that pages are asked of; ``shown`` is its URL for messages."""
 
     shown: str
     headers: dict[str, str]

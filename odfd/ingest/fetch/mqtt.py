@@ -70,7 +70,7 @@ async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
 
 
 def session_name(dataset: str, step: FetchMqtt) -> str:
-    """Of 23 characters, as every broker takes it; other topics are another session."""
+    """Returns a name of 23 characters, as every broker takes it; other topics are another session."""
     parts = [dataset, *sorted(each.path for each in step.topics)]
     digest = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()
     return f"odfd{digest[:19]}"

@@ -72,7 +72,7 @@ class _Question(NamedTuple):
     body: bytes | None = None
 
     def sent_on(self, location: str, shown: str) -> _Question:
-        """Where a redirect leads. Raises Refused."""
+        """Returns where a redirect leads. Raises Refused."""
         there = self.url.join(location)
         if self.body is not None:
             raise Refused(

@@ -155,7 +155,7 @@ def _path(url: str, text: str) -> Path:
 
 
 def remedy(status: int) -> str:
-    """What a person does about an answer that brings no file."""
+    """Says what a person does about an answer that brings no file."""
     if status in _NOT_ALLOWED:
         return "send what the server asks for: headers of the source, with a secret from [ingest] variables"
     client_error = _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR
@@ -184,7 +184,7 @@ async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> Fet
 
 
 def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
-    """Where to go, as URLs are spelled (RFC 3986), and what user and password before the host become (RFC 7617)."""
+    """Returns the URL to ask, spelled by RFC 3986, and the header for user and password before the host (RFC 7617)."""
     parts = _split(url.reveal(), str(url))
     user_info, at, host = parts.netloc.rpartition("@")
     try:
@@ -286,7 +286,7 @@ def _fetched(
 
 
 def _name(url: FilledTemplate, otherwise: str) -> str:
-    """What messages call the document: the last part of its path, as the manifest writes it."""
+    """Returns what messages call the document: the last part of its path, as the manifest writes it."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]) or otherwise
 
 

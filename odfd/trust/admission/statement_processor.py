@@ -100,7 +100,7 @@ class Processed(msgspec.Struct, frozen=True):
 
 
 class _WordStore(Protocol):
-    """Where words of a kind are kept."""
+    """The store of statements of a kind."""
 
     def is_news(self, predicate: Any, sid: Multihash) -> bool: ...
 
@@ -214,7 +214,7 @@ class StatementProcessor:
         return any(head.epoch == new.epoch for head in self._ledger.contradictions(new.dataset, signer))
 
     def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
-        """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
+        """Whether an older head is kept while it is not held yet: witnesses may stand behind it, and no other."""
         return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
     def _judge_attestation(self, attestation: Attestation, signed: Signed) -> Judged:
@@ -240,7 +240,7 @@ class StatementProcessor:
         return proof
 
     def _admit_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
-        """What contradicts nothing: kept, by rules of its own, where it is news."""
+        """Returns what contradicts nothing: kept, by rules of its own, where it is news."""
         verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
         if not verdict.outcome.changes:
             return Judged(verdict)
@@ -293,7 +293,7 @@ class StatementProcessor:
         return self._tree(dataset).root(size)
 
     def _tree(self, dataset: DatasetId) -> Tree:
-        """Of the blocks that are here."""
+        """Returns the tree of the blocks that are here."""
         known = self._ledger.chain(dataset).frontier
         return Subtrees(self._db).tree(dataset, known, partial(self._leaves_of, dataset))
 

@@ -106,7 +106,7 @@ def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> 
 
 
 def _named_by(event: ExecuteTransform) -> set[Multihash]:
-    """What a step reads and made, beside its inputs."""
+    """Returns what a step reads and made, beside its inputs."""
     made = None if event.new_data is None else event.new_data.physical_hash
     return {name for name in (event.prev_checkpoint, made) if name is not None}
 
@@ -146,7 +146,7 @@ def _block(listed: Listed, objects: DiskObjects) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Stores:
-    """What the file listed, and where it lies now."""
+    """The contents that the file listed, and where each lies now."""
 
     listed: Mapping[Multihash, Listed]
     objects: DiskObjects

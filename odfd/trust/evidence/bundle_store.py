@@ -55,7 +55,7 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
-    """Which go when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty store. Pure."""
+    """Returns what goes when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty store."""
     gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
     alike = [each for each in order if each.dataset == dataset]

@@ -105,7 +105,7 @@ class ObservationReach:
     def _kept(
         self, kept: Observations, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate, size: int
     ) -> int:
-        """Of what was found before, what still holds."""
+        """Counts what still holds of earlier findings."""
         memo = self._memos.get((dataset, count))
         if memo is None or memo.who != who or memo.reach > size or not memo.reach:
             return 0

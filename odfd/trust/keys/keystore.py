@@ -136,7 +136,7 @@ class KeyStore:
         return self._read(self._key_path(dataset))
 
     def discard_dataset_key(self, dataset: DatasetId) -> None:
-        """Discards the key of a dataset that was not created; it has signed nothing."""
+        """Discards the key of a dataset that was not created, or was deleted for good; a journal with entries stays."""
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
             for path in (self._key_path(dataset), _fresh(self._key_path(dataset))):
@@ -226,7 +226,7 @@ class KeyStore:
         return any(path.exists() and SigningKey(self._read(path)).public == public for path in paths)
 
     def _own_keys(self) -> list[KeyDid]:
-        """Of the node, and of its verdicts where they have one."""
+        """Lists the keys of the node, and of its verdicts where they have one."""
         has_other = (self._directory / f"{_VALIDATOR}.key").exists()
         return [self.node_key().did, *([self.validator_key().did] if has_other else [])]
 
@@ -280,7 +280,7 @@ class KeyStore:
 
 
 def _fresh(path: Path) -> Path:
-    """Where a key is written before it has its name."""
+    """Returns where a key is written before it has its name."""
     return path.with_suffix(".new")
 
 

@@ -75,7 +75,7 @@ class SecretKeys:
         return {name: str(value) for name, value in key.as_dict(private=False).items() if name in PUBLIC}
 
     def binding_of(self, sealed: str) -> str:
-        """What a value says it was sealed for. Raises Invalid for what is no sealed value."""
+        """Returns the place that a value says it was sealed for. Raises Invalid for what is no sealed value."""
         return str(_header(sealed).get(BINDING))
 
     def open(self, sealed: str, bindings: Collection[str]) -> Opened:
@@ -199,7 +199,7 @@ def _registry() -> Any:
 
 
 def _header(sealed: str) -> dict[str, Any]:
-    """Of a compact JWE, not yet believed. Raises Invalid."""
+    """Reads the header of a compact JWE, not yet believed. Raises Invalid."""
     import base64
 
     first = sealed.partition(".")[0]

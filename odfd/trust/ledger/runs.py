@@ -124,12 +124,12 @@ def written(run: Run) -> tuple[bytes, bytes | None]:
 
 
 def _engine(raw: bytes) -> statement.EngineUsed:
-    """Of a row; its seal vouches for it."""
+    """Reads the engine of a row; its seal vouches for it."""
     return msgspec.json.decode(raw, type=statement.EngineUsed)
 
 
 def _actual(raw: bytes | None) -> Actual | None:
-    """Of a row; its seal vouches for it."""
+    """Reads the actual result of a row; its seal vouches for it."""
     return None if raw is None else msgspec.json.decode(raw, type=Actual, dec_hook=statement.from_text)
 
 

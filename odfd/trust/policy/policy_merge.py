@@ -171,7 +171,7 @@ def _raised(floor: Expression | None, text: str | None) -> Expression | None:
 
 
 def _terms(expression: Expression) -> tuple[Expression, ...]:
-    """What all has to hold."""
+    """Returns what all has to hold."""
     return expression.terms if isinstance(expression, AllOf) else (expression,)
 
 

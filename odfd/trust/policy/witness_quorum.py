@@ -71,7 +71,7 @@ def cosigner_key(vkey: str) -> VerifierKey:
 
 
 def _key(text: str) -> KeyDid:
-    """Of a witness by its DID, or as public ones tell theirs: it is the key that counts."""
+    """Returns the key of a witness by its DID, or as public ones tell theirs: it is the key that counts."""
     return KeyDid.from_public_key(cosigner_key(text).public_key) if "+" in text else KeyDid.parse(text)
 
 

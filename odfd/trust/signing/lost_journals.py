@@ -61,7 +61,7 @@ _KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
 
 
 class _Pair(msgspec.Struct):
-    """Of a proof that was checked when it came."""
+    """The two statements of a proof that was checked when it came."""
 
     kind: str
     statements: tuple[msgspec.Raw, ...]
@@ -102,7 +102,7 @@ def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
 
 
 def _accused(proof: bytes) -> Iterator[_KeyEntry]:
-    """What a proof shows to be signed, though it may never have come by itself."""
+    """Yields what a proof shows to be signed, though it may never have come by itself."""
     pair = msgspec.json.decode(proof, type=_Pair)
     for raw in pair.statements:
         whole = canonical.encode(msgspec.json.decode(raw))

@@ -58,7 +58,7 @@ Also = Callable[[sqlite3.Connection], None]
 
 
 class _Addition(NamedTuple):
-    """What one chain gets. ``own`` writes what belongs to its last block, given its number."""
+    """The addition to one chain. ``own`` writes what belongs to its last block, given its number."""
 
     dataset: DatasetId
     expected: Head | None

@@ -265,7 +265,7 @@ def _verdicts(spans: Sequence[Span]) -> list[tuple[int, int, str, str | None]]:
 
 
 def _against(spans: Sequence[Span]) -> set[tuple[int, str]]:
-    """What is said of steps that do not give what was published."""
+    """Returns what is said of steps that do not give what was published."""
     return {(span.last, span.verdict) for span in spans if span.verdict not in (REPRODUCED, NOT_ATTEMPTED)}
 
 

@@ -206,7 +206,7 @@ class EvidenceRechecker:
             yield await trio.to_thread.run_sync(enter)
 
     async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[RecheckAnswer, int]:
-        """What came out, and of how many runs. Raises Invalid for evidence of something else."""
+        """Returns what came out, and of how many runs. Raises Invalid for evidence of something else."""
         if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
             raise Invalid("it is about another step than the attestation names", rule="bundle-step")
         if not isinstance(case, IncompleteBundle):
@@ -262,7 +262,7 @@ _SAYING: Final = {
 
 
 def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
-    """What of an answer counts as this node's own word."""
+    """Returns what of an answer counts as this node's own word."""
     blank = _verdictless(claim, answer.reason, engine, now)
     if answer.block is None:
         return blank

@@ -246,7 +246,7 @@ class Reexecution:
             )
 
     def _lacks(self, block: Block) -> str:
-        """Of an input that is forked no more comes: it is not waited for like one that is on its way."""
+        """Says what is missing. No more comes of a forked input: it is not waited for like one that is on its way."""
         assert isinstance(block.event, ExecuteTransform)
         with self._signer.database.read() as connection:
             ledger, known = Ledger(connection), Proofs(connection)

@@ -111,7 +111,7 @@ class Validator:
         return self._publishers([dataset])[0]
 
     def _publishers(self, datasets: Iterable[DatasetId]) -> list[KeyDid]:
-        """Who writes each: what is run again for one of them is at the others' expense."""
+        """Returns who writes each: what is run again for one of them is at the others' expense."""
         with self._signer.database.read() as connection:
             kept = Authorities(connection)
             return [min(kept.rights(dataset).writers) for dataset in datasets]
@@ -287,7 +287,7 @@ class Validator:
 
 
 class _KeptFrom(msgspec.Struct, frozen=True):
-    """What keeps this node from running the next step of a dataset, and since when."""
+    """The obstacle that keeps this node from running the next step of a dataset, and since when."""
 
     why: str
     since: Instant

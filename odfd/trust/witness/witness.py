@@ -193,7 +193,7 @@ class Witness:
             return CosignGranted(self._make(connection, tree, evidence))
 
     def _base(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
-        """What the roots keep in an epoch is the beginning of its first tree too."""
+        """Returns what the roots keep in an epoch is the beginning of its first tree too."""
         opened = None if not tree.epoch else Authorities(connection).rights(tree.dataset).opened(tree.epoch)
         return set() if opened is None or not opened.base.size else {KnownTree(opened.base.size, opened.base.root_hash)}
 

@@ -96,7 +96,7 @@ def _maybe(parts: dict[str, Path], ending: str) -> str | None:
 
 
 def _codec(parts: dict[str, Path]) -> str:
-    """What the file says of its texts; without a word UTF-8."""
+    """Returns what the file says of its texts; without a word UTF-8."""
     if "cpg" not in parts:
         return codec_of(None)
     said = parts["cpg"].read_text("ascii", "replace").strip().lower().removeprefix("ansi ")

@@ -117,7 +117,7 @@ def _crs(base: sqlite3.Connection, srs: int) -> str | None:
 
 
 def _geometry(blob: object) -> dict[str, Any] | None:
-    """Of the binary form of a GeoPackage: a header, and well-known binary."""
+    """Reads the binary form of a GeoPackage: a header, and well-known binary."""
     if not isinstance(blob, bytes) or blob[:2] != b"GP":
         if blob is None:
             return None

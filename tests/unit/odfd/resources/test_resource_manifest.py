@@ -237,7 +237,8 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.proj-latest": ("engine-unavailable",),
 }
-"""Examples that are refused, with the rules; the others are read. What begins to act leaves this list."""
+"""Examples that are refused, with the rules; the others are read. ``<jwe>`` stands for a value and is none; a canonical
+view of a resource is no manifest of its type; and ``latest`` is a function of kamu's engine that no engine here has."""
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.yaml")), ids=lambda path: path.stem)
