@@ -65,6 +65,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failed-to", type=Path, help="write the ids of failed tests to this file, one in a line")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Writes nothing if the run was broken off: its list would lack what never ran."""
+    file = config.getoption("--failed-to")
+    if file is None or exitstatus != pytest.ExitCode.TESTS_FAILED:
+        return
+    stats = terminalreporter.stats
+    failed = {report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])}
+    file.write_text("".join(f"{each}\n" for each in sorted(failed)), encoding="utf-8")
+
+
 def _no_files(folder: str, names: Iterable[str]) -> set[str]:
     return {name for name in names if (path := Path(folder, name)).exists() and not (path.is_file() or path.is_dir())}
 

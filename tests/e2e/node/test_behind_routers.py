@@ -78,8 +78,15 @@ def test_netcheck_says_what_works_and_why_not(internet: Internet, make_daemon: C
     def found() -> dict[str, Any]:
         return {each["name"]: each for each in alice.ask("peer", "netcheck")}
 
-    until(lambda: found()["relays"]["result"] == "ok" and found()["observed"]["result"] == "ok")
-    told = found()
+    # Each netcheck asks two peers anew; on a busy machine one of them may answer too late for it.
+    told: dict[str, Any] = {}
+
+    def all_answered() -> bool:
+        told.update(found())
+        is_known = [told[each]["result"] == "ok" for each in ("relays", "observed")]
+        return all(is_known) and "not known" not in told["mapping"]["message"]
+
+    until(all_answered)
     assert "behind a NAT" in told["observed"]["message"]
     assert (told["mapping"]["result"], "symmetric" in told["mapping"]["message"]) == ("warning", True)
     assert "1 reservation at 1 relay" in told["relays"]["message"]
