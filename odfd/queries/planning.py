@@ -223,14 +223,10 @@ class Planner:
         clauses = _said(table.clauses)
         pin = None
         if request.pins:
-            pin = next((each for each in request.pins if each.id == str(entry.id) and each.at == clauses), None)
+            its = {each.at: each for each in request.pins if each.id == str(entry.id)}
+            pin = its.get(clauses)
             if pin is None:
-                raise Invalid(
-                    f"{entry.name}{' ' + clauses if clauses else ''} is not pinned, and others are",
-                    rule="query-pin",
-                    place=table.place,
-                    hint="pins are those of a whole query: print them with the query that they are for",
-                )
+                raise _not_pinned(entry.name, clauses, list(its), table.place)
         try:
             return cut_of(entry.name, chain, dict(table.clauses), pin, limit)
         except Fault as fault:
@@ -314,6 +310,19 @@ def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
     if len(keys) == 1 and all(not traits(source.merge).only_adds for source in sources):
         return "key", keys.pop()
     return "rows", ()
+
+
+def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> Invalid:
+    """The fault of a query with pins that do not pin this dataset, or only with other clauses of time."""
+    asked = f"with {clauses}" if clauses else "without a time"
+    if pinned:
+        found = " and ".join(f"with {each}" if each else "without a time" for each in pinned)
+        message = f"the pins are for {name} {found}, and the query reads it {asked}"
+        hint = "write the same AS OF, AS AT or AT BLOCK after the name; or save pins with this query"
+    else:
+        message = f"{name} is not pinned, and other datasets are"
+        hint = "pins belong to a whole query: save them with this query (--save-pin)"
+    return Invalid(message, rule="query-pin", place=place, hint=hint)
 
 
 def _said(clauses: Sequence[tuple[str, str]]) -> str:

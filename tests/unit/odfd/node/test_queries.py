@@ -131,7 +131,17 @@ async def test_a_pin_gives_the_same_rows_for_ever(world: Any, worlds: Any) -> No
         lie = msgspec.structs.replace(head.pins[0], sequence_number=0)
         assert (await refused(alice, sql, pins=(lie,))).rule == "query-pin"
         other = msgspec.structs.replace(head.pins[0], at="as-of 2024-01-01")
-        assert (await refused(alice, sql, pins=(other,))).rule == "query-pin"
+        fault = await refused(alice, sql, pins=(other,))
+        assert (fault.rule, str(fault)) == (
+            "query-pin",
+            "line 1, column 24: the pins are for cities with as-of 2024-01-01, and the query reads it without a time",
+        )
+        absent = msgspec.structs.replace(head.pins[0], id=head.pins[0].id[:-4] + "0000")
+        fault = await refused(alice, sql, pins=(absent,))
+        assert (fault.rule, str(fault)) == (
+            "query-pin",
+            "line 1, column 24: cities is not pinned, and other datasets are",
+        )
 
 
 async def test_what_is_wrong_is_told_before_any_row(world: Any, worlds: Any) -> None:
