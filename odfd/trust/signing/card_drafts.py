@@ -1,7 +1,9 @@
 """Decides when the card of a dataset is signed again, and cuts it to the size limit of a card. Pure.
 
-What people read of a dataset changes seldom, and is told within a minute. How much there is changes with each commit,
-and is told once an hour: whoever follows the dataset has its heads. Spec: docs/spec/trust.md#cards.
+What people read of a dataset changes seldom, and is told within a minute. How much there is changes with each commit:
+it is told within a minute if the number of records moved by a tenth, or after a reset, and else once an hour, as
+followers of the dataset have its heads. A dataset that grows steadily so costs few cards. Spec:
+docs/spec/trust.md#cards.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ RENEWED: Final = LIFETIME // 3
 LEAST: Final = 60 * instant.SECOND
 """Between two cards of one dataset."""
 COUNTED: Final = 3600 * instant.SECOND
-"""Between two cards that differ in what is counted alone."""
+"""Between two cards that differ little, and in counts alone."""
+FAR: Final = 10
+"""Counts are far apart if they differ by more than this part of the greater one."""
 _SHORTENED: Final = ("description", "columns", "keywords", "inputs")
 MAX_PAYLOAD: Final = (Card.MAX_ENVELOPE - 512) * 3 // 4
 """An envelope writes it in base64, beside a type and a signature."""
@@ -33,6 +37,8 @@ def due(before: Card | None, now_said: Card) -> Instant:
     if before.authority != now_said.authority or before.author != now_said.author:
         return Instant(0)
     if _described(before) != _described(now_said):
+        return Instant(before.issued + LEAST)
+    if _is_far(before, now_said):
         return Instant(before.issued + LEAST)
     if _counted(before) != _counted(now_said):
         return Instant(before.issued + COUNTED)
@@ -52,6 +58,15 @@ def _shorter(facts: ChainFacts) -> ChainFacts:
     kept = whole[: len(whole) // 2]
     more = len(whole) - len(kept) if longest == "columns" else 0
     return msgspec.structs.replace(facts, **{longest: kept}, more_columns=facts.more_columns + more)
+
+
+def _is_far(before: Card, now_said: Card) -> bool:
+    if before.epoch != now_said.epoch:
+        return True
+    if before.chain is None or now_said.chain is None:
+        return False
+    records = sorted((before.chain.records, now_said.chain.records))
+    return (records[1] - records[0]) * FAR > records[1]
 
 
 def _counted(card: Card) -> object:
