@@ -132,6 +132,11 @@ class Holdings:
         row = self._db.execute("SELECT bytes FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0]) if row else 0
 
+    def objects(self, dataset: DatasetId) -> int:
+        """Returns how many objects are held for it."""
+        row = self._db.execute("SELECT objects FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
+        return int(row[0]) if row else 0
+
     def taken(self) -> int:
         """Bytes on the disk that mirrors take: objects, blocks, and the tables about both."""
         (objects,) = self._db.execute(

@@ -234,7 +234,7 @@ class MirrorService:
         reach = self._evaluator.reach_of(self._home.chains.chain(spec.id), known, serve)
         with self._home.database.read() as connection:
             holdings = Holdings(connection)
-            extent, held = holdings.extent(spec.id), holdings.bytes(spec.id)
+            extent, held, objects = holdings.extent(spec.id), holdings.bytes(spec.id), holdings.objects(spec.id)
             contact = dataset_contact(rung_of(connection, spec.id))
         return wire.MirrorView(
             name=spec.name,
@@ -251,7 +251,7 @@ class MirrorService:
             serve=str(serve),
             serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(spec.id),
             blocks=_blocks(tally, known),
-            slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
+            slices=_slices(tally, objects),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=peers,
             message=_message(mirror),
@@ -271,6 +271,11 @@ def _blocks(tally: MirrorProgress, known: DatasetFacts) -> wire.Share:
     """Also of one that has not been looked at since the start."""
     signed = 0 if known.head is None else known.head.size
     return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
+
+
+def _slices(tally: MirrorProgress, held: int) -> wire.Share:
+    """All that is held, and what the pass that runs, or ran last, has still to bring."""
+    return wire.Share(have=held, want=held + max(0, tally.slices_wanted - tally.slices))
 
 
 async def _settled(mirror: Mirror) -> None:

@@ -85,7 +85,9 @@ class MirrorView(Value, frozen=True, kw_only=True):
     serving: bool = False
     blocks: Share | None = None
     slices: Share | None = None
+    """Slices, checkpoints and linked objects: those held, and those that are held or that a pass has still to bring."""
     bytes: Share | None = None
+    """Of the newest pass alone."""
     peers: int = 0
     message: str = ""
     via: str | None = None

@@ -58,6 +58,8 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         await alice.pull("cities")
         await mirrored(bob, "theirs", alice.size("cities"))
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+        (listed,) = await bob.api.mirrors.list()
+        assert listed.slices == wire.Share(have=2, want=2), "those of earlier passes too"
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.ok
 
