@@ -216,7 +216,7 @@ class ImportExport:
                 nursery.start_soon(_show_bytes, tally, done, report)
                 await self._object_fetcher.bring(None, [peer], terms, blocks, tally)
                 nursery.cancel_scope.cancel()
-            done += tally.bytes
+            report.done = done = done + tally.bytes
 
     async def _take_in(
         self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report

@@ -94,6 +94,7 @@ class MirrorService:
                 nursery.start_soon(_show, mirror, report)
                 await _settled(mirror)
                 nursery.cancel_scope.cancel()
+            _report(mirror, report)
             now = self._scheduler.find(mirror.spec.id)
             if now is None:
                 raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
@@ -294,12 +295,16 @@ async def _settled(mirror: Mirror) -> None:
 
 async def _show(mirror: Mirror, report: Report) -> None:
     while True:
-        tally = mirror.tally
-        report.done, report.total = tally.bytes, tally.bytes_wanted or None
-        report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
-            f"  {mirror.message}" if mirror.message else ""
-        )
+        _report(mirror, report)
         await trio.sleep(SHOW_SECONDS)
+
+
+def _report(mirror: Mirror, report: Report) -> None:
+    tally = mirror.tally
+    report.done, report.total = tally.bytes, tally.bytes_wanted or None
+    report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
+        f"  {mirror.message}" if mirror.message else ""
+    )
 
 
 class PeerService:

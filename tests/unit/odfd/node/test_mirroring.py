@@ -64,6 +64,18 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         assert report.ok
 
 
+async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago its progress was told last."""
+    monkeypatch.setattr("odfd.api.network.mirrors.SHOW_SECONDS", 3600.0)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        (task,) = bob.board.list()
+        blocks = alice.size("cities")
+        assert task.report.message.startswith(f"blocks {blocks}/{blocks}  slices 1/1")
+        assert task.report.done == task.report.total
+
+
 async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
     """Also before anybody looks for more: a mirror of which this is the last copy must not seem to have another."""
     async with world.running("bob") as bob:
