@@ -235,7 +235,12 @@ class Ingest:
     settle_closed_seconds: float = setting(
         0.05, "the same of a file that no program has open for writing, where the system can tell", unit="s", low=0
     )
-    allow_pipe: bool = setting(False, "run the commands that manifests name as prepare: Pipe, as the daemon's user")
+    pipe: str = setting(
+        "sandbox",
+        "where commands of prepare: Pipe run; sandbox: without network and files; user: as the daemon's user",
+        choices=("sandbox", "user", "never"),
+    )
+    pipe_memory_mib: int = setting(1024, "of one such command", unit="MiB", low=16)
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 
 

@@ -1,4 +1,4 @@
-"""Prepares a fetched file before it is read: decompresses it, and runs pipes if the machine's owner permits them.
+"""Prepares a fetched file before it is read: decompresses it, and runs the commands of pipes (``commands``).
 
 Streams in bounded memory, writes only into the folder it is given, ends when it is cancelled.
 """
@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-import signal
-import subprocess
 import zipfile
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 import trio
 
-from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.errors import Invalid, NotFound
 from chain.model.source import CompressionFormat, Decompress, Pipe, PrepStep
 from chain.wording import plural
 from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_names
-from odfd.errors import sole_fault
+from odfd.ingest.commands import check_command, run_command
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 
@@ -31,8 +27,6 @@ _GZIP: Final = b"\x1f\x8b"
 _TOLD_MEMBERS: Final = 5
 MAX_AT_ONCE: Final = 8 << 20
 """Bytes of the list of members of a zip, some 100,000 of them; in memory it takes several times as much."""
-MAX_SAID: Final = 500
-"""Bytes of what a command wrote to its standard error that are shown."""
 
 
 class Prepared(NamedTuple):
@@ -67,7 +61,7 @@ async def prepare(
                 file = PackedFile(path, name, settings, trio.from_thread.check_cancelled)
                 remarks += await trio.to_thread.run_sync(inflate, file, step, target)
             case Pipe(command=command):
-                await _pipe(path, command, target, settings)
+                await run_command(path, command, target, settings)
         path = target
     return Prepared(path, tuple(remarks))
 
@@ -168,76 +162,7 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: PackedFile) -> 
 
 
 def check_prepare(steps: Sequence[PrepStep], settings: IngestSettings) -> None:
-    """Checks steps before there is a file. Raises Refused."""
+    """Checks steps before there is a file. Raises Refused, Invalid."""
     for step in steps:
         if isinstance(step, Pipe):
-            _check_allowed(step.command, settings)
-
-
-def _check_allowed(command: Sequence[str], settings: IngestSettings) -> None:
-    if not settings.allow_pipe:
-        raise Refused(
-            f"prepare: Pipe would run {' '.join(command)!r} as this user",
-            rule="prepare-pipe",
-            hint="set ingest.allow-pipe = true if you trust all who write manifests",
-        )
-
-
-async def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
-    """Runs a command; it and its children end at the time limit, and when the caller no longer waits."""
-    _check_allowed(command, settings)
-    try:
-        with await trio.to_thread.run_sync(path.open, "rb") as source:
-            process = await trio.lowlevel.open_process(
-                list(command),
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**settings.environment, **settings.variables},
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise Environment(f"cannot run {command[0]}: {error.strerror}", rule="prepare-pipe") from error
-    stderr = bytearray()
-    try:
-        with trio.fail_after(settings.pipe_timeout):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_listen, process, stderr)
-                nursery.start_soon(_take, process, command[0], target, settings)
-            await process.wait()
-    except BaseExceptionGroup as error:
-        raise sole_fault(error) or error from None
-    except trio.TooSlowError as error:
-        raise Refused(
-            f"{command[0]} ran over {settings.pipe_timeout:g} s",
-            rule="prepare-pipe",
-            hint="raise ingest.pipe-seconds of the settings, if it needs longer",
-        ) from error
-    finally:
-        with trio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                await stream.aclose()
-    if process.returncode:
-        raise Invalid(
-            f"{command[0]} ended with {process.returncode}: {stderr.decode('utf-8', 'replace').strip()}",
-            rule="prepare-pipe",
-        )
-
-
-async def _take(process: trio.Process, name: str, target: Path, settings: IngestSettings) -> None:
-    assert process.stdout is not None
-    with FileWriter(target, f"what {name} gave", settings) as out:
-        async for block in process.stdout:
-            await trio.to_thread.run_sync(out.write, bytes(block))
-
-
-async def _listen(process: trio.Process, stderr: bytearray) -> None:
-    """Keep the end of what it complains of."""
-    assert process.stderr is not None
-    async for block in process.stderr:
-        stderr += block
-        del stderr[:-MAX_SAID]
+            check_command(step.command, settings)

@@ -69,7 +69,7 @@ def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
     return msgspec.structs.replace(
         settings,
         max_source_bytes=size,
-        allow_pipe=False,
+        pipe="never",
         variables={},
         base=None,
         may_dial=may_dial,

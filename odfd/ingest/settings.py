@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from odfd.ingest.command_sandbox import CommandSandbox
 from odfd.ingest.readable import Readable
 from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
@@ -21,6 +22,9 @@ PATIENCE: Final = Patience(connect=10.0, silence=60.0, span=60.0, least=60 << 10
 """With a web server."""
 PIPE_TIMEOUT: Final = 3600.0
 """Seconds that a Pipe step may run."""
+PIPE_MEMORY: Final = 1 << 30
+"""Bytes that it may take: each of its processes, and all together where control groups can be made."""
+PipeMode: TypeAlias = Literal["sandbox", "user", "never"]
 CHUNK: Final = 1 << 20
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -42,11 +46,13 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve: int = 0
     """Bytes left free on the disk of ``staging``."""
     patience: Patience = PATIENCE
-    allow_pipe: bool = False
-    """Whether ``prepare: Pipe`` may run commands of a manifest as this user."""
+    pipe: PipeMode = "sandbox"
+    """Where commands of ``prepare: Pipe`` run: without network and files, with the rights of this user, or nowhere."""
     pipe_timeout: float = PIPE_TIMEOUT
+    pipe_memory: int = PIPE_MEMORY
+    sandbox: CommandSandbox = msgspec.field(default_factory=CommandSandbox)
     environment: Mapping[str, str] = _NO_VARIABLES
-    """What such commands are started with, beside ``variables``."""
+    """What commands are started with as this user, beside ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers is filled with."""
     allowed: Collection[str] = ()

@@ -16,7 +16,7 @@ from engines.request_control import CallLimits
 from engines.sandbox.base import Level
 from engines.sandbox.probe import Choice, choose
 from odfd.ingest.readable import Readable
-from odfd.ingest.settings import IngestSettings
+from odfd.ingest.settings import IngestSettings, PipeMode
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, StateDirectory
@@ -99,7 +99,8 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
         ),
         settle=ingest.settle_seconds,
         settle_closed=ingest.settle_closed_seconds,
-        allow_pipe=ingest.allow_pipe,
+        pipe=_PIPES[ingest.pipe],
+        pipe_memory=ingest.pipe_memory_mib << 20,
         pipe_timeout=ingest.pipe_seconds,
         variables=_those(ingest.variables, environ),
         allowed=ingest.variables,
@@ -107,6 +108,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
     )
 
 
+_PIPES: Final[Mapping[str, PipeMode]] = {"sandbox": "sandbox", "user": "user", "never": "never"}
 _PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """What a command of Pipe is lost without, and what holds no secrets."""
 

@@ -154,8 +154,8 @@ def test_there_is_something_to_look_at() -> None:
     "text",
     [
         "raise the limit in the daemon's ingest settings", "set ingest.max-bytes of the settings",
-        "name it in [ingest] vars = [1]", "set ingest.allow-pipe = 1 then", "write [ingest.more] of the settings",
-        "set ODFD_INGEST_PIPE to 1",
+        "name it in [ingest] vars = [1]", "set ingest.pipes = 1 then", "write [ingest.more] of the settings",
+        "set ODFD_INGEST_PIPES to 1",
     ],
 )  # fmt: skip
 def test_what_is_none_is_found(text: str) -> None:

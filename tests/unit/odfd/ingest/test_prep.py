@@ -131,8 +131,8 @@ def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("b\na\n")
     with pytest.raises(Refused, match="would run 'sort'"):
-        prepare(path, [Pipe(command=("sort",))], tmp_path, settings(tmp_path))
-    allowed = settings(tmp_path, allow_pipe=True)
+        prepare(path, [Pipe(command=("sort",))], tmp_path, settings(tmp_path, pipe="never"))
+    allowed = settings(tmp_path, pipe="user")
     assert prepare(path, [Pipe(command=("sort",))], tmp_path, allowed).read_text() == "a\nb\n"
     with pytest.raises(Invalid, match="sh ended with 3: oh"):
         prepare(path, [Pipe(command=("sh", "-c", "echo oh >&2; exit 3"))], tmp_path, allowed)
@@ -146,7 +146,7 @@ def test_the_disk_keeps_its_reserve(tmp_path: Path, step: Any) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"x"))
     with pytest.raises(Environment) as caught:
-        prepare(path, [step], tmp_path, settings(tmp_path, disk_reserve=1 << 60, allow_pipe=True))
+        prepare(path, [step], tmp_path, settings(tmp_path, disk_reserve=1 << 60, pipe="user"))
     assert caught.value.rule == "disk-reserve"
     assert not (tmp_path / "prepared-0").stat().st_size
 
@@ -156,13 +156,13 @@ def test_what_a_command_gives_is_bounded(tmp_path: Path) -> None:
     """In bytes and in time; whatever it started ends with it, and its complaints are cut."""
     path = tmp_path / "a"
     path.write_text("")
-    allowed = settings(tmp_path, allow_pipe=True, max_source_bytes=1 << 20)
+    allowed = settings(tmp_path, pipe="user", max_source_bytes=1 << 20)
     with pytest.raises(Refused, match="what yes gave is larger than 1048576 bytes"):
         prepare(path, [Pipe(command=("yes",))], tmp_path, allowed)
     child = tmp_path / "child"
     sleeping = Pipe(command=("sh", "-c", f"sleep 1000 & echo $! > {child}; wait"))
     with pytest.raises(Refused, match=r"sh ran over 3 s") as caught:
-        prepare(path, [sleeping], tmp_path, settings(tmp_path, allow_pipe=True, pipe_timeout=3))
+        prepare(path, [sleeping], tmp_path, settings(tmp_path, pipe="user", pipe_timeout=3))
     assert "ingest.pipe-seconds" in caught.value.hint
     assert ends(int(child.read_text()))
     with pytest.raises(Invalid) as failed:
@@ -178,7 +178,7 @@ async def test_a_command_ends_when_nobody_waits(tmp_path: Path) -> None:
     step = Pipe(command=("sh", "-c", f"echo $$ > {child}; exec sleep 1000"))
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(prep.prepare, path, [step], tmp_path, settings(tmp_path, allow_pipe=True))
+            nursery.start_soon(prep.prepare, path, [step], tmp_path, settings(tmp_path, pipe="user"))
             process = int(await trio.to_thread.run_sync(child.read_text))
             nursery.cancel_scope.cancel()
     assert ends(process)

@@ -250,7 +250,7 @@ def test_a_command_sees_no_more_of_the_environment_than_a_template(tmp_path: Pat
     monkeypatch.setenv("OTHER_TOKEN", "of-the-daemon")
     (tmp_path / "in").touch()
     settings = IngestSettings(
-        staging=tmp_path, allow_pipe=True, variables={"KEY": "allowed"}, environment={"PATH": "/usr/bin:/bin"}
+        staging=tmp_path, pipe="user", variables={"KEY": "allowed"}, environment={"PATH": "/usr/bin:/bin"}
     )
     seen = prepare(tmp_path / "in", [Pipe(command=("env",))], tmp_path, settings).read_text()
     assert "of-the-daemon" not in seen

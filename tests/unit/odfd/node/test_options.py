@@ -64,27 +64,27 @@ def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any)
 
 async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> None:
     """A node's own sources, and within their bounds those that strangers declared, which run no commands."""
-    said = model.Ingest(source_bytes=1000, silence_seconds=7, allow_pipe=True, pipe_seconds=9)
+    said = model.Ingest(source_bytes=1000, silence_seconds=7, pipe="user", pipe_seconds=9)
     async with world.running("alice", ingest=said) as alice:
         parts = alice.parts
         for _ in range(2):
             own, strange = parts.ingest_deps.settings, parts.observer.deps.settings
-            assert (own.max_source_bytes, own.allow_pipe, own.pipe_timeout) == (
-                said.source_bytes, said.allow_pipe, said.pipe_seconds
+            assert (own.max_source_bytes, own.pipe, own.pipe_timeout) == (
+                said.source_bytes, said.pipe, said.pipe_seconds
             )  # fmt: skip
             assert own.patience == strange.patience == Patience(
                 said.connect_seconds, said.silence_seconds, said.silence_seconds,
                 round(said.least_rate * said.silence_seconds), said.fetch_seconds,
             )  # fmt: skip
             assert strange.max_source_bytes == said.source_bytes
-            assert (strange.allow_pipe, dict(strange.variables)) == (False, {})
+            assert (strange.pipe, dict(strange.variables)) == ("never", {})
             said = model.Ingest(
                 connect_seconds=3,
                 fetch_seconds=4,
                 least_rate=5,
                 source_bytes=2000,
                 silence_seconds=8,
-                allow_pipe=False,
+                pipe="never",
                 pipe_seconds=10,
             )
             alice.assembly.reload(model.Settings(ingest=said))

@@ -105,7 +105,7 @@ READS = {
 BAD = [
     *[(rule, "fetch", manifest(fetch=each)) for rule, all_ in FETCHES.items() for each in all_],
     *[(rule, "read", manifest(read=each)) for rule, all_ in READS.items() for each in all_],
-    ("prepare-pipe", "prepare", manifest(more="prepare: [{kind: Pipe, command: [cat]}]")),
+    ("prepare-pipe", "prepare", manifest(more="prepare: [{kind: Pipe, command: []}]")),
     ("preprocess-engine", "preprocess", manifest(more="preprocess: {kind: Sql, engine: datafusion, query: select 1}")),
     *[
         (rule, "preprocess", manifest(more=f'preprocess: {{kind: Sql, engine: spark, query: "{text}"}}'))
@@ -263,8 +263,8 @@ content:
 
 
 async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
-    async with world.running("alice", ingest=model.Ingest(allow_pipe=True)) as alice:
-        (item,) = (await alice.apply(next(text for rule, _, text in BAD if rule == "prepare-pipe"))).items
+    async with world.running("alice", ingest=model.Ingest(pipe="user")) as alice:
+        (item,) = (await alice.apply(manifest(more="prepare: [{kind: Pipe, command: [cat]}]"))).items
         assert item.action == "created"
 
 

@@ -138,7 +138,7 @@ async def test_what_a_source_may_not_say_is_refused_at_its_line(world: Any, befo
 
 async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: Any) -> None:
     async with world.running("alice") as alice:
-        piped = source(world).replace("  read:", "  prepare: [{kind: Pipe, command: [cat]}]\n  read:")
+        piped = source(world).replace("  read:", "  prepare: [{kind: Pipe, command: []}]\n  read:")
         await alice.apply(SECRET, piped, DATASET.format(name="one"))
         assert (await status(alice))["code"] == "prepare-pipe"
         (item,) = await alice.pull("one", source="cities")

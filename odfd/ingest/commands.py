@@ -1,0 +1,147 @@
+"""Runs the commands of ``prepare: Pipe``: a file as their input, what they print as the prepared file.
+
+They run in a sandbox over the programs of this machine (``engines.sandbox``): without a network, without files but
+those of /usr, in bounded memory and time. ``ingest.pipe`` of the settings may give them the rights of the daemon's
+user instead, or refuse all. Manifests of other nodes run none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.errors import Environment, Invalid, Refused
+from engines.errors import EngineLost
+from engines.sandbox.base import Job, Level, PlainProcess, Sandbox
+from engines.sandbox.cgroups import Groups
+from engines.sandbox.process import ConfinedProcess, start
+from odfd.errors import sole_fault
+from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.settings import CHUNK, IngestSettings
+
+MAX_SAID: Final = 500
+"""Bytes of what a command wrote to its standard error that are shown."""
+_PROCESSES: Final = 64
+"""Of a command at once, threads included, where they can be counted."""
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+"""Where a sandbox has programs."""
+_WRAP: Final = ("/usr/bin/env", "-u", "PYTHONPATH")
+"""Our own packages are no business of a command in Python."""
+_ALLOW: Final = 'ingest.pipe = "user" of the settings runs it as the daemon\'s user'
+
+
+def check_command(command: Sequence[str], settings: IngestSettings) -> None:
+    """Checks what is known before a sandbox is tried. Raises Refused, Invalid."""
+    if not command:
+        raise Invalid("prepare: Pipe names no command", rule="prepare-pipe", hint="command: [program, argument, …]")
+    if settings.pipe == "never":
+        raise Refused(
+            f"prepare: Pipe would run {' '.join(command)!r}, and no commands are run here",
+            rule="prepare-pipe",
+            hint='ingest.pipe = "sandbox" of the settings runs them without a network and without files',
+        )
+    if settings.pipe == "sandbox" and shutil.which("bwrap") is None:
+        raise _no_sandbox(command, "bubblewrap (bwrap) is not installed")
+
+
+async def run_command(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
+    """Writes what a command makes of a file to ``target``. It ends with all that it started, however this ends.
+
+    Raises Refused (not allowed, too much time or output), Invalid (it failed), Environment (it cannot be started).
+    """
+    check_command(command, settings)
+    sandbox, groups, environment = await _confinement(command, settings)
+    if shutil.which(command[0], path=environment.get("PATH", _PATH)) is None:
+        where = environment.get("PATH", _PATH)
+        raise Environment(f"cannot run {command[0]}: no such program in {where}", rule="prepare-pipe")
+    job = Job(
+        argv=(*_WRAP, *command),
+        env={**environment, **settings.variables},
+        mounts=(),
+        memory=settings.pipe_memory,
+        total=settings.pipe_memory,
+        processes=_PROCESSES if sandbox.level is not Level.NONE else None,
+    )
+    try:
+        process = start(sandbox, job, groups)
+    except EngineLost as error:
+        raise Environment(f"cannot run {command[0]}: {error}", rule="prepare-pipe") from error
+    said = bytearray()
+    try:
+        with trio.fail_after(settings.pipe_timeout):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_feed, path, process)
+                nursery.start_soon(_listen, process, said)
+                nursery.start_soon(_take, process, command[0], target, settings)
+            code = await process.wait()
+    except BaseExceptionGroup as error:
+        raise sole_fault(error) or error from None
+    except trio.TooSlowError as error:
+        raise Refused(
+            f"{command[0]} ran over {settings.pipe_timeout:g} s",
+            rule="prepare-pipe",
+            hint="raise ingest.pipe-seconds of the settings, if it needs longer",
+        ) from error
+    finally:
+        await process.stop(0)
+    if code:
+        raise _failed(command[0], code, said, settings)
+
+
+async def _confinement(
+    command: Sequence[str], settings: IngestSettings
+) -> tuple[Sandbox, Groups | None, Mapping[str, str]]:
+    """Raises Refused where no sandbox holds."""
+    if settings.pipe == "user":
+        return PlainProcess(), None, settings.environment
+    try:
+        choice = await settings.sandbox.choice()
+    except Refused as fault:
+        raise _no_sandbox(command, fault.message) from fault
+    return choice.sandbox, choice.groups, {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
+
+
+def _no_sandbox(command: Sequence[str], why: str) -> Refused:
+    return Refused(
+        f"prepare: Pipe cannot run {' '.join(command)!r} in a sandbox: {why}",
+        rule="prepare-pipe",
+        hint=f"install bubblewrap; or, if you trust all who write manifests, {_ALLOW}",
+    )
+
+
+def _failed(name: str, code: int, said: bytearray, settings: IngestSettings) -> Invalid:
+    text = bytes(said).decode("utf-8", "replace").strip()
+    mib = settings.pipe_memory >> 20
+    return Invalid(
+        f"{name} ended with {code}" + (f": {text}" if text else ""),
+        rule="prepare-pipe",
+        hint=f"it may use {mib:,} MiB of memory (ingest.pipe-memory-mib), and has no network" if not text else "",
+    )
+
+
+async def _feed(path: Path, process: ConfinedProcess) -> None:
+    """Gives it the file; a command may end before it has read all."""
+    with path.open("rb") as source:
+        try:
+            while block := await trio.to_thread.run_sync(source.read, CHUNK):
+                await process.stdin.send_all(block)
+        except trio.BrokenResourceError:
+            return
+    await process.stdin.aclose()
+
+
+async def _take(process: ConfinedProcess, name: str, target: Path, settings: IngestSettings) -> None:
+    with FileWriter(target, f"what {name} gave", settings) as out:
+        async for block in process.stdout:
+            await trio.to_thread.run_sync(out.write, bytes(block))
+
+
+async def _listen(process: ConfinedProcess, said: bytearray) -> None:
+    """Keeps the end of what it complains of."""
+    async for block in process.stderr:
+        said += block
+        del said[:-MAX_SAID]
