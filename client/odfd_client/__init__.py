@@ -19,6 +19,7 @@ from odfd_client.holds import HeldTogether, Hold
 from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
 from odfd_client.session import Client, connect
+from odfd_client.snapshots import Snapshot
 from odfd_client.subscription import Update
 from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
 
@@ -46,6 +47,7 @@ __all__ = [
     "ReadStanding",
     "Refused",
     "Remote",
+    "Snapshot",
     "Unreachable",
     "Update",
     "col",

@@ -10,7 +10,7 @@ import datetime
 import importlib
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from odfd_client.slice_files import SliceFiles, slice_files
 from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport, part
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
+
+if TYPE_CHECKING:
+    from odfd_client.snapshots import Snapshot
 
 _AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
 _KINDS = {_AS_OF: "as-of", _AT_BLOCK: "at-block", _AS_AT: "as-at"}
@@ -263,13 +266,30 @@ class Dataset(Query):
         ``follow=False`` ends when all that is there was given. ``seconds``: the longest until the node is asked though
         it told no news, which it tells over its socket alone.
         """
-        selection = self._selection
-        if selection.current or selection.clauses or selection.limit is not None:
-            hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
-            raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
+        self._check_whole()
         position = Position.parse(after) if isinstance(after, str) else after
         log = _RemoteLog if self._transport.is_remote else _Log
-        return listen(log(self._transport, selection, self._demand), position, follow=follow, seconds=seconds)
+        return listen(log(self._transport, self._selection, self._demand), position, follow=follow, seconds=seconds)
+
+    def subscribe(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
+    ) -> Generator[Snapshot | Update, None, None]:
+        """First a ``Snapshot`` of what holds, then ``Update`` by ``Update`` each later row of the log, each once.
+
+        With a saved position it goes on after that, without a snapshot. Everything else is as for ``listen``.
+        """
+        from odfd_client.snapshots import subscribe  # it makes datasets
+
+        self._check_whole()
+        if after is not None:
+            return self.listen(after, follow=follow, seconds=seconds)
+        return subscribe(self._transport, self._selection, self._demand, follow=follow, seconds=seconds)
+
+    def _check_whole(self) -> None:
+        """Raises Invalid for a selection that is not followed."""
+        if self._selection.current or self._selection.clauses or self._selection.limit is not None:
+            hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
+            raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
 
     def _at(self, words: str, said: str) -> Dataset:
         others = tuple(each for each in self._selection.clauses if each[0] != words)

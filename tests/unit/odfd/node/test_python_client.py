@@ -28,6 +28,7 @@ from odfd_client import (
     NotFound,
     Position,
     Refused,
+    Snapshot,
     Unreachable,
     Update,
     col,
@@ -323,6 +324,30 @@ async def test_rows_come_once_from_a_saved_position_on(world: Any, worlds: Any, 
             with pytest.raises(NotFound) as fault:
                 await away(lambda: list(cities.listen(lie, follow=False)))
             assert fault.value.rule == "listen-rewritten"
+
+
+async def test_a_subscription_begins_with_what_holds(world: Any, worlds: Any, folder: Path) -> None:
+    """The snapshot and the differences after it are what holds in the end, whatever came between them."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            cities = await away(lambda: connect(path).open("cities"))
+            others = cities.where(col("city") != "Linz")
+            updates = others.subscribe(follow=False)
+            first = await away(lambda: next(updates))
+            assert isinstance(first, Snapshot)
+            assert [each.pin.block for each in await alice.api.holds.list("cities")] == [first.position.block]
+            world.write("alice", "c.csv", "2024-01-05T00:00:00Z,Ried,12000", "2024-01-06T00:00:00Z,Linz,1")
+            await alice.pull("cities")
+            held = await away(lambda: first.rows.to_arrow().column("city").to_pylist())
+            assert held == ["Graz", "Wels", "O'Hara"], "not what came after it"
+            rest = await away(lambda: list(updates))
+            assert cities_of(rest) == ["Ried"]
+            assert not await alice.api.holds.list("cities")
+            saved = str(rest[-1].position)
+            assert await away(lambda: list(others.subscribe(saved, follow=False))) == []
+            with pytest.raises(Invalid, match="follows the whole log"):
+                cities.limit(1).subscribe()
 
 
 async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worlds: Any, folder: Path) -> None:

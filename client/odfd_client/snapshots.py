@@ -1,0 +1,44 @@
+"""Delivers what holds in a dataset, and then every change to it, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from odfd_client.holds import SECONDS, take
+from odfd_client.relations import Dataset, Demand, Selection
+from odfd_client.subscription import Update
+from odfd_client.transport import Transport
+from odfd_client.values import Pin, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The rows that held up to a position; updates after it are the differences to them."""
+
+    rows: Dataset
+    """Read them before the next update is asked for: until then the history is held."""
+    position: Position
+
+
+def subscribe(
+    transport: Transport, selection: Selection, demand: Demand, *, follow: bool, seconds: float
+) -> Generator[Snapshot | Update, None, None]:
+    """Implements ``Dataset.subscribe`` without a position.
+
+    A node that is reached by a URL gives no holds: a history that is rewritten while its snapshot is read is an error.
+    """
+    plain = Dataset(transport, selection, (), demand)
+    note = "the snapshot of a subscription"
+    held = nullcontext() if transport.is_remote else take(transport, selection.name, None, SECONDS, note)
+    with held as hold:
+        pins = () if hold is None else (hold.pin,)
+        log = Dataset(transport, Selection(selection.name), pins, demand)
+        position = _position(log.last_offset(), log.pin)
+        yield Snapshot(Dataset(transport, replace(selection, current=True), (log.pin,), demand), position)
+    yield from plain.listen(position, follow=follow, seconds=seconds)
+
+
+def _position(offset: int, pin: Pin) -> Position:
+    return Position(pin.id, offset, pin.block, pin.sequence_number)
