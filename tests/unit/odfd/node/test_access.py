@@ -22,6 +22,7 @@ from odfd.api.routes import application
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
 from odfd.errors import to_problem
+from odfd.resources.declared import DeclaredStore
 from odfd.state.idempotency import AnswerStore
 from odfd.workers.reconciler import Reconciler
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
@@ -628,7 +629,11 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
         for number in range(3):
             await node.apply(DATASET.format(name="theirs", more=f", labels: {{a: b{number}}}"))
             assert await lists() == {"hers"}
-        assert len(computed) == before
+        with node.home.database.read() as connection:
+            told = [
+                (each.op, each.resource.type, each.resource.name) for each in DeclaredStore(connection).events(0, 99)
+            ]
+        assert len(computed) == before, told
         await asking.apply(ALICE, DATASET.format(name="hers-too", more=""))
         assert await lists() == {"hers", "hers-too"}
         assert len(computed) > before

@@ -81,7 +81,8 @@ async def test_the_first_list_after_a_start_asks_as_much_whatever_is_there(world
 def _other_head(connection: sqlite3.Connection) -> None:
     """Whole, but of another head, and with another number of records."""
     for row in list(saved_views.whole(connection)):
-        head = bytes(row.head or b"")[:-1] + b"!"
+        head = bytes(row.head or b"")
+        head = head[:-1] + bytes([head[-1] ^ 1])
         view = row.view.replace(b'"records":1', b'"records":7')
         values = (row.dataset, head, row.basis, row.at, row.until, b"\x90", view)
         saved_views.SAVED.put(connection, *values)
