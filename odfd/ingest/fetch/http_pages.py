@@ -22,7 +22,7 @@ from chain.model.fetch_options import OWN_SCHEME, ClientCredentials, HttpRequest
 from chain.model.source import FetchUrl, FromSystemTime
 from chain.wording import plural
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, page, patient_page
 from odfd.ingest.fetch.url import WITH_FILE, address_of, check_url, headers_of, remedy, saved
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, fill
@@ -32,13 +32,7 @@ PAGES_STATE: Final = "w3id.org/odfd/pages"
 MAX_JSON: Final = 64 << 20
 """Bytes of a page that is looked into for the next one."""
 MAX_TOKEN: Final = 64 << 10
-TRIES: Final = 5
-"""Times that a page is asked for while its server says that it is asked too often."""
-LONGEST_WAIT: Final = 300.0
-"""Seconds of a ``Retry-After`` that are waited; a server that asks for more is asked by the next pull."""
-_FIRST_WAIT: Final = 1.0
 NOT_FOUND: Final = 404
-_TOO_OFTEN: Final = frozenset({429, 503})
 _RULE: Final = "source-pages"
 
 
@@ -160,27 +154,12 @@ def _check_size(service: _Service, found: list[_Saved]) -> None:
 
 async def _one_page(service: _Service, address: str, path: Path) -> _Saved:
     """Raises NotFound, Remote."""
-    for number in range(TRIES):
-        async with page(
-            address, service.shown, service.headers, service.confidential, service.job.settings, service.body
-        ) as found:
-            if found.status not in _TOO_OFTEN:
-                return await _kept(service, found, path)
-            wait = _wait(found, number)
-        if wait > LONGEST_WAIT:
-            break
-        await trio.sleep(wait)
-    raise Remote(
-        f"{service.shown}: the server says that it is asked too often",
-        rule="url-http",
-        hint="pull again later, or less often; larger pages need fewer questions",
-    )
-
-
-def _wait(found: Page, number: int) -> float:
-    """Seconds; a date in ``Retry-After`` is as a number that is not there."""
-    said = found.headers.get("Retry-After", "")
-    return float(said) if said.isdecimal() and len(said) < len("1000000") else _FIRST_WAIT * 2**number
+    async with patient_page(
+        address, service.shown, service.headers, service.confidential, service.job, service.body
+    ) as found:
+        if found.status == TOO_MANY:
+            raise asked_too_often(service.shown)
+        return await _kept(service, found, path)
 
 
 async def _kept(service: _Service, found: Page, path: Path) -> _Saved:

@@ -8,6 +8,7 @@ other. RFC 9110.
 
 from __future__ import annotations
 
+import email.utils
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Final, NamedTuple
@@ -16,12 +17,21 @@ import httpx
 import trio
 
 from chain.errors import Refused, Remote
+from chain.instant import SECOND, Instant
+from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
 from p2p.web.body import body_of, lively
 from p2p.web.client import is_from_inside, keeps_scheme, machine_authorities, new_client
 
 REDIRECTS: Final = 10
+TRIES: Final = 5
+"""Times that a page is asked for while its server says that it is asked too often."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds of a ``Retry-After`` that are waited; a server that asks for more is asked by the next pull."""
+_FIRST_WAIT: Final = 1.0
+TOO_MANY: Final = 429
+_TOO_OFTEN: Final = frozenset({TOO_MANY, 503})
 _AGAIN: Final = "try again later"
 _SLOW: Final = "try again later, or wait longer: ingest.silence-seconds, ingest.least-rate and ingest.fetch-seconds"
 
@@ -63,6 +73,50 @@ async def page(
         raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise Remote(f"cannot reach {shown}: {_error_text(error)}", rule="url-http", hint=_AGAIN) from error
+
+
+def asked_too_often(shown: str) -> Remote:
+    """The fault of a server that was asked ``TRIES`` times and wants to be asked later still."""
+    return Remote(
+        f"{shown}: the server says that it is asked too often",
+        rule="url-http",
+        hint="pull again later, or less often; larger pages need fewer questions",
+    )
+
+
+@asynccontextmanager
+async def patient_page(
+    url: str,
+    shown: str,
+    headers: Mapping[str, str],
+    confidential: Collection[str],
+    job: FetchJob,
+    body: bytes | None = None,
+) -> AsyncIterator[Page]:
+    """Requests a page as ``page`` does; while the server says that it is asked too often, asks again when it says.
+
+    Yields what it says at last, which may be the same: after ``TRIES``, or where ``LONGEST_WAIT`` is too short.
+    """
+    for number in range(1, TRIES + 1):
+        async with page(url, shown, headers, confidential, job.settings, body) as found:
+            wait = _wait(found, number, job.now)
+            if wait is None or wait > LONGEST_WAIT or number == TRIES:
+                yield found
+                return
+        await trio.sleep(wait)
+
+
+def _wait(found: Page, number: int, now: Instant) -> float | None:
+    """Seconds until a page may be asked for again (RFC 9110, 10.2.3); ``None``: it is given, or nothing is said."""
+    if found.status not in _TOO_OFTEN:
+        return None
+    said = found.headers.get("Retry-After", "")
+    if said.isdecimal() and len(said) < len("1000000"):
+        return float(said)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - now / SECOND)
+    except ValueError:
+        return _FIRST_WAIT * 2 ** (number - 1) if found.status == TOO_MANY else None
 
 
 class _Question(NamedTuple):

@@ -35,7 +35,7 @@ from odfd.ingest.fetch.base import (
 )
 from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
 from odfd.ingest.fetch.ftp import check_ftp, fetch_ftp
-from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, patient_page
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import (
@@ -167,11 +167,13 @@ async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> Fet
     headers = credentials | headers_of(step, job)
     confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
     sent = {name: value.reveal() for name, value in headers.items()}
-    async with page(address, str(url), sent, confidential, job.settings) as found:
+    async with patient_page(address, str(url), sent, confidential, job) as found:
         if found.status == _NOT_MODIFIED:
             return Unchanged()
         if found.status in (_NOT_FOUND, _GONE):
             raise NotFound(f"{url} answers {found.status}", rule="url-http", hint=_WRONG_URL)
+        if found.status == TOO_MANY:
+            raise asked_too_often(str(url))
         if found.status not in WITH_FILE:
             raise Remote(
                 f"{url} answers {found.status} {found.reason}, which brings no file",

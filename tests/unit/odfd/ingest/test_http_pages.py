@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import gzip
 import http.server
 import json
@@ -23,7 +24,7 @@ from chain.model.fetch_options import ClientCredentials, HttpRequest, Paging, de
 from chain.model.source import CompressionFormat, Decompress, FetchUrl, MergeAppend, ReadJson, RequestHeader
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.driver import prepared
-from odfd.ingest.fetch import http_pages
+from odfd.ingest.fetch import page
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.refetch import check_open
@@ -77,8 +78,9 @@ def service() -> Iterator[str]:
 
 @pytest.fixture
 def pull(service: str, tmp_path: Path) -> Callable[..., Any]:
-    def one(request: HttpRequest, state: SourceState | None = None, path: str = "/orders", **more: Any) -> Any:
-        step = FetchUrl(url=f"odfd+{service}{path}", headers=more.pop("headers", None))
+    def one(request: HttpRequest | None, state: SourceState | None = None, path: str = "/orders", **more: Any) -> Any:
+        kind = "" if request is None else "odfd+"
+        step = FetchUrl(url=f"{kind}{service}{path}", headers=more.pop("headers", None))
         settings = IngestSettings(staging=tmp_path, variables=SECRETS, **more)
         return fetch(step, FetchJob(state=state, now=NOW, folder=tmp_path, settings=settings, options=request))
 
@@ -180,17 +182,34 @@ def test_a_server_that_is_asked_too_often_is_waited_for(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr(http_pages.trio, "sleep", sleep)
-    Service.answers["/orders"] = lambda _: (429, {"Retry-After": "7"}, b"") if len(waits) < 2 else (200, {}, [1])
-    assert contents(pull(HttpRequest())) == [[1]]
-    assert waits == [7.0, 7.0]
-    Service.answers["/orders"] = lambda _: (503, {"Retry-After": "86400"}, b"")
-    with pytest.raises(Remote, match="too often"):
-        pull(HttpRequest())
-    Service.answers["/orders"] = lambda _: (503, {}, b"")
-    with pytest.raises(Remote, match="too often"):
-        pull(HttpRequest())
-    assert waits[2:] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    def answered(status: int, said: dict[str, str]) -> list[float]:
+        """The waits until it answers, at the third question, or until it is given up."""
+        waits.clear()
+        Service.answers["/orders"] = lambda _: (status, said, b"") if len(waits) < 2 else (200, {}, [1])
+        assert contents(pull(request)) == [[1]]
+        return list(waits)
+
+    def later(seconds: int) -> str:
+        return email.utils.formatdate(NOW // instant.SECOND + seconds, usegmt=True)
+
+    monkeypatch.setattr(page.trio, "sleep", sleep)
+    for request in (HttpRequest(), None):
+        for status in (429, 503):
+            assert answered(status, {"Retry-After": "7"}) == [7.0, 7.0]
+            assert answered(status, {"Retry-After": later(9)}) == [9.0, 9.0]
+            assert answered(status, {"Retry-After": later(-9)}) == [0.0, 0.0]
+        assert answered(429, {}) == [1.0, 2.0]
+        waits.clear()
+        Service.answers["/orders"] = lambda _: (429, {"Retry-After": "soon"}, b"")
+        with pytest.raises(Remote, match="too often"):
+            pull(request)
+        assert waits == [1.0, 2.0, 4.0, 8.0]
+        waits.clear()
+        for said in ({"Retry-After": "86400"}, {}):
+            Service.answers["/orders"] = lambda _, said=said: (503, said, b"")
+            with pytest.raises(Remote, match="answers 503"):
+                pull(request)
+        assert not waits
 
 
 @pytest.mark.parametrize("status,kind", [(404, NotFound), (401, Remote), (204, Remote), (500, Remote)])
