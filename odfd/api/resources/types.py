@@ -75,7 +75,7 @@ spec:
     ),
     _ODF(
         name="Source", context="source", plural="sources",
-        about="Where records of root datasets come from, apart from their chains, for flows and odfctl pull.",
+        about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
         spec=source_manifest.SourceSpec, prepare=source_manifest.prepare,
         example="""\
 $schema: Source
@@ -94,7 +94,7 @@ spec:
     ),
     _ODF(
         name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
-        about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
+        about="Values for other resources: a source of a dataset reads the set that has the name of the dataset.",
         spec=sets.VariableSetSpec, parts=sets.elements,
         example="""\
 $schema: VariableSet
@@ -108,8 +108,8 @@ spec:
     ),
     _ODF(
         name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
-        about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its "
-        "name.",
+        about="Values that no output shows: encrypted when they are applied, decrypted for sources of the dataset of "
+        "its name.",
         spec=sets.SecretSetSpec, parts=sets.elements,
         example="""\
 $schema: SecretSet
@@ -123,7 +123,7 @@ spec:
     ),
     _ODF(
         name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh", "webhook"),
-        about="A URL that is called when datasets come, move or go: signed as Standard Webhooks say, at least once.",
+        about="A URL that is called when datasets are created, changed or deleted: signed, at least once.",
         spec=webhooks.WebhookTargetSpec, annotations={webhooks.POLICY: webhooks.WebhookPolicy},
         example="""\
 $schema: WebhookTarget
@@ -138,8 +138,8 @@ spec:
     ),
     _ODF(
         name="Projection", context="dataset", plural="projections", aliases=("proj",),
-        about="A table that is kept of what a query over datasets answers, and computed again when they change; it is "
-        "read as projection.NAME.",
+        about="The result of a query over datasets, kept as a table and computed again when they change; it is read as "
+        "projection.NAME.",
         spec=projections.ProjectionSpec,
         example="""\
 $schema: Projection
@@ -172,7 +172,7 @@ spec:
     ),
     _OWN(
         name="Mirror", context="net", plural="mirrors",
-        about="A dataset of others that is held here, verified as it comes.",
+        about="A verified copy of another node's dataset that is kept up to date here.",
         spec=intent_types.MirrorResourceSpec,
         example="""\
 $schema: Mirror
@@ -187,7 +187,7 @@ spec:
     ),
     _OWN(
         name="Network", context="net", plural="networks", aliases=("net",),
-        about="Peers that meet each other. A node is in one at a time.",
+        about="Peers that gossip with each other under one name. A node may be in several.",
         spec=intent_types.NetworkResourceSpec,
         example="""\
 $schema: Network
@@ -199,7 +199,7 @@ spec:
     ),
     _OWN(
         name="Peer", context="net", plural="peers",
-        about="What this node thinks of a peer. Peers that it merely met are no resources.",
+        about="This node's rule for a peer: blocked or not. Peers that it merely met are no resources.",
         spec=intent_types.PeerResourceSpec,
         example="""\
 $schema: Peer
@@ -213,7 +213,7 @@ spec:
     ),
     _OWN(
         name="Repository", context="net", plural="repositories", aliases=("repo",),
-        about="A place of many datasets in the ODF layout, to push to and to pull from (docs/repositories.md).",
+        about="A place of many datasets in the ODF layout, to push to and pull from (docs/repositories.md).",
         spec=RepositorySpec,
         example="""\
 $schema: Repository
@@ -225,7 +225,7 @@ spec:
     ),
     _OWN(
         name="Validator", context="trust", plural="validators",
-        about="Somebody whose verdicts count here.",
+        about="A validator whose verdicts count here.",
         spec=intent_types.ValidatorResourceSpec,
         example="""\
 $schema: Validator
@@ -237,7 +237,7 @@ spec:
     ),
     _ODF(
         name="Account", context="auth", plural="accounts",
-        about="Who owns resources, and which users of this machine act as it (docs/access.md).",
+        about="An owner of resources, and the users of this machine that act as it (docs/access.md).",
         spec=access.AccountSpec, prepare=access.prepare_account,
         annotations={access.UNIX_CALLERS: access.UnixCallers},
         example="""\
@@ -253,7 +253,7 @@ spec:
     ),
     _ODF(
         name="Relations", context="auth", plural="relations",
-        about="Who may do what with which resources: what is not granted is not there.",
+        about="Rights of accounts on resources. Without a right a resource appears not to exist.",
         spec=access.RelationsSpec, prepare=access.prepare_relations,
         example="""\
 $schema: Relations
@@ -280,7 +280,7 @@ spec:
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),
-        about="What has to hold before data of some datasets is relied on here.",
+        about="The facts that must hold before data of some datasets is relied on here.",
         spec=trust_policies.TrustPolicySpec,
         example="""\
 $schema: TrustPolicy
@@ -292,7 +292,7 @@ spec:
 """
     ),
     _OWN(
-        name="Engine", context="node", plural="engines", about="What runs transforms.",
+        name="Engine", context="node", plural="engines", about="The process that runs transforms.",
         instead="[engine] of the settings says it",
     ),
     _OWN(
