@@ -53,7 +53,7 @@ class NotJoined(Refused):
 
 
 class BadAddress(Invalid):
-    """Not an address that we can dial or listen on."""
+    """Reports an address that we cannot dial or listen on."""
 
 
 class AddressInUse(Environment):

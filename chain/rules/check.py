@@ -171,7 +171,7 @@ def _names(digests: Bytes) -> list[Multihash]:
 
 
 def _objects(run: Run) -> list[tuple[NamedObject, ...]]:
-    """What each block of a run brings, as ``objects_of`` has it; anything where a name is not of sha3-256: doubtful."""
+    """Returns the objects of each block of a run, like ``objects_of``; any where a name is not of sha3-256."""
     brought: list[tuple[NamedObject, ...]] = [()] * run.size
     for part in ("event.new_data", "event.new_checkpoint"):
         names, sizes = run.digests(f"{part}.physical_hash"), run.numbers(f"{part}.size")

@@ -169,7 +169,7 @@ def _lifted(leaf: ShapeLeaf, raw: Bytes, template: object) -> tuple[npt.NDArray[
 
 
 def _constant(value: Any) -> tuple[Any, bool]:
-    """As an element of its column, and whether that may be believed."""
+    """Returns the value as an element of its column, and whether that is exact."""
     if isinstance(value, Multihash):
         return np.frombuffer(value.digest, np.uint8), value.code == SHA3_256
     return (value, True) if -_LARGEST <= value <= _LARGEST else (0, False)

@@ -192,11 +192,11 @@ class _InputRule(Rule):
 
     @abstractmethod
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        """As ``check``, of one input, which the transaction before left at ``position``."""
+        """Does ``check`` for one input, which the transaction before left at ``position``."""
 
     @abstractmethod
     def doubt_input(self, each: _InputRun) -> Mask:
-        """As ``doubts``, of one input."""
+        """Does ``doubts`` for one input."""
 
 
 class _InputRun:

@@ -294,7 +294,7 @@ class DiskObjects:
         return Path(self._place(name))
 
     def _place(self, name: Multihash) -> str:
-        """As text: for thousands of names at once a Path would cost more than to look."""
+        """Returns text: for thousands of names at once, Paths would cost more than the lookups."""
         return f"{self._directory}/{name.digest[0]:02x}/{name}"
 
     def _read_file(self, name: Multihash, offset: int, length: int | None) -> bytes | None:

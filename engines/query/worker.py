@@ -182,7 +182,7 @@ def _write_apart(counted: _Counted, schema: pa.Schema, pipe: str, out: BinaryIO)
 
 
 def _write_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryIO) -> None:
-    """As JSON, for who would load Arrow only to show them."""
+    """Writes rows as JSON, for clients that would load Arrow only to show them."""
     out.write(frame(COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in schema])))
     for batch in batches:
         # A row may be larger than a piece, and then stands alone.

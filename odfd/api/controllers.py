@@ -166,7 +166,7 @@ class FlowController(AsDeclared):
 
 
 def _desired(resource: DeclaredResource) -> DesiredFlow:
-    """As it was applied."""
+    """Returns the flow as it was applied."""
     headers = {"name": resource.name, "annotations": resource.annotations}
     text = json.dumps({"$schema": "Flow", "headers": headers, "spec": resource.spec})
     (flow,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).flows

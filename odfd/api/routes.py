@@ -202,7 +202,7 @@ async def _slices(services: Services, request: Request) -> object:
 
 @asks(WATCH, SINCE, LABELS, answers=Sequence[wire.ResourceView], stream=wire.ResourceNews)
 async def _resources(services: Services, request: Request) -> object:
-    """Of one type, or of all."""
+    """Lists or watches resources of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
     if is_watch(request):
         return await lines(services.declarations.news(since_of(request), kind), stream_of(request))

@@ -25,7 +25,7 @@ _TAKES_VALUE: Final = {"--socket", "--node", "--token-file", "--ca-file", "--acc
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal; argparse would load ``shutil`` for each option to learn that."""
+    """Formats help in the terminal's width, for which argparse would load ``shutil`` for each option."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"width": _width(), **options})

@@ -150,7 +150,7 @@ def _bounds(chunk: ColumnChunk, kind: pa.DataType, wanted: pa.DataType) -> pa.Ar
 
 
 def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.Array | None:
-    """As PLAIN encodes them. ``None`` for types whose bounds are in no order of theirs."""
+    """Decodes bounds in PLAIN encoding. ``None`` for types whose bounds are not in the order of the type."""
     t = pa.types
     if t.is_boolean(kind) and physical == _BOOLEAN:
         return pa.array([each != b"\0" for each in ends], kind)

@@ -34,7 +34,7 @@ RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply 
 
 
 class _StoredPlan(FlowPlan, frozen=True, kw_only=True):
-    """As releases without ``tasks`` wrote it too."""
+    """Reads plans that releases without ``tasks`` wrote, too."""
 
     fetch_uncacheable: bool = False
 

@@ -72,7 +72,7 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
 def _plan(
     deps: IngestDependencies, state: ChainState, batch: Batch, bound: BoundCapture
 ) -> tuple[IngestPlan, EarlierSlices]:
-    """As the driver plans, at the time of the capture. Raises Refused."""
+    """Plans like the driver, at the time of the capture. Raises Refused."""
     name = bound.capture.source
     source = pushed(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:

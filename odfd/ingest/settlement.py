@@ -88,7 +88,7 @@ def watermark_only(state: ChainState, to: Instant) -> AddData:
 
 
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
-    """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
+    """Returns the outcome of rows: the engine's counts, checked with its slice and the source. Raises Invalid."""
     counts = answer.rows or RowCounts()
     _check_counts(plan.request, counts, written)
     counts = msgspec.structs.replace(

@@ -170,7 +170,7 @@ class ChainRepair:
         )
 
     async def _fetch(self, peer: PeerId, dataset: DatasetId, stretch: range) -> list[bytes]:
-        """As far as the peer gives them."""
+        """Fetches blocks as far as the peer serves them."""
         found: list[bytes] = []
         try:
             while len(found) < len(stretch):

@@ -43,7 +43,7 @@ class _Serving(msgspec.Struct, frozen=True):
 
 
 class _Probe:
-    """Who said to serve something so far, and how long others are waited for. ``first`` are asked before the rest."""
+    """Keeps the peers that claim to serve a thing, and how long others are awaited. ``first`` are asked first."""
 
     def __init__(self, proven: Collection[PeerId], first: Iterable[PeerId], rest: Iterable[PeerId]) -> None:
         self._proven = frozenset(proven)

@@ -75,7 +75,7 @@ class Spool:
                 rest = self._stage(rest)
 
     def _keep(self, data: memoryview) -> memoryview:
-        """As any file; what is beyond the beginning is left."""
+        """Writes the beginning through the page cache; returns the rest of the data."""
         head = data[: CACHED - self._written]
         _put(self._file, head, self._written)
         self._written += len(head)

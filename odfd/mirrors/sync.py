@@ -219,7 +219,7 @@ class MirrorSync:
     async def _bring(
         self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
     ) -> Outcome:
-        """Of a mirror of some of the data all blocks come first: only then can be told which data is the newest."""
+        """Brings blocks and data; for a mirror of the newest data all blocks first, which say what the newest is."""
         objects, kept = 0, StepsKept()
         if spec.brings_data and _lacks_data(spec, held):
             objects = await self._missing_data(spec, held, peers, tally)

@@ -244,7 +244,7 @@ class ServingLibrary:
         return self._evidence.read(name, 0, largest)
 
     def _served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """As ``_named`` of what is here; what comes part by part is looked up now and then, and after each write."""
+        """Does ``_named`` for an object that is here, with a cache that lasts for a while and until the next write."""
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
             known = self._spoken.get((self._network, asker, name))

@@ -278,7 +278,7 @@ class Membership(JointReplication):
             ended.set()
 
     async def _until_changed(self, life: Life) -> None:
-        """What was asked for is in force, and stays so until it is to change again."""
+        """Waits, with the requested membership in force, until a change is requested."""
         if not self._changed.is_set():
             self._settled.set()
         life.ready()

@@ -68,7 +68,7 @@ class Outbox:
         self._loop = ReconcileLoop(self._send)
 
     def __len__(self) -> int:
-        """What waits to leave."""
+        """Returns the number of items that wait to be sent."""
         return len(self._waiting) + len(self._signed) + len(self._paced)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:

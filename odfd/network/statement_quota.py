@@ -155,7 +155,7 @@ IsListed: TypeAlias = Callable[[KeyDid], bool]
 
 
 def _always(_connection: sqlite3.Connection, _said: object, _is_listed: IsListed) -> bool:
-    """Of which there is no more than one for each writer, root or version."""
+    """Admits kinds that have at most one statement for each writer, root or version."""
     return True
 
 

@@ -332,7 +332,7 @@ class WithPublished:
             await shown.source.forget(edition.head.dataset.multibase)
 
     async def _object(self, shown: LastSeen, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
-        """As often as it breaks off only after it gave much."""
+        """Fetches an object, again after each interruption if at least ``WRITE`` bytes came since the last one."""
         while True:
             before = sink.received
             try:

@@ -22,7 +22,7 @@ RETAIN: Final = 7 * 86_400_000
 
 
 class Command(msgspec.Struct, frozen=True):
-    """As it lies in its row."""
+    """Holds a handover command as it is stored."""
 
     id: str
     to: int

@@ -25,7 +25,7 @@ class Target(NamedTuple):
     dataset: str
 
     def __str__(self) -> str:
-        """As people write it."""
+        """Returns the form that people write."""
         return f"{self.repository}/{self.dataset}"
 
     @property

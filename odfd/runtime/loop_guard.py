@@ -131,5 +131,5 @@ class LoopGuard(trio.abc.Instrument):
 
 
 def _abort() -> None:
-    """As a service manager's watchdog does: what is durable is whole at every step, and engines die with the daemon."""
+    """Aborts like a service manager's watchdog: durable data is whole at each step; engines die with the daemon."""
     os.kill(os.getpid(), signal.SIGABRT)

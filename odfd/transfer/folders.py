@@ -280,7 +280,7 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
 
 
 def _batches(pages: Iterable[StoredPage], checker: ChainChecker, place: str) -> Iterator[list[SealedBlock]]:
-    """What is committed at a time: a page, and more of those that bring no objects, since a commit costs pages too."""
+    """Groups blocks by commit: a page, and further pages without objects, because each commit costs pages too."""
     batch: list[SealedBlock] = []
     size = 0
     for page in pages:

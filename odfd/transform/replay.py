@@ -243,7 +243,7 @@ def _compare(
 
 
 def _as_said(schema: DataSchema, declared: DataSchema | None) -> DataSchema:
-    """What a schema does not say of changes is no difference: consumers take it as not known, whatever we know."""
+    """Drops the changelog flag if the declared schema lacks one: consumers then treat it as unknown."""
     return with_changelog(schema, None) if says_changelog(declared) is None else schema
 
 

@@ -123,7 +123,7 @@ class Volumes:
         return sum(each.bytes for each in caches)
 
     def _known(self, volume: str) -> OpenVolume:
-        """As it is declared, or was a moment ago: reads of many objects do not read the declaration each time."""
+        """Returns the volume as declared now or a moment ago: many reads do not read the declaration each time."""
         with self._lock:
             opened = self._opened.get(volume)
         if opened is not None and self._now() - opened[1] < _CHECK_SECONDS:

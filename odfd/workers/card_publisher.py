@@ -160,7 +160,7 @@ class CardPublisher:
         return None if card is None else _Draft(key, before, fitted(card))
 
     def _card(self, dataset: DatasetId, epoch: int, signing: Mapping[str, Any]) -> Card | None:
-        """As the dataset is now; ``None``: it has no block."""
+        """Makes a card of the dataset as it is now; ``None`` if it has no block."""
         chain = self._home.chains.chain(dataset)
         head = chain.head()
         if head is None:

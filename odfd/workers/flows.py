@@ -315,7 +315,7 @@ class FlowWorker:
             return ended_by(fault)
 
     def _keep(self, records: Sequence[tuple[str, Record]]) -> None:
-        """Not of what was deleted meanwhile."""
+        """Stores records, except those of flows that were deleted meanwhile."""
         with self._home.database.write() as connection:
             for key, each in records:
                 if self.scheduler.find(key) is not None:

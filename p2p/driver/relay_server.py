@@ -119,7 +119,7 @@ class RelayServer:
             await self._carry(circuit[0], stream, circuit[1])
 
     async def _place(self, peer: PeerId) -> Place | None:
-        """Of a peer that is served. One that came by another relay is none: its address would be that relay's."""
+        """Returns the place of a served peer; None if it came by another relay, whose address would be charged."""
         self._relay.chosen = self._host.chosen
         try:
             address = parse_address(self._host.peers().get(peer, ""))

@@ -367,7 +367,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         return stream_id in drained
 
     def _send_batch(self) -> list[int]:
-        """As much of it as the socket takes; whose bytes it has all of."""
+        """Sends as much as the socket takes; returns the streams whose bytes are all sent."""
         out = self.session.outgoing(BATCH, trio.current_time())
         self._line.send_now(out.messages)
         return out.drained

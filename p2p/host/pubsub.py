@@ -103,8 +103,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
                 self._greeting.discard(peer_id)
 
     def _handle_dead_peer(self, peer_id: Any) -> None:
-        """What a peer says on a stream that stands goes on to count: where it connected anew before its old connection
-        was known to be dead, it has said already which topics it joined, and says it once."""
+        """Keeps the topics of a peer that has another open stream: it reconnected before the old connection was known
+        to be dead, and announces its topics only once."""
         super()._handle_dead_peer(peer_id)
         if not self._streams.get(peer_id):
             self.said.pop(peer_id, None)

@@ -206,7 +206,7 @@ def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) 
 
 
 def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
-    """As many as a reply may hold. Base64 makes four bytes of three."""
+    """Returns as many statements as fit in a reply. Base64 makes four bytes of three."""
     room = MAX_TRUST_REPLY - 1024
     gathered: list[Signed] = []
     for done, sid in enumerate(sids):

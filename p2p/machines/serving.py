@@ -208,7 +208,7 @@ class Serving:
 
 
 def _subject(request: Request) -> bytes:
-    """What takes turns with others of the asker: a dataset, an object; some small objects by the first of them."""
+    """Returns the key that takes turns with others of the asker: a dataset, or the first object asked for."""
     match request:
         case BlockRange(dataset=dataset):
             return bytes(dataset)

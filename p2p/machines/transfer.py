@@ -415,7 +415,7 @@ class Transfer:
         )
 
     def _depth(self, provider: Provider) -> int:
-        """Of who has no record one part is enough to see what it gives, where there are others that have."""
+        """Returns how many parts are requested at once: one from a provider without a record, if others have one."""
         return DEPTH if provider.proven or not self._providers.some_proven() else 1
 
     def _is_of_no_use(self, peer: PeerId, now: float) -> bool:

@@ -114,7 +114,7 @@ class DelimitedReader:
         return bodies
 
     def _head(self, at: int) -> tuple[int, int] | None:
-        """Where the body starts whose length begins at ``at``, and that length; None while it is not all here."""
+        """Returns the start and the length of the body whose length begins at ``at``; None while that is incomplete."""
         length = 0
         prefix = self._held[at : at + MAX_PREFIX]
         for place, byte in enumerate(prefix):

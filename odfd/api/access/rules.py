@@ -52,7 +52,7 @@ def on_dataset(action: Action) -> Rule:
 
 
 def on_rename(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    """As ``on_dataset``; a name of others is refused before anything of theirs is told."""
+    """Does ``on_dataset``, and refuses a name that others have before any of their data is read."""
     maintain = on_dataset(Action.MAINTAIN)(guard, tasks, operation)
 
     async def guarded(ref: str, request: wire.RenameRequest) -> Any:

@@ -133,9 +133,9 @@ class FlowService:
         )
 
     async def _find(self, name: str) -> tuple[FlowPlan | None, Sequence[tuple[str, Entry]]]:
-        """What a flow of many datasets is for each of them, with what it is as a whole; else the one of that name.
+        """Returns a flow of many datasets as declared, with its entry for each; else the one entry of that name.
 
-        Else what follows under the name of its dataset. Raises NotFound.
+        That may be the entry which follows inputs under the name of its dataset. Raises NotFound.
         """
         await self._worker.look()
         templates = await trio.to_thread.run_sync(self._templates)

@@ -138,7 +138,7 @@ class HistoryRewriteService:
         )
 
     def _time(self, chain: ChainReader, plan: RewritePlan) -> Instant:
-        """Of new blocks. A reset makes none, and is the way out where the last one is of a wrong clock."""
+        """Returns the time of new blocks. A reset makes none, so it also works after a block of a wrong clock."""
         if plan.after == "nothing":
             return chain.block_at(plan.base.sequence_number).system_time
         return block_time(load_state(chain), self._clock.now(), self._home.chains.upper(plan.dataset))

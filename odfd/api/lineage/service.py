@@ -121,7 +121,7 @@ class LineageService:
         )
 
     def _inputs(self, dataset: DatasetId) -> list[tuple[DatasetId, str]]:
-        """Of the transform in force, each with its alias; one that its author never resolved cannot be followed."""
+        """Returns inputs of the transform in force with their aliases, except those that its author never resolved."""
         declared = load_state(self._home.chains.chain(dataset)).set_transform
         found = []
         for each in declared.inputs if declared is not None else ():

@@ -168,7 +168,7 @@ class MirrorService:
         return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
 
     def _place(self, source: str) -> str:
-        """Where a dataset is published that is named by its place. Raises Refused and Invalid for what is none."""
+        """Returns the URL of a dataset that is named by its URL. Raises Refused and Invalid for other texts."""
         place = place_of(source)
         if place is None:
             raise Refused(
@@ -181,7 +181,7 @@ class MirrorService:
         return place
 
     def _name(self, dataset: DatasetId) -> str:
-        """As its publisher calls it, where that is a name and is free here; one that is held keeps its own."""
+        """Returns the publisher's name of the dataset, if it is valid and free here; a held dataset keeps its own."""
         said = self.suggested_name(dataset)
         with self._home.catalog() as catalog:
             held = catalog.find(dataset)

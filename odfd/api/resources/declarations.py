@@ -267,7 +267,7 @@ class DeclarationService:
         return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
 
     def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
-        """As ``news`` tells it, each change as a plain value."""
+        """Yields the changes of ``news``, each as a plain value."""
         return self._watches.values(since, self._watched(word))
 
     def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:

@@ -49,7 +49,7 @@ class SystemLabels:
         return {**resource.labels, **self.of(resource)}
 
     def _kind(self, resource: DeclaredResource) -> str | None:
-        """As declared, or as the chain begins; ``None``: a mirror without blocks yet."""
+        """Returns the declared kind, or that of the chain's Seed; ``None`` for a mirror without blocks yet."""
         if resource.spec is not None:
             return str(resource.spec["kind"])
         if resource.did is None:

@@ -183,9 +183,9 @@ class ViewCache:
         return view
 
     def _keys(self, of: Iterable[DatasetId]) -> frozenset[bytes] | None:
-        """What the datasets are watched as, and all inputs that their transforms ever named: one may come to be here.
+        """Returns the keys to watch for the datasets, and for all inputs that their transforms ever named.
 
-        ``None`` where a damaged block keeps that from being known.
+        An input may arrive later. ``None`` if a damaged block hides the inputs.
         """
         found: set[bytes] = set()
         try:

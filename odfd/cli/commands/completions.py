@@ -67,7 +67,7 @@ def words_of(line: str) -> list[str]:
 
 
 def _proposed(words: Sequence[str], args: argparse.Namespace) -> list[Candidate]:
-    """None where nothing can be told: an error has no place at a Tab."""
+    """Returns no candidates instead of an error, which a Tab could not show."""
     from odfd.cli.main import command_of, command_parser
 
     *before, current = words or [""]

@@ -88,7 +88,7 @@ def _export(session: Session, args: argparse.Namespace) -> int:
 
 
 def _form_of(to: str) -> str:
-    """Of a file, by its ending; empty: it is a directory or a URL. Raises Usage for another form of files."""
+    """Returns a file's form by its ending; empty for a directory or a URL. Raises Usage for other forms."""
     ending = Path(to).suffix.removeprefix(".").lower()
     is_file = "://" not in to and not to.endswith("/") and not Path(to).expanduser().is_dir()
     if is_file and ending in UNWRITTEN:

@@ -146,7 +146,7 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
-    """As they can be applied, here or elsewhere."""
+    """Returns manifests that can be applied, here or on another node."""
     path = f"/resources/{kind.name}"
     if name is None:
         rows = session.client.get(path, list[wire.ResourceView]).value

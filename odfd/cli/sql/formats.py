@@ -146,7 +146,7 @@ def _csv(answered: Shown) -> None:
 
 
 def _print_csv(rows: Iterable[Sequence[Any]]) -> None:
-    """As it is for a file; on a terminal without what that obeys."""
+    """Prints CSV unchanged to a file; on a terminal, without characters that control it."""
     text = csv_text(rows)
     if output.is_terminal():
         output.say(text.decode("utf-8", "surrogatepass"), end="")

@@ -127,7 +127,7 @@ def _kind(arrow: str) -> _Kind:
 
 
 def _number(value: Any, kind: _Kind) -> Any:
-    """As a sheet holds it; ``None`` where it holds no such value."""
+    """Returns the value as a sheet stores it; ``None`` if a sheet has no such value."""
     if isinstance(value, int | float):
         return value if _fits(value) else None
     if kind == "text" or not isinstance(value, str):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Of the first module that has it."""
+        """Returns the attribute of the first module that has it."""
         if not name.startswith("_"):
             for module in MODULES:
                 found = getattr(import_module(f"{__name__}.{module}"), name, None)

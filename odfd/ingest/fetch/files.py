@@ -147,7 +147,7 @@ def _checked(pattern: str) -> re.Pattern[str]:
 
 
 def _placed(pattern: str, base: Path | None) -> str:
-    """Where a pattern of the chain points on this machine: a chain names no folder of its publisher. Raises Invalid."""
+    """Makes a pattern of the chain absolute, in the folder ``base`` of this machine. Raises Invalid."""
     if Path(pattern).is_absolute():
         return pattern
     if base is None:
@@ -228,8 +228,9 @@ def no_writer(path: Path) -> bool:
 
 
 def _has_lease(descriptor: int) -> bool:
-    """Whoever opens the file for writing meanwhile waits until the lease is back, and we are told by a signal: by one
-    that nobody heeds, in place of SIGIO, which would end this process.
+    """Takes a read lease on a file: a writer that opens it waits until the lease is released.
+
+    The kernel reports that by SIGURG, which is ignored, instead of SIGIO, which would end this process.
     """
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
     try:

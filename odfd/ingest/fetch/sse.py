@@ -107,7 +107,7 @@ def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate
 
 
 async def _taken(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
-    """What came until nothing came, and whether the batch was full before."""
+    """Returns the events and lines of one batch, and whether the batch ended because it was full."""
     events: list[ServerEvent] = []
     lines: list[bytes] = []
     reader, size = EventReader(), 0

@@ -154,11 +154,11 @@ def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | N
 def _rights_doubted(
     head: HeadStatement, signed: Signed, newest: HeadStatement | None, context: AdmissionContext
 ) -> Admitted | None:
-    """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
+    """Checks the authority of a head; ``None`` when a present writer signed it for this epoch.
 
-    A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since. Nor
-    is one that my form of its version does not allow: roots may have signed two forms of a version, and whoever knows
-    the other one passes on its heads in good faith. Version 0 has one form.
+    A peer is not penalised for a head that was valid when it was signed, although its writer was removed since. Nor for
+    one that this node's form of the version does not allow: roots may have signed two forms of a version, and a node
+    with the other one forwards its heads in good faith. Version 0 has one form.
     """
     if head.authority >= len(context.walk):
         return Admitted(AdmissionOutcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")

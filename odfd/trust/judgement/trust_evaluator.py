@@ -322,7 +322,7 @@ class TrustEvaluator:
         return witnessed(self.policy.witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
     def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
-        """Whose word does not count here: who contradicted himself, the dataset's writers and roots, their groups."""
+        """Returns whether a key does not count: double voters, the dataset's writers and roots, and their groups."""
         policy = self.policy
         keys = {*double_voters, dataset_key(rights.dataset), *rights.writers, *rights.roots}
         groups = {policy.group_of(key) for key in keys} - {None}

@@ -139,7 +139,7 @@ def _entry(line: str, *, is_old: bool = False) -> tuple[str, JournalEntry]:
 
 
 def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
-    """Of one line; or of one that follows, without a line's end between, a part that a full disk left of another.
+    """Parses one line, which may begin with a part of another line that a full disk cut off.
 
     Such a part was never followed by a signature. Raises ValueError.
     """
@@ -155,7 +155,7 @@ def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
 
 
 def _unended(part: str) -> list[tuple[str, JournalEntry]]:
-    """Of a whole line whose end is gone, or another byte by a bit that flipped: it counts. A part does not."""
+    """Parses a line without its end, or with a flipped bit there: a whole entry counts, a part does not."""
     for text in (part, part[:-1]):
         with suppress(ValueError):
             return [_entry(text)]

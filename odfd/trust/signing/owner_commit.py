@@ -366,7 +366,7 @@ class OwnerCommitter:
             )
 
     def _root(self, dataset: DatasetId, tree: Frontier, size: int) -> bytes:
-        """Of the first blocks; that of fewer than all is asked for after a crash only, and reads them."""
+        """Returns the root of the first blocks. A root of fewer than all, needed only after a crash, reads them."""
         if size == tree.size:
             return tree.root
         return Tree(partial(leaves_of, self._chains, dataset)).root(size)

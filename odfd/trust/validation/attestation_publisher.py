@@ -213,7 +213,7 @@ class AttestationPublisher:
             self._signer.events.emit("attestation.signed", self._signer.name_of(dataset), "", sid=str(signed.sid))
 
     async def _analysed(self, dataset: DatasetId) -> str:
-        """Not known where there is no engine to ask: an abstention is signed all the same."""
+        """Returns the determinism of a dataset, "unknown" without an engine: an abstention is signed even then."""
         try:
             return await self._determinism(dataset)
         except Environment:

@@ -123,7 +123,7 @@ class Validator:
         self._costs.charge(self._publisher(dataset), seconds, self._signer.clock.now())
 
     def _ripe(self) -> list[DatasetId]:
-        """Of which it is time to say what was found; they are asked for once, for they may be here no more."""
+        """Takes the datasets whose attestation is due; each is returned once, as it may be deleted by then."""
         ripe = [dataset for dataset, wait in self._waits().items() if not wait]
         for dataset in ripe:
             del self._due[dataset]
@@ -220,7 +220,7 @@ class Validator:
         return TurnOutcome.COMPLETE if complete else TurnOutcome.PUT_OFF
 
     async def _attest(self, dataset: DatasetId) -> None:
-        """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
+        """Attests new results when they are due. A reason that prevents a verdict is attested only if it lasts."""
         self._due.pop(dataset, None)
         pause, kept = self._settings.pause(), self._kept_from.get(dataset)
         lasting = None if kept is None else pause - (self._signer.clock.now() - kept.since) / instant.SECOND
@@ -294,7 +294,7 @@ class _KeptFrom(msgspec.Struct, frozen=True):
 
 
 def _why_not(fault: Fault) -> str:
-    """As attestations say it; empty for what is no lasting lack of this machine."""
+    """Returns the reason for an attestation; empty if the fault is no lasting lack of this machine."""
     if isinstance(fault, TooCostly):
         return TOO_COSTLY
     if isinstance(fault, LimitExceeded):
