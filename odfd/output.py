@@ -16,7 +16,7 @@ from typing import IO, Any, TextIO
 from chain.visible import escaped, one_line, visible
 
 _instead: list[IO[str]] = []
-"""What takes the place of standard output; the last counts."""
+"""Replacements of standard output; the last one is used."""
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -35,7 +35,7 @@ class Address(msgspec.Struct, frozen=True):
     port: int
     peer: PeerId | None = None
     relay: PeerId | None = None
-    """Who is at that host and port, where a circuit leads from there to the peer."""
+    """The relay at that host and port, if a circuit leads from it to the peer."""
 
     def __str__(self) -> str:
         return self.transport + (f"/p2p/{self.peer}" if self.peer else "")

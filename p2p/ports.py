@@ -158,7 +158,7 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     unwanted: int = 0
     """Statements forwarded at most to those that need them, as this node does not."""
     peers_unread: int = 0
-    """What peers said of themselves that was not looked at."""
+    """Number of peers' own presences that were not read."""
     judging: int = 0
     """Statements that wait to be looked at."""
     answering: int = 0

@@ -32,9 +32,9 @@ _KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
 }
 _ENVELOPE: Final = ("kind", "version", "content")
 _BESIDE: Final = ("hash", "manifestVersion", "size")
-"""What ``block show`` puts beside a block's manifest; of no meaning when read."""
+"""Fields that ``block show`` adds to a block's manifest; ignored when read."""
 _UNSHOWN: Final = "unknownFields"
-"""What it puts there when the manifest is not the whole block."""
+"""The field that it adds when the manifest is not the whole block."""
 _NEWER: Final = "the block holds fields of a newer schema, which a manifest cannot say"
 _NEWER_HINT: Final = "copy the block's file; a newer version may encode it"
 Content: TypeAlias = DatasetSnapshot | MetadataBlock | MetadataEvent

@@ -41,7 +41,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
     event: MetadataEvent | UnknownEvent
     unknown_fields: tuple[str, ...] = ()
-    """What the bytes hold beyond what we can name, ``AddData[7]``: a table, and the slot in it."""
+    """Unknown fields of the bytes, such as ``AddData[7]``: a table, and the slot in it."""
 
 
 class SealedBlock(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,7 @@ class Rule(ABC):
 
     name: ClassVar[str]
     clause: ClassVar[str]
-    """Where it comes from: section of the specification or of the RFC, or the reference's own error."""
+    """Its source: section of the specification or of the RFC, or the reference's own error."""
     binds: ClassVar[Binds] = Binds.EVERYONE
     concerns: ClassVar[tuple[type, ...]] = ()
     """Event classes it looks at; empty: blocks of every kind."""

@@ -37,7 +37,7 @@ class AnswerPin(_Object, frozen=True, kw_only=True):
     block: _Short
     sequence_number: Count
     at: _Short = ""
-    """What the query says of time there."""
+    """The time that the query states there."""
     standing: _Short = ""
     """How far it was relied on."""
 

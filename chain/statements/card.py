@@ -58,9 +58,9 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     """Claims of the publisher that nothing can check."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
-    """What the dataset is called at its publisher's node."""
+    """The dataset's name at its publisher's node."""
     publisher: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
-    """What the publisher's node calls itself."""
+    """The name that the publisher's node gives itself."""
 
 
 class Card(Expiring, frozen=True, kw_only=True):

@@ -327,10 +327,10 @@ class PolicyStatement(Issued, frozen=True, kw_only=True):
 
 
 Predicate: TypeAlias = HeadStatement | Attestation
-"""What is said of the blocks of a chain."""
+"""Statements about the blocks of a chain."""
 AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement | Card
 Word: TypeAlias = Observation | PolicyStatement
-"""What contradicts nothing, whatever else its author says."""
+"""Statements that never contradict another of the same author."""
 KINDS: Final[dict[str, type[AnyPredicate]]] = {each.KIND: each for each in get_args(AnyPredicate)}
 """All kinds of statements, by predicate type."""
 MAX_ANY: Final = max(each.MAX_ENVELOPE for each in KINDS.values())

@@ -107,16 +107,16 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     objects: Sequence[Multihash] = ()
     """Objects that ``blocks`` name and that the store must hold before the head moves."""
     apart: FormerEpochs | None = None
-    """Where what is given up stays; ``None``: it goes."""
+    """The store for blocks that are given up; ``None``: they are deleted."""
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
     """A block as stored, unchecked."""
 
     sequence_number: int
-    """Where it stands; what the bytes say may be something else."""
+    """Its place in the chain; the bytes may state another."""
     name: Multihash
-    """What the bytes should hash to."""
+    """The expected hash of the bytes."""
     raw: bytes | None
     """``None``: the chain needs it and it is not there."""
 
@@ -125,12 +125,12 @@ class StoredPage(msgspec.Struct, frozen=True):
     """Consecutive blocks as stored, unchecked."""
 
     start: int
-    """Where the first stands."""
+    """The place of the first."""
     names: bytes
-    """What their bytes should hash to: one multihash after the other, each of NAME_SIZE bytes."""
+    """The expected hashes of their bytes: one multihash after the other, each of NAME_SIZE bytes."""
     raws: Sequence[bytes | None]
     kinds: Sequence[int] | None = None
-    """What the store's index takes each for: numbers as in ``chain.store.schema``. ``None``: it has no index."""
+    """The kind of each in the store's index: numbers as in ``chain.store.schema``. ``None``: it has no index."""
 
     def name(self, row: int) -> Multihash:
         return Multihash(self.names[row * NAME_SIZE : (row + 1) * NAME_SIZE])

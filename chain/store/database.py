@@ -39,7 +39,7 @@ _WAY_OUT: Final = (
 _SCHEMA: Final = "SELECT name, type, sql FROM sqlite_master"
 _EVERYTHING: Final = "NULL"
 _EVENTS: Final = (("INSERT", ("NEW",)), ("UPDATE", ("NEW", "OLD")), ("DELETE", ("OLD",)))
-"""What writes do, and the rows that a trigger sees then."""
+"""The kinds of writes, and the rows that a trigger sees for each."""
 _HINTS: Final = {
     sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),

@@ -42,11 +42,11 @@ class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: DatasetId
     after: Literal["nothing", "metadata", "merged"]
-    """What stands behind ``base``: no block, every event that is not of data, or all of them with slices merged."""
+    """The blocks after ``base``: none, all events without data, or all events with merged slices."""
     base: Head
     """The last block kept as it is."""
     last: Head
-    """Where the present history ends."""
+    """The head of the present history."""
     size: int
     """Blocks of the new one."""
     batches: tuple[Batch, ...] = ()

@@ -44,7 +44,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Sequence[Block] = ()
     new_upper: int
     objects: Sequence[Multihash] = ()
-    """What must be stored before: what the blocks name is anyway."""
+    """Further objects that must be stored before; those that the blocks name must be in any case."""
     follows: DatasetId | None = None
     """The reclocking chain that binds the times of this shard; it is never overtaken."""
 

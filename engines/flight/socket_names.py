@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ASKED: Final = "node.sock"
-"""Where the node answers."""
+"""The node's socket."""
 SERVED: Final = "flight.sock"
-"""Where the process serves."""
+"""The process's socket."""
 READY: Final = b"ready\n"

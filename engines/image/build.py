@@ -38,7 +38,7 @@ WHEELS: Final = (
 """What an engine process imports, and a Java."""
 FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")
 CONTRACT_PORT: Final = 2884
-"""Where the reference coordinator looks for an engine that it started from an image."""
+"""The port at which the reference coordinator expects an engine that it started from an image."""
 RUN: Final[Mapping[str, object]] = {
     "User": "0:0",
     "WorkingDir": "/tmp",  # noqa: S108  # inside

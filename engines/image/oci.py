@@ -34,7 +34,7 @@ MAX_DOCUMENT: Final = 1 << 20
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _CHUNK: Final = 1 << 20
 SKIPPED: Final = frozenset({"__pycache__", ".lock"})
-"""What running leaves behind."""
+"""Files that a run leaves behind."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -16,7 +16,7 @@ from engines.sandbox.base import Mount, Sandbox
 from engines.sandbox.cgroups import Groups
 
 Within = Callable[[], AbstractAsyncContextManager[object, bool | None]]
-"""What a wait for an engine to start is done within: its caller may have something better to do."""
+"""A context around the wait for an engine to start, in which its caller may do other work."""
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
 ENGINE_FAILED: Final = "engine-failed"
@@ -77,7 +77,7 @@ class WarmSettings:
     processes: int | None = None
     """How many there may be, threads included."""
     groups: Groups | None = None
-    """Where control groups can be made that keep the last two."""
+    """Control groups that enforce the last two, if they can be made."""
     isolation: Isolation = Isolation.SHARED
     most: int = 1
     """Processes at once; those of a caller's own come on top."""

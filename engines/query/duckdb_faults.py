@@ -22,7 +22,7 @@ _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Z
 """DuckDB's kinds of errors in which a value that was read is not what the query makes of it."""
 _OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
 _NO_FUNCTION: Final = re.compile(r"No function matches the given name and argument types '(.+?)\((.*?)\)'")
-"""What follows are all functions of the name, dozens of lines."""
+"""The rest of the message lists all functions of the name, in dozens of lines."""
 _CAST: Final = "cast to a type that it takes, as try_cast(… AS DOUBLE) does"
 _HINTS: Final[Mapping[str, str]] = {
     "Conversion": "try_cast(… AS …) gives null where a value is none of that type",

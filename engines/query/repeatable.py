@@ -26,7 +26,7 @@ _BY_ORDER: Final = {
     "row_number": "rank()", "ntile": "percent_rank()", "lag": "a join", "lead": "a join", "nth_value": "a join",
     "json_group_array": "list_sort(list(x))", "json_group_object": "map_from_entries of a sorted list",
 }  # fmt: skip
-"""Whose value may depend on the order of equal rows, and what to write instead."""
+"""Functions whose value may depend on the order of equal rows, with their replacements."""
 _SORTED: Final = frozenset(("list_sort", "array_sort", "list_reverse_sort", "array_reverse_sort"))
 _LISTS: Final = frozenset(("list", "array_agg"))
 _BY_MOMENT: Final = frozenset(
@@ -38,7 +38,7 @@ _BY_MACHINE: Final = frozenset(
     ("sin", "cos", "tan", "cot", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
      "exp", "ln", "log", "log2", "log10", "pow", "power", "cbrt", "gamma", "lgamma", "**", "^")
 )  # fmt: skip
-"""Whose last digit is that of the machine's library of mathematics."""
+"""Functions whose last digit depends on the machine's mathematical library."""
 _EXACT: Final = frozenset(
     ("min", "max", "count", "count_star", "count_if", "list", "array_agg", "histogram", "histogram_exact", "quantile",
      "quantile_disc", "quantile_cont", "median", "mad", "bool_and", "bool_or", "approx_count_distinct", "rank",

@@ -33,7 +33,7 @@ _INFO: Final = "_TYPE_INFO"
 TABLE_FUNCTIONS: Final = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
 """That compute rows from their arguments alone."""
 _WORDS: Final = {"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE", "PIVOT": "PIVOT", "COLUMN_DATA": "a set of rows"}
-"""What is written for a node that is refused."""
+"""Words of the query for each refused node of the parse tree."""
 _HINT: Final = "a query is one SELECT over datasets of this node, and functions that compute from their arguments"
 _NEAR: Final = 0.7
 """Of names that are alike: a typing error. At difflib's 0.6, reflect is near array_select."""

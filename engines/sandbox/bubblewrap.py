@@ -28,7 +28,7 @@ TMP_BYTES: Final = 256 << 20
 RUN_BYTES: Final = 16 << 20
 ROOT: Final = PurePosixPath("/")
 GIVEN: Final = PurePosixPath("/odf")
-"""Where a job's folders are; an image has it as an empty folder."""
+"""The directory of a job's folders; it is empty in an image."""
 _NAMESPACES: Final = ("user", "pid", "net", "ipc", "uts")
 """``--unshare-all`` would only try the user namespace."""
 CODE: Final = ("chain", "config", "engines")

@@ -66,7 +66,7 @@ class TrialResult:
     level: Level
     problems: tuple[str, ...]
     unbounded: tuple[str, ...] = ()
-    """What nothing on this machine would stop it from."""
+    """Attempts that nothing on this machine would stop."""
 
     def __str__(self) -> str:
         holds = f"holds, but {'; '.join(self.unbounded)}" if self.unbounded else "holds"

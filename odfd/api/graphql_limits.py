@@ -37,7 +37,7 @@ DEFAULT_PAGE: Final = 50
 PAGED: Final = {"resources": "first", "datasets": "first", "blocks": "first", "rows": "last"}
 """Fields that are lists, with the argument that bounds each."""
 WEIGHTS: Final = {"blocks": 10, "rows": 20, "schema": 5, "detail": 20, "apply": 500, "rename": 500, "delete": 500}
-"""What a field costs beside its values: a look at a chain or a file, or a change."""
+"""The cost of a field beside its values: a read of a chain or a file, or a change."""
 
 
 class Size(NamedTuple):

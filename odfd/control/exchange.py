@@ -40,7 +40,7 @@ class Exchange:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._read = bytearray()
-        """What came and was not taken yet."""
+        """Bytes received and not yet processed."""
         self._length: int | None = 0
         """Bytes of the body; ``None``: it comes in chunks."""
 

@@ -44,7 +44,7 @@ class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
     """The dataset's frontier when they were planned, in whole milliseconds: nothing is written where it moved since.
     ``None``: it may have."""
     push: Push | None = None
-    """What brought them."""
+    """The push that brought them."""
     capture: Capture | None = None
     """The bytes that they were made of."""
     beside: SideCommit | None = None

@@ -60,7 +60,7 @@ class SavedView(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     until: Instant
     inputs: tuple[bytes, ...]
-    """What else than ``dataset`` it rests on, as ``drop`` names it."""
+    """Its dependencies other than ``dataset``, in the form that ``drop`` takes."""
     view: bytes
 
 

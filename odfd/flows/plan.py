@@ -182,4 +182,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     message: str = ""
     seen: str | None = None
-    """Where new blocks make it run: the hash of the head that the last good run saw, or wrote."""
+    """For flows that new blocks trigger: the hash of the head that the last good run saw, or wrote."""

@@ -73,7 +73,7 @@ def _hidden(vocab: Vocab) -> frozenset[str]:
 
 
 _Changed: TypeAlias = Mapping[str, DataField | None]
-"""What becomes of columns, by name; ``None``: they go."""
+"""Changed columns by name; ``None``: the column is removed."""
 _Fields: TypeAlias = Mapping[str, DataField]
 
 

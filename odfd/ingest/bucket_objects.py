@@ -73,7 +73,7 @@ class Keys:
     def __init__(self, pattern: str) -> None:
         parts = pattern.split("/")
         self.folder = "/".join(itertools.takewhile(lambda part: _SPECIAL.search(part) is None, parts[:-1]))
-        """What all keys begin with, before a slash."""
+        """The common folder of all keys, without the last slash."""
         self._matches = re.compile("".join(_expressions(parts)) + r"\Z", re.DOTALL)
 
     def fit(self, found: StoredObject) -> bool:

@@ -31,7 +31,7 @@ _KINDS: Final = (
 
 
 _KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
-"""Where there are no files of a disk."""
+"""Directories whose files the kernel generates."""
 _MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devices
 """Plain files all the same."""
 

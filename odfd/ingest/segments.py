@@ -47,9 +47,9 @@ class MergeLimits(NamedTuple):
 
 
 OF_ALL: Final = MergeLimits(16 << 20, 1 << 20)
-"""Where all rows stay: a file that is read is hashed whole, so it is not to be large."""
+"""Limits if all rows stay: a file that is read is hashed whole, so it must not be large."""
 OF_NEWEST: Final = MergeLimits(256 << 20, 1 << 22)
-"""Where the newest row of each key stays. The keys of so many rows are held in memory, the rows are not."""
+"""Limits if the newest row of each key stays. The keys of so many rows are held in memory, the rows are not."""
 FULL: Final = -1
 """Level of a segment that is merged no further."""
 SETS: Final = "set.json"

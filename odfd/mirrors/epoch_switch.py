@@ -31,7 +31,7 @@ class Following(NamedTuple):
     follow: Callable[[], bool] = lambda: False
     """Whether they are followed."""
     apart: Callable[[int], FormerEpochs | None] = lambda _: None
-    """Where blocks of an epoch then stay."""
+    """Returns the store for blocks of a former epoch."""
 
 
 def following(policy: Callable[[], model.Policy]) -> Following:

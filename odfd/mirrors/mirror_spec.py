@@ -19,7 +19,7 @@ from p2p.identity import did_of_peer, parse_peer
 KIND: Final = "mirror"
 MAX_PRIORITY: Final = 100
 MAX_PEERS: Final = 16
-"""Who share one dataset with this node."""
+"""The most peers that share one dataset with this node."""
 
 
 class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,7 +30,7 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     network: str | None = None
     want: Literal["chain", "data"] = "data"
     priority: int = 0
-    """Where room is short, data of lower ones is let go for higher ones."""
+    """When room is short, data of lower priorities is deleted for higher ones."""
     keep: str | None = None
     """How much of the data, as ``odfd.mirrors.retention`` reads it; ``None``: all."""
     rate: str | None = None

@@ -21,7 +21,7 @@ class SchedulerState(enum.Enum):
     STALLED = "stalled"
     """Peers failed; it is tried again."""
     REFUSED = "refused"
-    """What the network offers breaks a rule."""
+    """Blocks that the network offers break a rule."""
     FAILED = "failed"
     """Our own disk or engine."""
     PAUSED = "paused"

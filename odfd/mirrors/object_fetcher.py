@@ -97,7 +97,7 @@ class ObjectFetcher:
         self._stalled: LRUCache[PeerId, int] = LRUCache(REMEMBERED)
         """How often in a row they offered a linked object and gave nothing of it in time."""
         self._turn = 0
-        """Which peer is asked first for a linked object."""
+        """Number of the peer that is asked first for the next linked object."""
 
     async def bring(
         self,

@@ -93,7 +93,7 @@ class _Held(msgspec.Struct, frozen=True):
     rights: Rights
     """By the newest version of its authority."""
     decided: Decided = Decided()
-    """What a person settled of it."""
+    """A person's decisions on it."""
     lacks: str = ""
     """Why it cannot be met for the first time yet."""
 

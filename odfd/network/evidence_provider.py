@@ -46,7 +46,7 @@ class _Open(msgspec.Struct, frozen=True):
     manifest: bytes
     places: dict[Multihash, _Place]
     datasets: frozenset[DatasetId]
-    """Whose chains it holds: each is there from its Seed on."""
+    """Datasets whose chains it holds, each from its Seed on."""
 
 
 class EvidenceProvider:

@@ -83,7 +83,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     announce: tuple[str, ...] = ()
     """Told to others in place of where we listen."""
     folder: Path | None = None
-    """Where the peers met are kept between runs; ``None``: nowhere."""
+    """The folder of the peer book; ``None``: it is not kept between runs."""
     network: Network | None = None
     """Joined at start when none is, and its bootstrap peers are met beside those that were given when joining."""
     patience: float = 15.0
@@ -97,7 +97,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays by which others come to this node."""
     relay: RelayLimits | None = None
-    """What this node carries for others."""
+    """Limits of this node as a relay."""
 
 
 class Shelf(Library, Protocol):
@@ -114,7 +114,7 @@ class _Running(NamedTuple):
     """A network that is taken part in."""
 
     terms: tuple[Network, bool]
-    """What was joined, and whether it leads."""
+    """The joined network, and whether it is the first."""
     scope: trio.CancelScope
     ended: trio.Event
 

@@ -84,7 +84,7 @@ class PageDoor(NamedTuple):
     """Hosts, with ports."""
     scheme: str = "http"
     tokens: Tokens | None = None
-    """What opens a session beside the addresses of ``odfctl ui``."""
+    """Tokens that open a session, beside the addresses of ``odfctl ui``."""
 
 
 class PageApplication:

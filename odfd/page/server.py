@@ -26,7 +26,7 @@ from odfd.runtime.tls import hosts_of, tls_context
 
 CERTIFICATE: Final = "http.ui-certificate"
 ANYWHERE: Final = "127.0.0.1:0"
-"""Where settings name no address: a free port."""
+"""The address if settings name none: a free port."""
 LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536)
 
 

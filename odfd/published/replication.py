@@ -43,7 +43,7 @@ BATCH: Final = 1024
 WRITE: Final = 1 << 20
 """Bytes given to a sink at once; a place that breaks off after fewer is left for now."""
 SourceOf: TypeAlias = Callable[[str], PublishedSource]
-"""Who reads a place. Raises Remote where this node cannot."""
+"""Returns the reader of a place. Raises Remote if this node has none."""
 
 
 class LastSeen(msgspec.Struct):

@@ -68,7 +68,7 @@ class PlannedView(msgspec.Struct, frozen=True):
     slices: Sequence[PlacedSlice]
     cut: Cut
     fold: KeptFold | None = None
-    """What held before the slices."""
+    """The state before the slices."""
     table: KeptTable | None = None
     """Read instead of slices; ``dataset`` and ``cut`` are of its first input."""
 

@@ -27,9 +27,9 @@ class Command(msgspec.Struct, frozen=True):
     id: str
     to: int
     asked: int = 0
-    """Not before this time."""
+    """The earliest time of the handover."""
     time: int | None = None
-    """That was chosen for it."""
+    """The time that was chosen for it."""
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):

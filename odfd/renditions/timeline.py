@@ -25,7 +25,7 @@ class RenditionRow(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 0
     """Times from it on accumulate right, in milliseconds."""
     pipeline: str = ""
-    """What decoded it."""
+    """The pipeline that decoded it."""
     reason: str = ""
 
 

@@ -56,7 +56,7 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: _Number
     """Grows with every change, so that no content comes back."""
     writer: str
-    """Who made the change: of two who make the same one, one does."""
+    """The writer of the change, so that of two equal changes one wins."""
     chains: dict[str, _ChainRow]
 
 

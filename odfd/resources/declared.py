@@ -79,9 +79,9 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     """``labels.KEY``, ``annotations.KEY`` or ``spec`` to who set it, where that was not an apply of manifests."""
     spec: Json = None
     references: Mapping[str, ResourceHandle | None] = {}
-    """What its spec refers to, by ``references.reference_key``; ``None``: it was never here."""
+    """Its references, by ``references.reference_key``; ``None``: the target never existed here."""
     owners: tuple[OwnerReference, ...] = ()
-    """None: declared by people."""
+    """Empty: people declared it."""
     generation: int = 1
     status: ResourceStatus = ResourceStatus()
     """Written by ``DeclaredStore.observe`` alone."""

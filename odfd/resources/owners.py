@@ -21,7 +21,7 @@ class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     part: str = ""
-    """Which of those of one type: it stays the same when its name changes."""
+    """Identifies it among those of one type; it does not change with the name."""
     name: str
     annotations: Mapping[str, Json] = {}
     spec: Json
@@ -30,7 +30,7 @@ class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
-"""What a resource makes. Raises Invalid for what it says of them."""
+"""Returns the resources that a resource owns. Raises Invalid for a wrong declaration of them."""
 
 
 class PartKeeper:

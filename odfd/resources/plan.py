@@ -98,7 +98,7 @@ class Terms(NamedTuple):
     """The terms of whoever applies."""
 
     manager: str = APPLY
-    """Whose labels and annotations an apply replaces; those of others stay."""
+    """The manager whose labels and annotations an apply replaces; those of others stay."""
     force: bool = False
     """Change also what another resource made."""
     generation: int | None = None

@@ -95,7 +95,7 @@ OWNERS_STEP: Final = """
     CREATE INDEX res_owners_child ON res_owners (child);
 """
 HISTORY_STEP: Final = "CREATE INDEX res_events_id ON res_events (id, rv);"
-"""What became of one resource is asked without reading the whole log."""
+"""Finds the events of one resource without reading the whole log."""
 
 
 INTENT_LOG: Final = Sealed(

@@ -64,7 +64,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Callable[[Node, Remarks], Node] | None = None
     """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
     parts: Callable[[Any], Iterable[Any]] | None = None
-    """What one of them makes of itself (``odfd.resources.owners.Parts``)."""
+    """Returns the resources that one of them owns (``odfd.resources.owners.Parts``)."""
     is_derived: bool = False
     """Other resources make it, and a manifest of it is refused."""
     example: str = ""

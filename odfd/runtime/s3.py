@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
 KEYS: Final = ("accessKeyId", "secretAccessKey", "sessionToken")
-"""Who asks; the last is not needed."""
+"""Names of the credentials; the last is optional."""
 CHUNK: Final = 1 << 20
 RETRIES: Final = 4
 RETRY_SECONDS: Final = 60.0

@@ -36,7 +36,7 @@ LAST: Final = "last-backup.json"
 FOLDERS: Final = ("keys", "evidence", SPOOL)
 """Folders of the state directory copied whole; all others can be made again, or hold partial data."""
 NOT_COPIED: Final = (".journal", ".unborn", ".new")
-"""What of the keys is for this state directory alone: the dataset of a key may have begun since its copy.
+"""Files of keys that are for this state directory alone: the dataset of a key may have begun since its copy.
 And pushes that are not whole yet."""
 FORMAT: Final = 1
 _PIECE: Final = 1 << 20

@@ -110,7 +110,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
 
 _PIPES: Final[Mapping[str, PipeMode]] = {"sandbox": "sandbox", "user": "user", "never": "never"}
 _PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""What a command of Pipe is lost without, and what holds no secrets."""
+"""Variables that a command of Pipe needs, and that hold no secrets."""
 
 
 def _those(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
     system_time: Instant
     new_data: DataSlice | None
     stated_watermark: Instant | None
-    """What the block itself says."""
+    """The watermark that the block itself states."""
     watermark_before: Instant | None
     """The greatest stated before it."""
 
@@ -65,7 +65,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     alias: str
     """What the query calls it."""
     position: InputPosition
-    """Where the last transaction left it."""
+    """Its position after the last transaction."""
     cut: Multihash
     """The block up to which it shall be consumed: its head, or what a recorded transaction says."""
     last_offset: int | None
@@ -114,7 +114,7 @@ class Blocked(msgspec.Struct, frozen=True):
     reason: str
     hint: str = ""
     rule: str = ""
-    """What forbids it for good; without one it is a matter of waiting."""
+    """The rule that forbids it for good; empty if waiting helps."""
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.hint}" if self.hint else self.reason

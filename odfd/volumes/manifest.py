@@ -27,7 +27,7 @@ CACHE: Final = 10 << 30
 _OF_FOLDERS: Final = ("path",)
 _OF_BUCKETS: Final = ("bucket", "endpoint", "region", "prefix", "credentials")
 FIXED: Final = ("kind", "path", "bucket", "endpoint", "prefix")
-"""What says where a volume is; it does not change while data lies there."""
+"""Fields for the place of a volume; they cannot change while it contains data."""
 
 
 class VolumeKind(Enum):

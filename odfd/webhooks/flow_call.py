@@ -14,7 +14,7 @@ from odfd.webhooks.delivery import Delivery, NotifiedHead
 from odfd.webhooks.target import UPDATED
 
 DUE: Final = "flow.due"
-"""What happened where a time, or data of another dataset, made the flow run."""
+"""The event if a time, or data of another dataset, triggered the flow."""
 
 
 class FlowRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ class HeadSigner:
             self._round, ROUND_SECONDS, start_after=START_SECONDS
         )
         self._troubles: dict[DatasetId, str] = {}
-        """What was told already."""
+        """Troubles that were reported already."""
 
     async def _round(self) -> float:
         touched = self.loop.take()

@@ -38,7 +38,7 @@ STRANGERS: Final = 3
 """Unlisted peers that are asked besides the listed ones: they may hold signatures of ours."""
 PEERS: Final = "peers"
 ALONE: Final = "alone"
-"""Who told what the keys had said, as it stands in the journals: listed groups, or a person."""
+"""The source of recovered entries, as written in journals: listed groups, or a person."""
 
 
 class RecoveryPeers(Protocol):

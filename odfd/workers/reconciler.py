@@ -57,7 +57,7 @@ class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
     is_drift: bool = True
     """Whether needed steps without a new declaration are a departure from the declared state."""
     steps: tuple[str, ...] = ()
-    """What is to be done until all is as declared; empty: it is."""
+    """Steps that remain until all is as declared; may be empty."""
     told: Mapping[str, ConditionValue] = {}
     fault: Fault | None = None
     """Why it is not as declared, where no step would mend it."""
@@ -108,7 +108,7 @@ class Reconciler:
         self._position = self._events.last
         """Of the last received event of the node."""
         self._waiting: set[str] = set()
-        """What failed because something that it names is not here."""
+        """Resources that failed because of a missing reference."""
         self._nursery: trio.Nursery | None = None
         self.turned = trio.Event()
         """Set when the next attempt has ended; then there is another."""

@@ -68,7 +68,7 @@ class SubmissionMiss(NamedTuple):
 
     why: str = ""
     log_key: str = ""
-    """What its operator needs, who does not know this log yet."""
+    """The log's key, for the operator of a witness that does not know this log yet."""
 
 
 class SubmissionState(msgspec.Struct):

@@ -55,7 +55,7 @@ class WitnessRequest(NamedTuple):
     """The datasets to cosign by the policy in force."""
 
     mirrored: bool
-    """What is mirrored here."""
+    """Whether the mirrored ones are among them."""
     attended: Collection[DatasetId] = ()
     """These, whether they are or not."""
 

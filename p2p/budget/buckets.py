@@ -93,7 +93,7 @@ class FairShares:
         self._common = Budget[None](self._half)
         self._divided = Budget[None](self._half)
         self._shares: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """What each block has left, and when it told something last; the longest silent first."""
+        """The rest of each block's budget, and when it sent something last; the longest silent first."""
 
     def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
         """Whether a message from a peer in ``block`` is within the cap, of which it is taken then."""

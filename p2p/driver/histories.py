@@ -36,7 +36,7 @@ class Histories:
         self._shown: FIFOCache[tuple[DatasetId, PeerId], bytes] = FIFOCache(MAX_ELSEWHERE)
         """The last block that a peer showed, of those whose blocks were doubted."""
         self._asking: set[tuple[DatasetId, PeerId]] = set()
-        """Who is asked just now whether it follows."""
+        """Peers that are being asked whether they follow."""
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""

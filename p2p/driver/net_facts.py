@@ -40,10 +40,10 @@ class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: tuple[str, ...] = ()
     """IP addresses of this machine."""
     seen: tuple[str, ...] = ()
-    """Where peers see connections of this node from, with the port where that counts."""
+    """Addresses of this node's connections as peers see them, with the port if it matters."""
     reached: tuple[DialBackResult, ...] = ()
     mapped: tuple[str, ...] = ()
-    """Where two peers saw connections from one port of this machine."""
+    """Addresses at which two peers saw connections from one port of this machine."""
     relays_named: int = 0
     relays_used: int = 0
     peers: int = 0

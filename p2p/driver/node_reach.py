@@ -49,7 +49,7 @@ class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays through which others reach this node; each is dialled again with backoff for ever."""
     relay: RelayLimits | None = None
-    """What this node carries for others; ``None``: nothing."""
+    """Limits of this node as a relay; ``None``: it is none."""
     carried: Pace = msgspec.field(default_factory=Pace)
     """Caps the bytes of carried circuits."""
 

@@ -60,9 +60,9 @@ class TransferRun:
         self._wake = self._sleeps_until = math.inf
         self._woken = trio.Event()
         self._court: deque[Deliver | Finish] = deque()
-        """What is before the judge."""
+        """Parts that are being judged."""
         self._said: deque[Accepted] = deque()
-        """What it has sent and the machine has not processed."""
+        """Verdicts that the machine has not processed yet."""
         self._given: Counter[PeerId] = Counter()
         """Bytes that the judge took of each peer."""
         self._judges = self._is_over = False

@@ -61,7 +61,7 @@ class Done(msgspec.Struct, frozen=True):
 
 Effect: TypeAlias = Fetch | Show | Done
 Refs: TypeAlias = Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]]
-"""What is held of some datasets, or of all."""
+"""Statements held about some datasets, or all."""
 
 
 class Reconcile:

@@ -137,7 +137,7 @@ class Penalise(msgspec.Struct, frozen=True):
     reason: str
     weight: float
     judged: bool = False
-    """What it gave is well formed, and not what is wanted."""
+    """Its parts are well formed, but not the wanted ones."""
 
 
 class WakeAt(msgspec.Struct, frozen=True):
@@ -199,14 +199,14 @@ class Transfer:
         self._held = 0
         self._next_ask = 0
         self._judged: deque[PeerId] = deque()
-        """Whose parts are before the judge, in their order."""
+        """Providers of the parts that are being judged, in their order."""
         self._finishing = False
         self._contributors: set[PeerId] = set()
-        """Whose parts it took, or rejects."""
+        """Providers of the parts that were accepted or rejected."""
         self._inherited = inherited
         self._solo: PeerId | None = None
         self._alone: set[PeerId] = set()
-        """Who was asked alone, in this round of all."""
+        """Providers that were asked alone in this round."""
         self._rewinds = 0
         self.over = False
         """Whether the machine has ended; it then answers nothing more."""

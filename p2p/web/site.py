@@ -29,7 +29,7 @@ CONNECTIONS: Final = 16
 """At once, over all sites; more wait."""
 REDIRECTS: Final = 5
 _HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
-"""What is compressed could explode, and slices and blocks are not worth compressing."""
+"""Without compression: compressed answers could explode, and slices and blocks gain little."""
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)

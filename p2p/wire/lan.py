@@ -41,7 +41,7 @@ class LanPacket(msgspec.Struct, frozen=True):
     asks: bool = False
     """Whether it wants to know who is there."""
     told: tuple[Address, ...] = ()
-    """Where a node of the network is, with its peer id."""
+    """Addresses of a node of the network, with its peer id."""
 
 
 def encode_question() -> bytes:

@@ -25,7 +25,7 @@ from odfd.resources.manifest import Draft
 from odfd.resources.references import ANY, FinalState, reference_key, references_of
 
 TYPES: Final = ("Dataset", RELATIONS)
-"""What accounts apply; the rest sets up the node, or acts in the name of its owner."""
+"""Types that accounts may apply; the others set up the node, or act for its owner."""
 _VALUES: Final = ("VariableSet", "SecretSet")
 
 

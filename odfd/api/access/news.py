@@ -32,7 +32,7 @@ class _Rights:
         self._readable: Collection[str] = ()
         self.mark = ""
         self.told: set[str] = set()
-        """What was readable while this watch goes on: when it is deleted, that is told."""
+        """Resources that were readable during this watch: their deletion is reported."""
 
     async def begin(self, since: str | None) -> bool:
         """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights.

@@ -20,7 +20,7 @@ from odfd.datasets.reading import columns_of, slices_back
 from odfd.state.directory import StateDirectory
 
 MOST_SLICES: Final = 1_000
-"""Whose footers are read, the newest."""
+"""The newest slices, whose footers are read."""
 _DAY: Final = 86_400 * SECOND
 _LEAST_SPAN: Final = 3_600 * SECOND
 """Between slices for a rate of growth: what came at once says nothing of what comes in a day."""

@@ -62,7 +62,7 @@ class MirrorService:
         self._remotes = remotes
         self._holders = holders
         self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
-        """What the publisher of a dataset calls it."""
+        """Returns the publisher's name of a dataset."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
         """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
         self._home = home

@@ -28,7 +28,7 @@ from odfd.queries.planning import PlannedView, QueryPlan
 
 _RULE: Final = "query-engine"
 STATEMENT: Final = "SELECT * FROM answer"
-"""What the rows of an engine are read by."""
+"""The statement that reads the rows of an engine."""
 
 
 class EngineQueries:

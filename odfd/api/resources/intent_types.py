@@ -29,7 +29,7 @@ from p2p.address import parse_address
 INTENT_TYPES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
 """Kinds of intents, to the types that stand for them."""
 ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
-"""Who is met first, then who is believed, then what is fetched."""
+"""Types in the order in which they are applied: peers, then trust, then mirrors."""
 
 
 class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ class HeadState(NamedTuple):
     unsigned: Callable[[], Mapping[DatasetId, str]]
     """Datasets of this node of which none can be signed, and why."""
     witnesses: Callable[[DatasetId, int], Sequence[wire.WitnessView]]
-    """Who cosigned an epoch, or is asked to."""
+    """Returns the witnesses that cosigned an epoch, or are asked to."""
 
 
 class TrustService:

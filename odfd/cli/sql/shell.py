@@ -78,7 +78,7 @@ def completions(
 
 
 _MOST_DATASETS: Final = 200
-"""Whose columns are asked for when a query names them."""
+"""Datasets whose columns are requested when a query names them."""
 _FUNCTIONS: Final = (
     "abs", "avg", "coalesce", "count", "date_trunc", "dense_rank", "first", "greatest", "lag", "lead", "least",
     "length", "list", "lower", "max", "median", "min", "quantile_cont", "rank", "regexp_matches", "replace", "round",

@@ -46,7 +46,7 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Multihash
     dataset: DatasetId | None
-    """Whose owner it accuses; ``None``: of one that was kept before this was noted."""
+    """The dataset whose owner it accuses; ``None`` for bundles from before this was stored."""
     size: int
     at: int
     """When it came, in any unit: only the order counts."""

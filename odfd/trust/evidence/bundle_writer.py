@@ -43,7 +43,7 @@ class Accusation(msgspec.Struct, frozen=True, kw_only=True):
     signed: Signed
     step: Block
     checkpoint: bytes | None
-    """What this node's own run of the step before left."""
+    """The checkpoint after this node's own run of the step before."""
     actual: Actual
     authority: tuple[Signed, ...] = ()
     """The versions 1, 2, … of the dataset's authority that are known."""

@@ -32,7 +32,7 @@ class Claim(NamedTuple):
     group: str
     dataset: DatasetId
     signers: tuple[KeyDid, ...]
-    """Whose attestations name it."""
+    """Signers of the attestations that name it."""
 
 
 class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ class PendingDecision(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """The epoch that they belong to."""
     number_of: Callable[[Multihash], int | None]
-    """Where a block stands in the chain that is here."""
+    """Returns the number of a block in the chain that is here."""
     fork: Fork | None = None
     stops: Sequence[Stop] = ()
     waiting: HeadStatement | None = None

@@ -84,7 +84,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     forked: bool = False
     """Whether a fork of it was ever proven; settling it leaves that."""
     decided: Decided = Decided()
-    """What a person settled of it here."""
+    """A person's decisions on it here."""
     withheld: bool = False
     """Whether more was signed and no peer gave its blocks for a day."""
     suspended: frozenset[str] = frozenset()

@@ -247,7 +247,7 @@ class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     data: int
     forked_at: int | None = None
     abandoned_at: int | None = None
-    """Where a person gave it up."""
+    """The block at which a person gave it up."""
     inputs: int | None = None
     """Blocks whose inputs lie within their own reach; ``None``: it has no inputs."""
     fresh: bool = True

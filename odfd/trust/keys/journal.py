@@ -36,7 +36,7 @@ _PARTS: Final = 4
 class JournalEntry(msgspec.Struct, frozen=True):
     order: Order
     subject: str
-    """What was said, by its hash: two different ones at one order are a contradiction."""
+    """The hash of the signed statement: two different ones at one order are a contradiction."""
 
 
 class SigningJournal:

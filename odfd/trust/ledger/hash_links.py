@@ -19,7 +19,7 @@ from chain.instant import Instant
 from chain.statements import canonical
 
 GENESIS: Final = bytes(32)
-"""What the first entry is linked to."""
+"""The link of the first entry."""
 GAP: Final = "gap"
 """Type of the row that stands for dropped entries."""
 _COLUMNS: Final = "seq, at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"

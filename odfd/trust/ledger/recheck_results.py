@@ -37,11 +37,11 @@ class Recheck(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Multihash
     dataset: DatasetId
     group: str
-    """Who named it."""
+    """The group that named it."""
     result: str
     """That of ``odfd.trust.validation.recheck``, or ``UNFIT``."""
     run: Run
-    """Which step of which chain; its ``verdict`` is empty where nothing is to be counted."""
+    """The step and its chain; its ``verdict`` is empty if it must not be counted."""
 
 
 class Rechecks:

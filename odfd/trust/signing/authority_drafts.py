@@ -29,7 +29,7 @@ class EpochOpening(msgspec.Struct, frozen=True):
 
     reason: Literal["reset", "recovery", "fork", "compaction"]
     base: TreeHead
-    """What is kept of the chain as it is."""
+    """The part of the present chain that is kept."""
     last: TreeHead
     """All of it."""
 

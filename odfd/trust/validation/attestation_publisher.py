@@ -54,7 +54,7 @@ class Reexecuted(msgspec.Struct, frozen=True):
     until: int
     """The first step that was not run, or the chain's size: nothing is said of it and what follows."""
     why: str = ""
-    """What keeps this node from running it, where that has lasted."""
+    """The lasting reason why this node cannot run it."""
     budget: int = 0
     """Seconds of an engine that are spent on a step at most."""
 

@@ -72,7 +72,7 @@ class Observer:
         self._nursery: trio.Nursery | None = None
         self._slots = Slots(TOGETHER, SLOW)
         self._looking: dict[DatasetId, bool] = {}
-        """What is being looked at, and whether it was touched meanwhile."""
+        """Datasets being observed, and whether each changed meanwhile."""
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
 
     async def run(self, life: Life) -> None:

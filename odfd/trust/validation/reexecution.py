@@ -57,7 +57,7 @@ class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """An engine in a process of its own, never used before; it ends with the context."""
     determinism: Determinism
     bundles: BundleStore | None = None
-    """Where bundles go; ``None``: this node accuses without keeping any."""
+    """The store of bundles; ``None``: this node accuses without keeping any."""
     step_seconds: Callable[[], int] = lambda: 600
     """Of an engine, that one run of a step may take; asked at each run."""
     drop_engine: Callable[[DatasetId, str], None] = lambda _dataset, _why: None
@@ -73,7 +73,7 @@ class ReexecutionStep(msgspec.Struct, frozen=True):
 
     block: Block
     after: RunPosition | None
-    """Where the replay stood when it was chosen."""
+    """The position of the replay when it was chosen."""
 
     @property
     def checkpoint(self) -> bytes | None:

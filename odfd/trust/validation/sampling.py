@@ -114,7 +114,7 @@ class CostBudget:
 
 
 MARK = b"odfd-spot-check\n"
-"""What the secret is made of; no statement, checkpoint or record begins so, and the signature never leaves."""
+"""The text signed to derive the secret; no statement, checkpoint or record begins so; the signature never leaves."""
 _ALL = 1 << 64
 
 

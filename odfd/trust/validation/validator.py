@@ -79,7 +79,7 @@ class Validator:
         """When what was found and is not urgent will be said."""
         self._kept_from: dict[DatasetId, _KeptFrom] = {}
         self.busy: str | None = None
-        """What it re-runs now, for people."""
+        """The dataset that it re-runs now, for people."""
 
     @property
     def _chains(self) -> ChainStore:

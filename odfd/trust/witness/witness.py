@@ -66,7 +66,7 @@ class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     tree: TreeCheckpoint
     old: KnownTree
-    """What has to be its beginning: cosigned last, or what its epoch keeps; nothing has to be proven of the empty."""
+    """The tree that must be its prefix: cosigned last, or kept by its epoch; an empty tree needs no proof."""
     head: bytes
     """Envelope of the head that signs the tree."""
     kept: bytes | None
