@@ -10,7 +10,7 @@ from odfd.obs.metric_table import METRICS, PROCESS, Metric
 
 _HEAD = """# Metrics, health and events
 
-Set `metrics.listen = ["127.0.0.1:9464"]`, and a node answers there, on its own machine alone:
+With `metrics.listen = ["127.0.0.1:9464"]` a node answers at that address, on its own machine only:
 
 | path | answer |
 |---|---|
@@ -18,16 +18,16 @@ Set `metrics.listen = ["127.0.0.1:9464"]`, and a node answers there, on its own 
 | `/livez` | 200 while the event loop turns; restart the node when it does not |
 | `/readyz` | 200 when all parts have started and database and disk are well; else 503, with what is wrong |
 
-A scrape reads what was counted already: it costs the same with ten datasets and with a hundred thousand. Datasets,
-mirrors and flows are counted every 15 seconds beside it; `odfd_survey_age_seconds` says how long ago that was. Every
-value of every label is listed here or made by the node itself: no dataset, peer, key or address is ever a label, so
-that no stranger can make a series. For one dataset ask `odfctl get`, `describe` and `watch`. [The
+A scrape reads existing counters, so it costs the same with ten datasets and with a hundred thousand. The node counts
+datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count. Every value of
+every label is listed here or made by the node itself. No dataset, peer, key or address is ever a label, so no stranger
+can create a series. For one dataset use `odfctl get`, `describe` and `watch`. [The
 dashboard](../examples/metrics/dashboard.json) for Grafana and [the alerts](../examples/metrics/alerts.yaml) for
-Prometheus show these; [Operate](operate.md) says how to set them up.
+Prometheus use these metrics; [Operate](operate.md) says how to set them up.
 
-Who may connect from this machine may read. To give figures to others, put a proxy with TLS and a password before it.
+Every user of this machine may read the metrics. To give them to others, put a proxy with TLS and a password before it.
 
-This page is made of `odfd/obs/metric_table.py` and `odfd/obs/events.py` by `make metrics-page`.
+`make metrics-page` generates this page from `odfd/obs/metric_table.py` and `odfd/obs/events.py`.
 
 ## Metrics
 

@@ -28,17 +28,17 @@ HEAD = "\t".join(COLUMNS)
 PREFACE = """\
 # Functions
 
-What each function of the pinned Spark depends on, and where it may be used: **T** in transforms, **P** in the
-preprocess queries of a source, **Q** in queries that a person asks (`odfctl query`). A function that is not in this
-table runs nowhere. The table is `engines/spark/analysis/functions.tsv`; this document is made of it, and a test holds
-it to that, to the registry of Spark, and to what the functions do: accepted ones, but for aggregates and those that
-make rows, are run with each of their types over other orders of rows, partitions, slices, locales and zones, and
-against what another process recorded on another day.
+This table says what each function of the pinned Spark depends on, and where it may be used: **T** in transforms, **P**
+in the preprocess queries of a source, **Q** in queries that a person asks (`odfctl query`). A function that is not in
+this table runs nowhere. The document is generated from `engines/spark/analysis/functions.tsv`. A test compares the
+table with that file, with the registry of Spark, and with the behaviour of the functions: accepted ones, except
+aggregates and those that make rows, are run with each of their types over other orders of rows, partitions, slices,
+locales and zones, and against results that another process recorded on another day.
 
 Types: `whole` is tinyint, smallint, int and bigint; `number` those and float, double, decimal; `local` a timestamp
 without a zone; `days` and `months` the two kinds of intervals; `ints`, `texts`, `doubles` lists; `any` all of them; `T`
-the same type throughout. What is none of these is written as it stands. Where values become long the length needs a
-bound: `repeat(k, least(v, 1000))`. Operators such as `+` have a row too.
+the same type throughout. Other types are written out. A function that makes long values needs a bound of the
+length: `repeat(k, least(v, 1000))`. Operators such as `+` have a row too.
 
 """
 USES = {"T": Use.TRANSFORM, "P": Use.PREPROCESS, "Q": Use.QUERY}
