@@ -71,7 +71,7 @@ class AddDataAdvances(Rule):
 
 
 class PrevCheckpointIsLast(Rule):
-    """``prevCheckpoint`` is what the data event right before left, and nothing older."""
+    """``prevCheckpoint`` is the checkpoint of the previous data event, not an older one."""
 
     name = "prev-checkpoint"
     clause = "AddData.prevCheckpoint, ExecuteTransform.prevCheckpoint"
@@ -96,7 +96,7 @@ class PrevCheckpointIsLast(Rule):
 
 
 class CheckpointIsCarried(Rule):
-    """A dataset that has a checkpoint keeps one: an event without it would lose the engine's state for good."""
+    """A data event of a dataset with a checkpoint has one too; otherwise the engine's state is lost."""
 
     name = "checkpoint-carried"
     clause = "ExecuteTransform.newCheckpoint; the reference forgets it"

@@ -140,7 +140,7 @@ class SchemaChanges(Rule):
 class SchemaStaysCompatible(Rule):
     """Attributes and order may change and optional fields be added, at any depth; nothing else.
 
-    Coming from the legacy form, where Arrow decided what may be null, optionality may change too.
+    After a schema in the legacy form, in which Arrow decided nullability, optionality may change too.
     """
 
     name = "schema-compatible"
@@ -161,7 +161,7 @@ class SchemaStaysCompatible(Rule):
 
 
 class SystemColumnsAreThere(Rule):
-    """The reference warns of this only, for the time being."""
+    """A schema has all system columns. The reference only warns."""
 
     name = "schema-system-columns"
     clause = "DatasetVocabulary; system columns"
@@ -180,7 +180,7 @@ class SystemColumnsAreThere(Rule):
 
 
 class ColumnsAreDistinct(Rule):
-    """Every column has a name of its own."""
+    """Columns have distinct names."""
 
     name = "schema-columns-distinct"
     clause = "DataSchema.fields"
@@ -197,7 +197,7 @@ class ColumnsAreDistinct(Rule):
 
 
 class ChangelogStays(Rule):
-    """A dataset whose rows can be retracted stays one: its history may hold retracted rows."""
+    """A dataset whose rows can be retracted stays a changelog, since its history may hold retracted rows."""
 
     name = "schema-changelog-stays"
     clause = "ours: the schema attribute w3id.org/odfd/changelog"

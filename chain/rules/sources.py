@@ -81,7 +81,7 @@ class PushSourceChanges(Rule):
 
 
 class NoSourceAfterDisable(Rule):
-    """The reference has not settled what a source after a disabled one means; no chain can hold it yet."""
+    """No source is added after one was disabled, since the format does not define its meaning yet."""
 
     name = "source-after-disable"
     clause = "AddPushSource; source evolution is not fully supported"

@@ -18,7 +18,7 @@ from chain.state import ChainState
 
 
 class FirstBlockIsSeed(Rule):
-    """A chain begins with a Seed."""
+    """The first block of a chain is a Seed."""
 
     name = "first-block-seed"
     clause = "Metadata / Seed; FirstBlockMustBeSeed"
@@ -34,7 +34,7 @@ class FirstBlockIsSeed(Rule):
 
 
 class OneSeed(Rule):
-    """A Seed stands nowhere but at the beginning."""
+    """Only the first block of a chain is a Seed."""
 
     name = "one-seed"
     clause = "Metadata / Seed; AppendingSeedBlockToNonEmptyChain"
@@ -48,7 +48,7 @@ class OneSeed(Rule):
 
 
 class LinksToHead(Rule):
-    """A block names its predecessor by hash; the first has none. Closes the reference's underflow at number zero."""
+    """A block names its predecessor by hash; the first has none. The reference underflows at number zero."""
 
     name = "prev-block-link"
     clause = "Metadata Chain; PrevBlockNotFound"
@@ -82,7 +82,7 @@ class NumbersAreSequential(Rule):
 
 
 class EventsAreKnown(Rule):
-    """We write no event that we cannot read."""
+    """This node writes only events that it can read."""
 
     name = "known-event"
     clause = "MetadataEvent"
@@ -116,7 +116,7 @@ class SystemTimeIsMonotonic(Rule):
 
 
 class SystemTimeIsInMilliseconds(Rule):
-    """Rows carry system time in milliseconds; a block that agrees with its rows is in whole milliseconds too."""
+    """A block's system time is in whole milliseconds, as that of its rows."""
 
     name = "system-time-millis"
     clause = "design: what a block holds is a function of its system time"
@@ -157,7 +157,7 @@ def _shown(time: Instant | None) -> str:
 
 
 class SlicesAreContiguous(Rule):
-    """A slice begins right after the offset that its event carries."""
+    """A slice begins at the offset after the ``prevOffset`` of its event."""
 
     name = "offsets-sequential"
     clause = "DataSlice.offsetInterval; OffsetsAreNotSequential"
@@ -205,7 +205,7 @@ class IntervalsAreNotEmpty(Rule):
 
 
 class PrevOffsetIsLast(Rule):
-    """``prevOffset`` is the last offset of the chain; none before the first row. The reference lets the first pass."""
+    """``prevOffset`` is the last offset of the chain; none before the first row. The reference skips the first."""
 
     name = "prev-offset"
     clause = "AddData.prevOffset, ExecuteTransform.prevOffset"

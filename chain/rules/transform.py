@@ -44,7 +44,7 @@ class TransformHasInputs(Rule):
 
 
 class InputsAreDistinct(Rule):
-    """An input is named once; queries may use it as often as they like."""
+    """An input is named once; queries may use it any number of times."""
 
     name = "transform-inputs-distinct"
     clause = "SetTransform.inputs"
@@ -60,7 +60,7 @@ class InputsAreDistinct(Rule):
 
 
 class InputsAreResolved(Rule):
-    """The inputs in a chain are ids with aliases, because names can change."""
+    """Inputs in a chain are ids with aliases, because names can change."""
 
     name = "transform-inputs-resolved"
     clause = "SetTransform.inputs, TransformInput"
@@ -77,7 +77,7 @@ class InputsAreResolved(Rule):
 
 
 class QueriesAreNormalised(Rule):
-    """The shorthand ``query`` is for people; a chain holds ``queries``."""
+    """A chain has ``queries``; the shorthand ``query`` is for manifests only."""
 
     name = "queries-normalised"
     clause = "TransformSql.query"
@@ -118,7 +118,7 @@ class LastQueryIsOutput(Rule):
 
 
 class OtherQueriesHaveAliases(Rule):
-    """Every query but the last has an alias, by which later ones know it."""
+    """Every query except the last has an alias, by which later queries refer to it."""
 
     name = "queries-aliased"
     clause = "TransformSql.queries, SqlQueryStep.alias"
@@ -290,7 +290,7 @@ class InputOffsetsContinue(_InputContinues):
 
 
 class InputOffsetsComeWithBlocks(_InputRule):
-    """Rows come in blocks: a new offset needs a new block."""
+    """A new offset needs a new block, since rows come in blocks."""
 
     name = "input-offset-without-block"
     clause = "ExecuteTransformInput.newOffset, newBlockHash"
