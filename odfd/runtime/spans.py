@@ -24,29 +24,29 @@ from odfd.errors import sole_fault
 from odfd.runtime.clock import Clock
 
 NAMES: Final = {
-    "pull": "one dataset is brought up to date",
-    "fetch": "what a source has is downloaded, or looked for",
-    "read": "what was fetched is prepared for the engine; of a derived dataset: its inputs are read and planned",
+    "pull": "one dataset is updated",
+    "fetch": "the data of a source is downloaded, or checked for changes",
+    "read": "fetched data is prepared for the engine; for a derived dataset: its inputs are read and planned",
     "engine": "the engine computes, and its output is checked",
     "commit": "blocks and objects become part of the dataset",
     "sync": "one pass over a mirror",
-    "negotiate": "which signed head there is, and which peers have it",
-    "blocks": "blocks are fetched, hashed and judged by every rule",
+    "negotiate": "the newest signed head and the peers that have it are found",
+    "blocks": "blocks are fetched, hashed and checked by every rule",
     "objects": "data of blocks is fetched, hashed and checked against them",
-    "verify": "what was fetched is proven to begin, or to be, what was signed",
-    "validation": "one step of another's dataset is run again, or what was found is signed",
-    "plan": "which step is next",
+    "verify": "fetched blocks are proven to be the signed history, or a prefix of it",
+    "validation": "one step of another's dataset is run again, or the verdict is signed",
+    "plan": "the next step is chosen",
     "run": "the step is run by an engine, and both hashes of its output are taken",
-    "compare": "rows that differ are looked for",
+    "compare": "differing rows are searched for",
     "sign": "verdicts are signed and announced, if it is time",
 }
 """Every span, with what happens in it."""
 ATTRIBUTES: Final = {
     "odfd.rows": "records that were committed",
     "odfd.blocks": "blocks that were fetched or committed",
-    "odfd.objects": "objects that came",
+    "odfd.objects": "objects that were fetched",
     "odfd.block": "number of the block that is run again",
-    "odfd.reproduced": "whether the published result came out",
+    "odfd.reproduced": "whether the published result was reproduced",
     "odfd.fault": "rule of the fault that ended it, or the kind of the error",
     "odfd.cancelled": "whether it was cancelled",
 }
