@@ -7,6 +7,7 @@ place waits. Failures to start are paced by a growing pause, for all: what keeps
 
 from __future__ import annotations
 
+import contextvars
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -174,7 +175,8 @@ class Processes:
         self._started += 1
         process = EngineProcess(self._settings, self._settings.scratch / str(self._started), self._on_event)
         process.leases = 1
-        self._nursery.start_soon(self._own, process)
+        # Of whoever asked first it has nothing: its lines of the log are not of their task, as it serves others after.
+        contextvars.Context().run(self._nursery.start_soon, self._own, process)
         return process
 
     async def _readiness(self, process: EngineProcess) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -70,6 +71,9 @@ class Bed:
         self.sandbox = sandbox
         self.folder = folder
         self.events: list[tuple[str, Mapping[str, object]]] = []
+        self.note: Callable[[], object] = lambda: None
+        self.noted: list[object] = []
+        """What ``note`` gave at each event."""
 
     def engine(self, mode: str = "serve", memory: int | None = None, apart: int = 0, **limits: float) -> WarmEngine:
         """``apart``: each dataset in a process of its own, so many at once."""
@@ -85,7 +89,11 @@ class Bed:
             most=apart or 1,
             limits=WarmthLimits(**({"start": PATIENCE, "grace": 2.0} | limits)),
         )
-        return WarmEngine(settings, lambda name, facts: self.events.append((name, facts)))
+        return WarmEngine(settings, self._hear)
+
+    def _hear(self, name: str, facts: Mapping[str, object]) -> None:
+        self.events.append((name, facts))
+        self.noted.append(self.note())
 
     def names(self) -> list[str]:
         return [name for name, _ in self.events if name != "engine-said"]
@@ -102,6 +110,20 @@ def bed(sandbox: Sandbox, tmp_path: Path) -> Bed:
 def asking(request: TransformRequest, query: str) -> TransformRequest:
     transform = TransformSql(engine="scripted", queries=(SqlQueryStep(query=query),))
     return msgspec.structs.replace(request, transform=transform, transaction_id=None)
+
+
+async def test_an_engine_has_nothing_of_the_task_that_started_it(bed: Bed, bench: Any) -> None:
+    """It serves other tasks after, and lines that it logs then are not of the first."""
+    task = contextvars.ContextVar("task", default="none")
+    bed.note = task.get
+    engine = bed.engine()
+    async with trio.open_nursery() as inner:
+        await inner.start(engine.run)
+        task.set("t1")
+        assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
+        inner.cancel_scope.cancel()
+    noted = {name: told for (name, _), told in zip(bed.events, bed.noted, strict=True)}
+    assert noted == {"engine-started": "t1", "engine-exited": "none"}
 
 
 async def test_starts_on_demand_stays_warm_and_leaves_nothing(bed: Bed, bench: Any) -> None:
