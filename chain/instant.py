@@ -16,6 +16,7 @@ Instant = NewType("Instant", int)
 
 SECOND: Final = 1_000_000_000
 MILLISECOND: Final = 1_000_000
+MICROSECOND: Final = 1_000
 FIRST_YEAR: Final = -262_143
 LAST_YEAR: Final = 262_142
 """Years that the reference can hold."""

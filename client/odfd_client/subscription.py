@@ -25,6 +25,8 @@ from odfd_client.values import Pin, Position
 _MARK = "odfd client offset"
 _ENDED = ("Superseded", "Sealed")
 _MAX_EVENT = 1 << 24
+_RESET = "reset"
+"""The last event of a stream of an account whose rights changed."""
 _LATEST = 1 << 62
 """An event of this number never was: the node says so at once, by which the listener knows that it is listened to."""
 
@@ -168,6 +170,18 @@ class _Pauses:
         threading.Event().wait(seconds)
 
 
+def _events(transport: Transport) -> Exchange:
+    """Returns the stream of events from now on. Raises what the node says."""
+    events = transport.ask("GET", "/events", {"since": _LATEST}, patience=None)
+    try:
+        # It says that an event of this number never was, and from then on misses none.
+        events.line(_MAX_EVENT)
+    except BaseException:
+        events.close()
+        raise
+    return events
+
+
 class _News:
     """Reads the node's events in a thread of its own and remembers whether one was about the dataset."""
 
@@ -175,11 +189,10 @@ class _News:
         self._dataset, self._name = dataset, name
         self._come = threading.Event()
         self._fault: OdfdError | None = None
-        self._events: Exchange = transport.ask("GET", "/events", {"since": _LATEST}, patience=None)
+        self._transport, self._lock, self._is_closed = transport, threading.Lock(), False
+        self._events = _events(transport)
         self._thread = threading.Thread(target=self._read, name="odfd events", daemon=True)
         try:
-            # It says that an event of this number never was, and from then on misses none.
-            self._events.line(_MAX_EVENT)
             self._thread.start()
         except BaseException:
             self._events.close()
@@ -195,7 +208,9 @@ class _News:
             raise self._fault
 
     def close(self) -> None:
-        self._events.interrupt()
+        with self._lock:
+            self._is_closed = True
+            self._events.interrupt()
         if self._thread.is_alive():
             self._thread.join()
         self._events.close()
@@ -206,6 +221,8 @@ class _News:
                 event = json.loads(self._events.line(_MAX_EVENT))
                 if "problem" in event:
                     raise from_problem(event["problem"])
+                if event.get("kind") == _RESET and not self._goes_on():
+                    return
                 if self._is_about(event):
                     self._come.set()
         except OdfdError as fault:
@@ -215,10 +232,20 @@ class _News:
         finally:
             self._come.set()
 
+    def _goes_on(self) -> bool:
+        """Asks anew, as rights of the account changed. Returns whether anybody still listens."""
+        events = _events(self._transport)
+        with self._lock:
+            former, self._events = self._events, events
+            if self._is_closed:
+                events.interrupt()
+        former.close()
+        return not self._is_closed
+
     def _is_about(self, event: dict[str, Any]) -> bool:
         data = event.get("data") or {}
         if data.get("id") == self._dataset:
             if event.get("kind") == "dataset.renamed":
                 self._name = str(event.get("subject"))
             return True
-        return event.get("kind") == "lagged" or event.get("subject") in (self._name, self._dataset)
+        return event.get("kind") in ("lagged", _RESET) or event.get("subject") in (self._name, self._dataset)

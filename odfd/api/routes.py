@@ -168,7 +168,7 @@ async def _doctor(services: Services, request: Request) -> object:
 async def _events(services: Services, request: Request) -> object:
     kinds = request.query_params.getlist("kind")
     if flag(request, "kept"):
-        return services.events.kept(kinds)
+        return await services.events.kept(kinds)
     return LineStream(services.events.follow(number(request, "since", None), kinds))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -12,6 +12,7 @@ from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
 from odfd.obs.events import Event, EventLog, News
+from odfd.runtime.about import About, Sees
 from odfd.runtime.ring import Lagged
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
 
@@ -68,13 +69,19 @@ class BoardTasks:
     def __init__(self, board: TaskBoard) -> None:
         self._board = board
 
-    async def list(self, *, brief: bool = False) -> Sequence[wire.TaskView]:
+    async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
         """Lists tasks; ``brief``: without the results of finished ones, which may be large."""
-        views = [task_view(task) for task in self._board.list()]
+        tasks = self._board.list()
+        seen = [True] * len(tasks) if sees is None else await sees([task.about for task in tasks])
+        views = [task_view(task) for task, is_seen in zip(tasks, seen, strict=True) if is_seen]
         return [msgspec.structs.replace(view, result=None) for view in views] if brief else views
 
     async def get(self, task_id: str) -> wire.TaskView:
         return task_view(self._board.get(task_id))
+
+    def about(self, task_id: str) -> About:
+        """Returns what a task is about. Raises NotFound."""
+        return self._board.get(task_id).about
 
     async def cancel(self, task_id: str) -> wire.TaskView:
         task = self._board.cancel(task_id)
@@ -94,20 +101,40 @@ class LogEvents:
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
-    def kept(self, kinds: Sequence[str] = ()) -> list[wire.EventView]:
-        """Lists all kept events, oldest first; of these kinds, or of kinds beginning with them."""
-        return [event_view(event) for event in self._log.kept() if not kinds or _is_of(event.kind, kinds)]
+    async def kept(self, kinds: Sequence[str] = (), sees: Sees | None = None) -> list[wire.EventView]:
+        """Lists all kept events, oldest first; of these kinds, or of kinds beginning with them.
+
+        ``sees``: of an account, which gets those that it is told, under numbers that do not count the others.
+        """
+        found = [event for event in self._log.kept() if is_of(event.kind, kinds)]
+        if sees is None:
+            return list(map(event_view, found))
+        told = await sees([event.about for event in found])
+        return [account_event(event) for event, is_told in zip(found, told, strict=True) if is_told]
+
+    def batches(self, since: int | None) -> AsyncGenerator[list[Event] | Lagged, None]:
+        """Yields all events after what ``account_event`` numbers, in lists, also empty ones where rights may change."""
+        return self._log.batches(since)
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         """Yields events after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
         async with aclosing(self._log.follow(since)) as all_news:
             async for news in all_news:
-                if isinstance(news, Lagged) or not kinds or _is_of(news.kind, kinds):
+                if isinstance(news, Lagged) or is_of(news.kind, kinds):
                     yield event_view(news)
 
 
-def _is_of(kind: str, wanted: Sequence[str]) -> bool:
-    return any(kind == one or kind.startswith(one + ".") for one in wanted)
+def account_event(news: News) -> wire.EventView:
+    """Returns an event as accounts get it: its number is a time, so that numbers tell nothing of other events."""
+    if isinstance(news, Event):
+        return msgspec.structs.replace(event_view(news), sequence=news.tick)
+    text = "some events cannot be told: they are no longer kept, or the daemon started anew"
+    return wire.EventView(sequence=0, time="", kind="lagged", message=text)
+
+
+def is_of(kind: str, wanted: Sequence[str]) -> bool:
+    """Whether a kind is one of those, or begins with one; of none: yes."""
+    return not wanted or any(kind == one or kind.startswith(one + ".") for one in wanted)
 
 
 def _text(time: Instant | None) -> str | None:

@@ -118,7 +118,9 @@ def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tupl
     def ended(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
         meter.ended(task)
-        events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
+        events.emit(
+            f"task.{task.state.value}", task.target or task.id, message, about=task.about, id=task.id, kind=task.kind
+        )
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
     return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, ended)

@@ -31,6 +31,7 @@ from odfd.mirrors.mirror_state import FOUND, Mirror, MirrorVisibility, Scheduler
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.signed_heads import DataAvailability
@@ -147,7 +148,7 @@ class MirrorScheduler:
 
         await trio.to_thread.run_sync(record)
         await self._stop(mirror)
-        self._events.emit("mirror.paused" if paused else "mirror.resumed", spec.name)
+        self._events.emit("mirror.paused" if paused else "mirror.resumed", spec.name, about=about(spec.id))
         return self._begin(spec)
 
     @asynccontextmanager
@@ -312,7 +313,9 @@ class MirrorScheduler:
         if withheld and not mirror.withheld:
             wanted, here = mirror.tally.blocks_wanted, mirror.tally.blocks
             message = f"{plural(wanted, 'block')} signed, and for a day nobody gave more than {here}"
-            self._events.emit("head.withheld", mirror.spec.name, message, blocks=here, signed=wanted)
+            self._events.emit(
+                "head.withheld", mirror.spec.name, message, about=about(mirror.spec.id), blocks=here, signed=wanted
+            )
         mirror.withheld = withheld
 
     def _settle(self, mirror: Mirror, outcome: Outcome) -> bool:
@@ -323,7 +326,11 @@ class MirrorScheduler:
                 self._note(mirror, note)
                 mirror.state, mirror.message, mirror.asked = SchedulerState.CURRENT, note, peers
                 self._events.emit(
-                    "mirror.synced", name, f"{plural(blocks, 'block')}, head #{head.sequence_number}", blocks=blocks
+                    "mirror.synced",
+                    name,
+                    f"{plural(blocks, 'block')}, head #{head.sequence_number}",
+                    about=about(mirror.spec.id),
+                    blocks=blocks,
                 )
                 self._after_sync(mirror.spec.id)
                 return False
@@ -336,13 +343,13 @@ class MirrorScheduler:
                 return False
             case NobodyHasIt(reason=reason, is_unshared=is_unshared):
                 if is_unshared and mirror.message != reason:
-                    self._events.emit("mirror.unshared", name, reason)
+                    self._events.emit("mirror.unshared", name, reason, about=about(mirror.spec.id))
                 mirror.state, mirror.message = SchedulerState.WAITING, reason
                 return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
 
     def _note(self, mirror: Mirror, note: str) -> None:
         if note and note != mirror.message:
-            self._events.emit("mirror.held", mirror.spec.name, note)
+            self._events.emit("mirror.held", mirror.spec.name, note, about=about(mirror.spec.id))
 
     def _fail(self, mirror: Mirror, fault: Fault) -> bool:
         refused = isinstance(fault, Invalid | Refused) and not isinstance(fault, NotFound)
@@ -352,7 +359,13 @@ class MirrorScheduler:
         mirror.state = SchedulerState.REFUSED if refused else SchedulerState.FAILED if ours else SchedulerState.STALLED
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
-            self._events.emit(f"mirror.{mirror.state.value}", mirror.spec.name, str(fault), rule=fault.rule)
+            self._events.emit(
+                f"mirror.{mirror.state.value}",
+                mirror.spec.name,
+                str(fault),
+                about=about(mirror.spec.id),
+                rule=fault.rule,
+            )
             self._logger.error("mirror pass failed", mirror=mirror.spec.name, fault=str(fault), rule=fault.rule)
         mirror.message = str(fault)
         return not refused

@@ -88,7 +88,7 @@ def services_of(parts: NodeParts) -> Services:
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
     return Services(
-        about=_status(parts, flows),
+        about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
         datasets=datasets,
         flow=pulling,
@@ -133,7 +133,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     adopt = services.declarations.adopt
     reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes, run)
     services.flow.check_inputs = reader.check_inputs
-    return AccessControl(parts.home, reader, os.geteuid(), parts.tokens.is_good)
+    return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good)
 
 
 def _flows(
@@ -193,15 +193,15 @@ def _more_controllers(parts: NodeParts) -> Mapping[str, Controller]:
     }
 
 
-def _status(parts: NodeParts, flows: FlowService) -> StatusService:
-    running, name = _running(parts, flows), parts.settings.node.name
+def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> StatusService:
+    running, name = _running(parts, flows, mirrors), parts.settings.node.name
     return StatusService(parts.home, parts.views, _doctor(parts), running, parts.context, name)
 
 
-def _running(parts: NodeParts, flows: FlowService) -> RunningParts:
+def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:
     return RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.remote, parts.journal_recovery, flows,
-        parts.evaluator.me,
+        mirrors, parts.evaluator.me,
     )  # fmt: skip
 
 

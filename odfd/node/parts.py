@@ -64,6 +64,7 @@ from odfd.node.trust_parts import (
 )
 from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.supervision import Life
 from odfd.state.component_settings import (
@@ -421,7 +422,9 @@ class NodeParts:
 
         def tell() -> None:
             self.context.logger.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
-            self.context.events.emit("damage.found", name, f"block #{spot.sequence}: {spot.message}", rule=spot.rule)
+            self.context.events.emit(
+                "damage.found", name, f"block #{spot.sequence}: {spot.message}", about=about(dataset), rule=spot.rule
+            )
             self.scheduler.poke(dataset)
 
         self.in_loop(tell)

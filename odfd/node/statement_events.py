@@ -39,6 +39,7 @@ from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import NewStatement
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.admission.rules import AdmissionOutcome
@@ -91,7 +92,9 @@ class StatementEvents:
             parts.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
         view = proof_view(parts.home.name_of(proof.dataset), proof)
         kind = _EVENT_OF.get(proof.kind, "validator.suspended")
-        parts.in_loop(partial(parts.context.events.emit, kind, view.dataset, view.message, id=view.id))
+        parts.in_loop(
+            partial(parts.context.events.emit, kind, view.dataset, view.message, about=about(proof.dataset), id=view.id)
+        )
         if any(parts.policy.group_of(key) is not None for key in proof.accused):
             parts.in_loop(parts.suspension_review.loop.touch_all)
 
@@ -103,13 +106,17 @@ class StatementEvents:
             parts.home.name_of(tree.dataset),
         )
         emit = parts.context.events.emit
-        parts.in_loop(partial(emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size))
+        parts.in_loop(
+            partial(emit, "cosignature.heard", name, f"{who}: {tree.size}", about=about(tree.dataset), size=tree.size)
+        )
         parts.in_loop(parts.scheduler.poke, tree.dataset)
 
     def _act_on(self, news: NewStatement, name: str) -> None:
         predicate, parts = news.predicate, self._parts
         if isinstance(predicate, HeadStatement) and news.outcome is AdmissionOutcome.FORK:
-            parts.context.events.emit("head.refused", name, "it contradicts what the same key signed before")
+            parts.context.events.emit(
+                "head.refused", name, "it contradicts what the same key signed before", about=about(predicate.dataset)
+            )
             if news.proof is None:
                 parts.forks.put(Contradiction(predicate, news.envelope, news.sender))
             return
@@ -120,26 +127,39 @@ class StatementEvents:
 
 
 def _head(parts: EventContext, head: HeadStatement, name: str) -> None:
-    parts.context.events.emit("head.heard", name, plural(head.size, "block"), size=head.size)
+    parts.context.events.emit("head.heard", name, plural(head.size, "block"), about=about(head.dataset), size=head.size)
     if head.dataset in parts.policy.attended:
         parts.witnessing.loop.touch(head.dataset)
 
 
 def _authority(parts: EventContext, authority: Authority, name: str) -> None:
-    parts.context.events.emit("authority.heard", name, f"version {authority.version}", version=authority.version)
+    parts.context.events.emit(
+        "authority.heard",
+        name,
+        f"version {authority.version}",
+        about=about(authority.dataset),
+        version=authority.version,
+    )
     parts.witnessing.loop.touch(authority.dataset)
 
 
 def _attestation(parts: EventContext, attestation: Attestation, name: str) -> None:
     wrong = [each.sequence_number for each in attestation.mismatch]
     verdict = f"mismatch at #{wrong[0]}" if wrong else plural(attestation.size, "block")
-    parts.context.events.emit("attestation.heard", name, f"{attestation.validator.short}: {verdict}")
+    parts.context.events.emit(
+        "attestation.heard", name, f"{attestation.validator.short}: {verdict}", about=about(attestation.dataset)
+    )
 
 
 def _observation(parts: EventContext, observation: Observation, name: str) -> None:
     text = f"{observation.observer.short}: #{observation.sequence_number} {observation.result}"
     parts.context.events.emit(
-        "observation.heard", name, text, block=observation.sequence_number, result=observation.result
+        "observation.heard",
+        name,
+        text,
+        about=about(observation.dataset),
+        block=observation.sequence_number,
+        result=observation.result,
     )
 
 
@@ -152,7 +172,7 @@ def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None
 
 def _card(parts: EventContext, card: Card, name: str) -> None:
     text = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
-    parts.context.events.emit("card.heard", name, text)
+    parts.context.events.emit("card.heard", name, text, about=about(card.dataset))
 
 
 EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {

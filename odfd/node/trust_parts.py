@@ -25,6 +25,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.outbox import Outbox
 from odfd.network.tree_proofs import TreeProofs
+from odfd.runtime.about import about
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies
@@ -69,7 +70,9 @@ def _announce(parts: WitnessContext, made: Cosignature) -> None:
     parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
     what = "versions of its authority" if tree.epoch is None else "blocks"
     text = f"{tree.size} {what}"
-    parts.context.events.emit("cosignature.signed", parts.home.name_of(tree.dataset), text, size=tree.size)
+    parts.context.events.emit(
+        "cosignature.signed", parts.home.name_of(tree.dataset), text, about=about(tree.dataset), size=tree.size
+    )
 
 
 def _witness_of(parts: WitnessContext) -> Witness:
@@ -98,7 +101,9 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
                 parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
         tree = question.tree
         text = f"{plural(tree.size, 'block')} not shown to begin with the {question.old.size} cosigned last"
-        context.events.emit("cosignature.refused", parts.home.name_of(tree.dataset), text, size=tree.size)
+        context.events.emit(
+            "cosignature.refused", parts.home.name_of(tree.dataset), text, about=about(tree.dataset), size=tree.size
+        )
 
     def asked() -> WitnessRequest:
         return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)

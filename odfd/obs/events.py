@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import trio
 
-from chain.instant import Instant
+from chain.instant import MICROSECOND, Instant
+from odfd.runtime.about import NODE, About
 from odfd.runtime.clock import Clock
 from odfd.runtime.ring import Lagged, Ring
 
@@ -29,6 +30,9 @@ class Event:
     subject: str = ""
     message: str = ""
     data: Mapping[str, object] = field(default_factory=dict)
+    about: About = NODE
+    tick: int = 0
+    """Its time in microseconds, later than that of the event before: a number that does not count events."""
 
 
 News: TypeAlias = Event | Lagged
@@ -42,15 +46,23 @@ class EventLog:
         self._clock = clock
         self._heard = heard
         self._ring: Ring[Event] = Ring(ring)
+        self._began = self._tick = clock.now() // MICROSECOND
 
     @property
     def last(self) -> int:
         """The number of the last event; 0 before the first."""
         return self._ring.last
 
-    def emit(self, kind: str, subject: str = "", message: str = "", /, **data: object) -> Event:
-        """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values."""
-        event = Event(self._ring.last + 1, self._clock.now(), kind, subject, message, data)
+    def emit(
+        self, kind: str, subject: str = "", message: str = "", /, *, about: About = NODE, **data: object
+    ) -> Event:  # fmt: skip
+        """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values.
+
+        ``about``: by which it is decided who is told; all that the subject, the message and the data name.
+        """
+        now = self._clock.now()
+        self._tick = max(self._tick + 1, now // MICROSECOND)
+        event = Event(self._ring.last + 1, now, kind, subject, message, data, about, self._tick)
         self._ring.append(event)
         self._heard(event)
         self.nudge()
@@ -68,6 +80,32 @@ class EventLog:
     def kept(self) -> list[Event]:
         """Lists all kept events, oldest first."""
         return [event for _, event in self._ring.kept()]
+
+    def position(self, tick: int | None) -> int | None:
+        """Returns the number of the last event of a tick or before; ``None``: events after that tick may be lost.
+
+        Of a tick of ``None`` that of the last event, of 0 the number before the oldest that is kept.
+        """
+        if tick is None:
+            return self.last
+        kept = self._ring.kept()
+        oldest = kept[0][0] if kept else self.last + 1
+        if tick > self._tick or (tick > 0 and (tick < self._began or (oldest > 1 and tick < kept[0][1].tick))):
+            return None
+        return next((number - 1 for number, each in kept if each.tick > tick), self.last)
+
+    async def batches(self, tick: int | None) -> AsyncGenerator[list[Event] | Lagged, None]:
+        """Yields what came after a tick, or from now on, at each event or nudge: also where nothing came."""
+        position = self.position(tick)
+        if position is None:
+            yield Lagged(0, None)
+            position = self.position(0) or 0
+        while True:
+            grown, found = self.grown, self._ring.newer(position)
+            yield found
+            position = found.resume - 1 if isinstance(found, Lagged) else position + len(found)
+            if not isinstance(found, Lagged):
+                await grown.wait()
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:
         """Events after number ``since``, or from now on; without end."""

@@ -11,7 +11,7 @@ import itertools
 import json
 import operator
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -107,6 +107,7 @@ KEPT: Final = 100_000
 KEPT_FOR: Final = 24 * 3600 * SECOND
 TRIMMED_EVERY: Final = 1_000
 """So many new events remove the old ones."""
+_AMONG: Final = "id IN (SELECT value FROM json_each(?))"
 _BODY: Final = msgspec.json.Decoder(DeclaredResource)
 
 
@@ -353,6 +354,13 @@ class DeclaredStore:
         """Lists the last events of one resource, or of all but those of the types ``without``, in order."""
         others = f"type NOT IN ({', '.join('?' * len(without))})"
         where, values = ("id = ?", (resource_id,)) if resource_id is not None else (others, tuple(without))
+        rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
+        return [_event(row) for row in reversed(rows)]
+
+    def history_of(self, ids: Collection[str], limit: int, without: Sequence[str]) -> list[ResourceEvent]:
+        """Lists the last events of some resources, but those of the types ``without``, in order."""
+        where = f"{_AMONG} AND type NOT IN ({', '.join('?' * len(without))})"
+        values: list[str | int] = [json.dumps(sorted(ids)), *without]
         rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
         return [_event(row) for row in reversed(rows)]
 

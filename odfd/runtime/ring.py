@@ -6,6 +6,7 @@ it is told how many items it missed.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -71,6 +72,13 @@ class Ring(Generic[T]):
         """Lists what is kept with its numbers, oldest first."""
         with self._lock:
             return [(number, item) for number, (item, _) in enumerate(self._items, self.oldest)]
+
+    def newer(self, position: int) -> list[T] | Lagged:
+        """Returns all items after number ``position``, as far as none of them is lost."""
+        with self._lock:
+            if position > self.last or position + 1 < self.oldest:
+                return Lagged(self.oldest, None)
+            return [item for item, _ in itertools.islice(self._items, position + 1 - self.oldest, None)]
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[tuple[int, T] | Lagged, None]:
         """Items after number ``since``, or from now on; without end."""

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import msgspec
 import structlog
 import trio
 from cachetools import FIFOCache
@@ -21,6 +22,7 @@ from cachetools import FIFOCache
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
+from odfd.runtime.about import NODE, About
 from odfd.runtime.clock import Clock
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.supervision import Life, Logger
@@ -111,6 +113,7 @@ class Task:
     fault: Fault | None = None
     finished: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    about: About = NODE
 
     def progress(self) -> tuple[object, ...]:
         """Differs when there is something new to see."""
@@ -202,8 +205,10 @@ class TaskBoard:
                 if task.state is TaskState.WAITING:
                     task.scope.cancel()
 
-    def submit(self, kind: str, target: str, work: Work) -> Task:
-        """Raises Environment while the daemon stops, Refused when too much waits already."""
+    def submit(self, kind: str, target: str, work: Work, about: About = NODE) -> Task:
+        """Begins work. ``about``: by which it is decided who sees the task beside who began it.
+
+        Raises Environment while the daemon stops, Refused when too much waits already."""
         if self._nursery is None:
             raise Environment(f"no new {kind} now: the daemon is stopping", rule="draining", hint="try again later")
         if len(self._live) >= self._bounds.running + self._bounds.waiting:
@@ -213,6 +218,7 @@ class TaskBoard:
                 hint="wait for some of them (odfctl get tasks), or cancel one (odfctl delete task ID)",
             )
         task = Task(self._new_id(), kind, target)
+        task.about = msgspec.structs.replace(about, task=task.id)
         self._live[task.id] = task
         self._nursery.start_soon(self._perform, task, work)
         return task

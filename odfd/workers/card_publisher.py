@@ -27,6 +27,7 @@ from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_facts import cut, facts_of
 from odfd.datasets.visibility import Visibility
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
@@ -107,7 +108,7 @@ class CardPublisher:
         if settled.signed is not None:
             card, name = settled.signed, await trio.to_thread.run_sync(self._home.name_of, dataset)
             text = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}"
-            self._events.emit("card.signed", name, text)
+            self._events.emit("card.signed", name, text, about=about(dataset))
         if settled.following is not None:
             self._schedule(dataset, max(settled.following, Instant(now + LEAST)))
 

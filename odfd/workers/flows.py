@@ -30,6 +30,7 @@ from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
+from odfd.state.abouts import about_flow
 from odfd.state.directory import StateDirectory
 from odfd.workers.arrivals import Arrivals
 
@@ -296,7 +297,8 @@ class FlowWorker:
                 await trio.to_thread.run_sync(self._keep, [(firing.key, record)])
             if outcome in BAD:
                 failures = record.failures if record is not None else 1
-                self._events.emit("flow.failed", firing.plan.name, message, failures=failures)
+                told = await trio.to_thread.run_sync(about_flow, self._home, firing.plan)
+                self._events.emit("flow.failed", firing.plan.name, message, about=told, failures=failures)
         finally:
             self._running -= 1
             turned, self.turned = self.turned, trio.Event()

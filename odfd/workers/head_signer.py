@@ -16,6 +16,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
 from odfd.obs.events import EventLog
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -70,6 +71,6 @@ class HeadSigner:
             self._troubles[dataset] = str(fault)
             name = await trio.to_thread.run_sync(self._name_of, dataset)
             self._logger.error("head not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
-            self._events.emit("head.unsigned", name, str(fault), rule=fault.rule)
+            self._events.emit("head.unsigned", name, str(fault), about=about(dataset), rule=fault.rule)
         else:
             self._troubles.pop(dataset, None)

@@ -27,6 +27,7 @@ from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.transport import no_ipfs
 from odfd.resources.store import Resource, Resources
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
@@ -112,7 +113,7 @@ class PublicationService:
                 done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
             return self._view(entry.name, entry.id, kept, done)
 
-        return task_ref(self._board.submit("publish", entry.name, work))
+        return task_ref(self._board.submit("publish", entry.name, work, about(entry.id)))
 
     async def list(self) -> Sequence[wire.PublicationView]:
         kept = await trio.to_thread.run_sync(self._kept)
@@ -128,7 +129,7 @@ class PublicationService:
         async with self._alone(entry.id):
             await trio.to_thread.run_sync(self._forget, entry.id)
             await publisher.withdraw(entry.id)
-        self._events.emit("publication.withdrawn", entry.name)
+        self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 
     async def _round(self) -> float:
@@ -158,7 +159,13 @@ class PublicationService:
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
                 self._logger.error("not published", dataset=str(dataset), fault=str(fault), rule=fault.rule)
-                self._events.emit("publication.stalled", self._home.name_of(dataset), str(fault), rule=fault.rule)
+                self._events.emit(
+                    "publication.stalled",
+                    self._home.name_of(dataset),
+                    str(fault),
+                    about=about(dataset),
+                    rule=fault.rule,
+                )
             self._troubles[dataset] = str(fault)
             return
         self._troubles.pop(dataset, None)
@@ -175,7 +182,7 @@ class PublicationService:
             self._troubles[dataset] = str(fault)
             return
         self._troubles.pop(dataset, None)
-        self._events.emit("publication.withdrawn", self._home.name_of(dataset), "it is private")
+        self._events.emit("publication.withdrawn", self._home.name_of(dataset), "it is private", about=about(dataset))
 
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
         signed = await trio.to_thread.run_sync(self._signed, dataset)
@@ -204,6 +211,7 @@ class PublicationService:
             "publication.published",
             self._home.name_of(dataset),
             f"{plural(done.size, 'block')}, {became.root}",
+            about=about(dataset),
             added=done.blocks,
         )
         return done, kept

@@ -34,6 +34,7 @@ from odfd.resources.status import (
     ready,
 )
 from odfd.resources.workqueue import WorkQueue
+from odfd.runtime.about import About
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
@@ -293,7 +294,14 @@ class Reconciler:
             self._requeue(resource)
         before = resource.status
         if status.phase == "Failed" and (before.phase, before.code) != ("Failed", status.code):
-            self._events.emit("resource.failed", resource.name, status.message, type=resource.type, code=status.code)
+            self._events.emit(
+                "resource.failed",
+                resource.name,
+                status.message,
+                about=About(things=frozenset({resource.id})),
+                type=resource.type,
+                code=status.code,
+            )
         else:
             self._events.nudge()
 

@@ -17,6 +17,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.declared import DeclaredResource
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
@@ -93,7 +94,14 @@ class VolumeWorker:
         self.moved, self.returned = self.moved + state.moved, self.returned + state.returned
         if state.moved or state.returned:
             text = f"{plural(state.moved, 'slice')} moved there, {state.returned:,} returned"
-            self._events.emit("volume.moved", resource.name, text, moved=state.moved, returned=state.returned)
+            self._events.emit(
+                "volume.moved",
+                resource.name,
+                text,
+                about=about(resource.id),
+                moved=state.moved,
+                returned=state.returned,
+            )
         usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
         fault = "" if state.fault is None else str(state.fault)
         said = (msgspec.structs.replace(state, fault=None, moved=0, returned=0), usage, fault)

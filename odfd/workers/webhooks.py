@@ -16,6 +16,7 @@ from chain.instant import SECOND
 from odfd.control.assembly import Context
 from odfd.flows.plan import FlowPlan, Record, WebhookCall
 from odfd.resources.declared import DeclaredResource
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.directory import StateDirectory
@@ -77,7 +78,7 @@ class WebhookWorker:
         before, after = await trio.to_thread.run_sync(
             self._deliveries.note_call, wanted.target.id, fault is not None, said, self._clock.now()
         )
-        self._log_result(wanted.target.name, before, after)
+        self._log_result(wanted.target, before, after)
         self.loop.poke()
         if fault is not None:
             fault.place = f"WebhookTarget {wanted.target.name}"
@@ -106,7 +107,7 @@ class WebhookWorker:
             self._deliveries.settle, each, fault is not None, said, self._clock.now()
         )
         self._at_work.discard((each.target.id, each.dataset))
-        self._log_result(each.target.name, before, after)
+        self._log_result(each.target, before, after)
         self.loop.touch(DatasetId.parse(each.dataset))
 
     async def _sent(self, each: DueCall) -> tuple[str, Fault | None]:
@@ -119,12 +120,13 @@ class WebhookWorker:
             return fault.message, fault
         return f"answered {status}", None
 
-    def _log_result(self, name: str, before: CallRecord | None, after: CallRecord | None) -> None:
+    def _log_result(self, target: DeclaredResource, before: CallRecord | None, after: CallRecord | None) -> None:
         if before is None or after is None:
             return
+        name, told = target.name, about(target.id)
         if after.dead > before.dead:
-            self._events.emit("webhook.given-up", name, after.said)
+            self._events.emit("webhook.given-up", name, after.said, about=told)
         if before.failures < FAILING <= after.failures:
-            self._events.emit("webhook.failed", name, after.said)
+            self._events.emit("webhook.failed", name, after.said, about=told)
         if after.failures == 0 and before.failures >= FAILING:
-            self._events.emit("webhook.answered", name, after.said)
+            self._events.emit("webhook.answered", name, after.said, about=told)

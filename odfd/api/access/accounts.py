@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.flows.schedule import parse_duration
 from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.runtime.about import About
 from odfd.state.access_tokens import TokenStore
 from odfd.state.directory import StateDirectory
 
@@ -45,7 +46,8 @@ class AccountService:
             self._tokens.make, account, most, request.note, Instant(expires)
         )  # fmt: skip
         view = (await self._views([grant]))[0]
-        self._context.events.emit("token.created", view.account, f"{grant.id}, good until {view.expires_at}")
+        text = f"{grant.id}, good until {view.expires_at}"
+        self._context.events.emit("token.created", view.account, text, about=About(account=grant.account))
         return wire.TokenView(
             id=view.id, account=view.account, role=view.role, created_at=view.created_at, expires_at=view.expires_at,
             note=view.note, token=token,
@@ -57,8 +59,9 @@ class AccountService:
 
     async def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
         """Ends a token at once. Raises NotFound."""
-        view = (await self._views([await trio.to_thread.run_sync(self._tokens.revoke, id_, account)]))[0]
-        self._context.events.emit("token.revoked", view.account, view.id)
+        grant = await trio.to_thread.run_sync(self._tokens.revoke, id_, account)
+        view = (await self._views([grant]))[0]
+        self._context.events.emit("token.revoked", view.account, view.id, about=About(account=grant.account))
         return view
 
     async def _views(self, grants: list[TokenGrant]) -> list[wire.TokenView]:

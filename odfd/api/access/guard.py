@@ -41,9 +41,16 @@ class Guard:
         return self._again() == self.subject
 
     @property
+    def published(self) -> int:
+        """Another one when it may be that datasets are published, or are so no more."""
+        return self._reader.published()
+
     def mark(self) -> str:
-        """Another one when datasets are published, or are so no more, and in each run of the node."""
-        return f"{self._reader.run}.{self._reader.published()}"
+        """Returns another one when other datasets are published, and in each run of the node. Blocking.
+
+        It tells of nothing else: whatever private datasets come to, it stays.
+        """
+        return f"{self._reader.run}.{self._reader.public_digest()}"
 
     # Datasets.
 
@@ -111,13 +118,16 @@ class Guard:
 
     def handles(self, ids: Iterable[str]) -> Collection[str]:
         """Returns those of some ids of resources that may be read. Blocking."""
-        state = self._reader.read()
-        wanted = list(ids)
-        public = self._reader.public_of([state.dids[each] for each in wanted if each in state.dids])
+        return self.readable_things(self._reader.read(), ids)
+
+    def readable_things(self, state: AccessState, things: Iterable[str]) -> Collection[str]:
+        """Returns those of some resources, by their ids or dids, that stand and may be read. Blocking."""
+        standing = {each: id_ for each in things if (id_ := state.id_of(each)) is not None}
+        public = self._reader.public_of([state.dids[id_] for id_ in standing.values() if id_ in state.dids])
         return {
             each
-            for each in wanted
-            if self._role(state, _resource(state, each, is_published=state.dids.get(each) in public))
+            for each, id_ in standing.items()
+            if self._role(state, _resource(state, id_, is_published=state.dids.get(id_) in public))
         }
 
     def me(self) -> wire.AccountView:

@@ -23,16 +23,18 @@ from odfd.control.shared import SharedValue
 from odfd.resources.declared import DeclaredStore
 
 
-class _Rights:
+class Rights:
     """The rights of a subject, as they were last looked at."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._state: AccessState | None = None
-        self._readable: Collection[str] = ()
+        self.readable: Collection[str] = ()
+        """Ids of resources."""
         self.mark = ""
+        self._published = 0
         self.told: set[str] = set()
-        """Resources that were readable during this watch: their deletion is reported."""
+        """Ids and dids of what was readable during this watch: their deletion is reported."""
 
     async def begin(self, since: str | None) -> bool:
         """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights.
@@ -56,25 +58,27 @@ class _Rights:
 
         ``has_moved``: the log of resources has. Raises Refused where the token is no longer good.
         """
-        if not (has_moved or self._guard.subject.token or self._guard.mark != self.mark):
+        if not (has_moved or self._guard.subject.token or self._guard.published != self._published):
             return False
         return await trio.to_thread.run_sync(self._changed)
 
     def _changed(self) -> bool:
         if not self._guard.is_same_caller():
             return True
-        before, readable = self._state, self._readable
+        before, readable = self._state, self.readable
         assert before is not None
-        if self._guard.state().relations is before.relations and self._guard.mark == self.mark:
+        if self._guard.state().relations is before.relations and self._guard.published == self._published:
             return False
         both = before.accounts.keys() & self._look().accounts.keys()
-        return any((each in readable) != (each in self._readable) for each in both)
+        return any((each in readable) != (each in self.readable) for each in both)
 
     def _look(self) -> AccessState:
-        self.mark = self._guard.mark
+        self._published = self._guard.published  # first: what comes meanwhile is looked at again
+        self.mark = self._guard.mark()
         self._state = self._guard.state()
-        self._readable = self._guard.handles(self._state.accounts)
-        self.told.update(self._readable)
+        self.readable = self._guard.handles(self._state.accounts)
+        self.told.update(self.readable)
+        self.told.update(str(did) for each in self.readable if (did := self._state.dids.get(each)) is not None)
         return self._state
 
 
@@ -93,7 +97,7 @@ def news(guard: Guard, _: TaskOwners, operation: Any) -> Any:
 async def _told(
     guard: Guard, news: AsyncIterator[SharedValue[wire.ResourceNews]], since: str | None
 ) -> AsyncGenerator[wire.ResourceNews, None]:
-    rights, at, has_begun = _Rights(guard), since, since is not None
+    rights, at, has_begun = Rights(guard), since, since is not None
     if await rights.begin(since):
         yield wire.ResourceNews(version=since or "", op="Reset")
         return

@@ -25,6 +25,7 @@ from odfd.api.access.rules import RULES
 from odfd.api.access.state import AccessReader
 from odfd.api.access.tasks import TaskOwners
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
+from odfd.runtime.about import About
 from odfd.runtime.http import Message
 from odfd.state.directory import StateDirectory
 
@@ -33,13 +34,21 @@ S = TypeVar("S")
 
 
 class AccessControl:
-    """Decides who each request is from. ``own_uid``: that of the node. ``is_good``: whether a token still is, by id."""
+    """Decides who each request is from. ``own_uid``: that of the node.
+
+    ``about``: what a task is about, by its id; ``is_good``: whether a token still is, by its.
+    """
 
     def __init__(
-        self, home: StateDirectory, reader: AccessReader, own_uid: int, is_good: Callable[[str], bool] = lambda _: False
+        self,
+        home: StateDirectory,
+        reader: AccessReader,
+        own_uid: int,
+        about: Callable[[str], About],
+        is_good: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
-        self._tasks = TaskOwners()
+        self._tasks = TaskOwners(about)
 
     async def subject(self, scope: Message) -> Principal:
         """Returns who asks. Raises Refused, NotFound."""

@@ -6,8 +6,7 @@ endpoints call, and the ways to read a dataset with what they answer to who may 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -17,6 +16,7 @@ from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
+from odfd.api.access import changes, telling
 from odfd.api.access.applying import apply, check_name
 from odfd.api.access.guard import Guard, not_meant
 from odfd.api.access.news import news, readable_views
@@ -211,7 +211,7 @@ def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
     async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         views: list[wire.ResourceView] = []
-        mark = guard.mark
+        mark = await trio.to_thread.run_sync(guard.mark)
         while True:
             page: ResourcePage = await operation(word, labels, limit, rest)
             views += await readable_views(guard, page.views)
@@ -276,40 +276,6 @@ def _staged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     async def guarded(name: str, chunks: Any) -> Any:
         guard.identified("an upload")
         return await operation(name, chunks)
-
-    return guarded
-
-
-def _own_task(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(id_: str) -> Any:
-        tasks.check(guard.subject, id_)
-        return await operation(id_)
-
-    return guarded
-
-
-def _cancelled(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(id_: str) -> Any:
-        tasks.check(guard.subject, id_)
-        guard.identified("to cancel a task")
-        return await operation(id_)
-
-    return guarded
-
-
-def _followed(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
-        tasks.check(guard.subject, id_)
-        async with aclosing(cast("Any", operation(id_))) as views:
-            async for each in views:
-                yield each
-
-    return guarded
-
-
-def _own_tasks(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    async def guarded(**more: Any) -> Any:
-        return [each for each in await operation(**more) if tasks.has(guard.subject, each.id)]
 
     return guarded
 
@@ -395,9 +361,18 @@ RULES: Final[Mapping[str, Rule]] = {
     "verification.verify": on_dataset(Action.WRITE),
     "visibility.publish": on_refs(Action.OWN),
     "visibility.unpublish": on_refs(Action.OWN),
-    "tasks.get": _own_task,
-    "tasks.cancel": _cancelled,
-    "tasks.follow": _followed,
-    "tasks.list": _own_tasks,
+    "about.status": telling.status,
+    "events.kept": telling.seen,
+    "events.follow": telling.followed_events,
+    "flows.list": telling.seen,
+    "history.last": changes.last,
+    "history.follow": changes.followed,
+    "log_lines.last": telling.lines,
+    "log_lines.follow": telling.followed_lines,
+    "mirrors.list": telling.seen,
+    "tasks.get": telling.task,
+    "tasks.cancel": telling.cancelled,
+    "tasks.follow": telling.followed,
+    "tasks.list": telling.seen,
 }
 """By service and operation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -32,6 +33,10 @@ class AccessState(NamedTuple):
     rights_since: int
     """The version since which nobody's rights on anything that stands have changed, as far as this run knows."""
 
+    def id_of(self, thing: str) -> str | None:
+        """Returns the id of a resource that stands, by its id or, of a dataset, its did."""
+        return self.datasets.get(thing, thing if thing in self.accounts else None)
+
     def holds_after(self, event: ResourceEvent) -> bool:
         """Whether a change, such as one of a status, says nothing of access."""
         after = event.resource
@@ -51,7 +56,7 @@ _LOOKED_AT: Final = 200
 class AccessReader:
     """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
 
-    ``public_of``: which datasets anybody may have; ``published``: grows when these become others, from 0 in each
+    ``public_of``: which datasets anybody may have; ``published``: grows when these may become others, from 0 in each
     ``run``, which has a name of its own. All but that is called from worker threads. Raises Environment.
     """
 
@@ -67,6 +72,8 @@ class AccessReader:
         self._home, self.public_of, self._adopt, self.published = home, public_of, adopt, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
+        self._digest: tuple[int, str] | None = None
+        """What ``published`` was, and the digest then."""
 
     def read(self) -> AccessState:
         """Returns what stands now; it is computed anew where the log of resources has a change of access."""
@@ -83,6 +90,18 @@ class AccessReader:
             elif self._kept.version != version:
                 self._kept = self._kept._replace(version=version)
             return self._kept
+
+    def public_digest(self) -> str:
+        """Returns a digest of which datasets anybody may have."""
+        published = self.published()
+        with self._lock:
+            if self._digest is not None and self._digest[0] == published:
+                return self._digest[1]
+        public = sorted(map(str, self.public_of(self.read().dids.values())))
+        made = hashlib.sha256("\n".join(public).encode()).hexdigest()[:16]
+        with self._lock:
+            self._digest = published, made
+        return made
 
     def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
         """Raises Refused where the account of a derived dataset may not read one of its inputs."""

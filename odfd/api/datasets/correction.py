@@ -11,6 +11,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.ingest.correction import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.obs.events import EventLog
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 
 
@@ -41,7 +42,9 @@ class CorrectionOperations:
         done = await correct(self._deps, entry.id, spec)
         if done.head is not None:
             text = "1 record retracted" if done.after is None else "1 record corrected"
-            self._events.emit("dataset.appended", entry.name, text, blocks=done.blocks, records=done.rows)
+            self._events.emit(
+                "dataset.appended", entry.name, text, about=about(entry.id), blocks=done.blocks, records=done.rows
+            )
         return _result(entry, done, request)
 
 

@@ -26,6 +26,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.obs.events import EventLog
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies
@@ -55,7 +56,9 @@ class EngineMigrationService:
         """Result: ProofReport."""
 
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        return task_ref(self._board.submit("prove", entry.name, partial(self._alone, entry, request)))
+        return task_ref(
+            self._board.submit("prove", entry.name, partial(self._alone, entry, request), about(entry.id, inputs=True))
+        )
 
     async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
         # Nothing may be appended between what is proven and what says so.
@@ -120,7 +123,11 @@ class EngineMigrationService:
             block_time(state, self._deps.now(), self._home.chains.upper(entry.id)),
         )
         self._events.emit(
-            "engine.proven", entry.name, f"{proof.transforms} transforms, same answers", digest=identity.digest
+            "engine.proven",
+            entry.name,
+            f"{proof.transforms} transforms, same answers",
+            about=about(entry.id),
+            digest=identity.digest,
         )
         return msgspec.structs.replace(proof, recorded=str(head.hash))
 

@@ -22,6 +22,8 @@ from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
+from odfd.runtime.about import Sees
+from odfd.state.abouts import about_flow
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import FlowWorker
 
@@ -41,9 +43,14 @@ class FlowService:
         self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
         """Raises Invalid for a resource of a type that another one made; given by the same."""
 
-    async def list(self) -> Sequence[wire.FlowView]:
-        """Flows by name, one of many datasets for each of them; then what follows its inputs."""
+    async def list(self, sees: Sees | None = None) -> Sequence[wire.FlowView]:
+        """Flows by name, one of many datasets for each of them; then what follows its inputs.
+
+        ``sees``: of an account, which gets those of which all that they name may be read.
+        """
         await self._worker.look()
+        if sees is not None:
+            return await trio.to_thread.run_sync(self._views, await self._seen(sees))
         views = await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
         there = {each.name.casefold() for each in views if each.kind == "flow"}
         idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.name.casefold() not in there]
@@ -78,9 +85,10 @@ class FlowService:
                 hint=f"odfctl flow pause {name}, or set flows.follow = false for all",
             )
         views = await trio.to_thread.run_sync(self._views, found)
+        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
         await trio.to_thread.run_sync(self._remove, plan)
         await self._worker.look({plan.target})
-        self._events.emit("flow.deleted", plan.name)
+        self._events.emit("flow.deleted", plan.name, about=told)
         return views[0] if template is None else _whole_view(template, views)
 
     async def apply(self, desired: DesiredFlow, meant: Mapping[str, str], *, dry_run: bool) -> wire.ApplyItem:
@@ -99,7 +107,8 @@ class FlowService:
         if before != plan and not dry_run:
             await trio.to_thread.run_sync(self._keep, plan)
             await self._worker.look({plan.target, *([before.target] if before is not None else [])})
-            self._events.emit(f"flow.{action}", plan.name, id=str(plan.target))
+            told = await trio.to_thread.run_sync(about_flow, self._home, plan)
+            self._events.emit(f"flow.{action}", plan.name, about=told, id=str(plan.target))
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
 
     async def missing(self, desired: DesiredFlow, meant: Mapping[str, str]) -> NotFound | None:
@@ -119,18 +128,20 @@ class FlowService:
         """Flows of these datasets may be in force no longer, or others be."""
         await self._worker.look(targets)
 
+    async def seen_counts(self, sees: Sees) -> wire.FlowCounts:
+        """Counts flows for an account, as ``list`` tells of them."""
+        return _counts([entry for _, entry in await self._seen(sees)])
+
     def counts(self) -> wire.FlowCounts:
         """Counts flows for the status of the node."""
-        entries = [entry for _, entry in self._worker.scheduler.entries()]
-        due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
-        at, name = min(due, default=(None, None))
-        return wire.FlowCounts(
-            flows=len(entries),
-            running=sum(entry.running for entry in entries),
-            failing={entry.plan.name: entry.record.failures for entry in entries if entry.record.outcome in BAD},
-            next=name,
-            next_at=_text(at),
-        )
+        return _counts([entry for _, entry in self._worker.scheduler.entries()])
+
+    async def _seen(self, sees: Sees) -> Sequence[tuple[str, Entry]]:
+        entries = list(self._worker.scheduler.entries())
+        abouts = await trio.to_thread.run_sync(
+            lambda: [about_flow(self._home, entry.plan) for _, entry in entries]
+        )  # fmt: skip
+        return [each for each, is_seen in zip(entries, await sees(abouts), strict=True) if is_seen]
 
     async def _find(self, name: str) -> tuple[FlowPlan | None, Sequence[tuple[str, Entry]]]:
         """Returns a flow of many datasets as declared, with its entry for each; else the one entry of that name.
@@ -151,7 +162,9 @@ class FlowService:
         template, found = await self._find(name)
         key = None if template is None else store.key_of(template.name)
         await self._worker.pause([key for key, _ in found], key, paused=paused)
-        self._events.emit("flow.paused" if paused else "flow.resumed", (template or found[0][1].plan).name)
+        plan = template or found[0][1].plan
+        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
+        self._events.emit("flow.paused" if paused else "flow.resumed", plan.name, about=told)
         views = await trio.to_thread.run_sync(self._views, found)
         return views[0] if template is None else _whole_view(template, views)
 
@@ -188,6 +201,18 @@ class FlowService:
         with self._home.catalog() as catalog:
             views = [_view(entry, catalog.name_of) for _, entry in entries]
         return sorted(views, key=lambda view: (view.kind, view.name.casefold(), view.target))
+
+
+def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
+    due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
+    at, name = min(due, default=(None, None))
+    return wire.FlowCounts(
+        flows=len(entries),
+        running=sum(entry.running for entry in entries),
+        failing={entry.plan.name: entry.record.failures for entry in entries if entry.record.outcome in BAD},
+        next=name,
+        next_at=_text(at),
+    )
 
 
 def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:

@@ -34,6 +34,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import block_time
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
@@ -77,7 +78,7 @@ class HistoryRewriteService:
         """Rewrites the history. Result: RewriteResult. Refused for a dataset of another owner."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)
         work = partial(self._work, entry, request)
-        return task_ref(self._board.submit(_TASK[request.action], entry.name, work))
+        return task_ref(self._board.submit(_TASK[request.action], entry.name, work, about(entry.id, inputs=True)))
 
     def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
         """Returns what can be told at once. Raises NotFound, Refused, Invalid."""
@@ -104,6 +105,7 @@ class HistoryRewriteService:
                 "dataset.rewritten",
                 entry.name,
                 f"{done.action}: {plural(done.kept, 'block')} kept, {done.before} became {done.blocks}",
+                about=about(entry.id),
                 epoch=done.epoch,
                 blocks=done.blocks,
             )

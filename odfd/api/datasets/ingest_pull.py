@@ -48,6 +48,7 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
+from odfd.runtime.about import NODE, about
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.spans import Span, span
 from odfd.runtime.tasks import Report, outside
@@ -139,7 +140,7 @@ class IngestPullService:
             told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
             return wire.PullResult(items=(self._ingested(entry, outcome, told),))
 
-        return task_ref(self._board.submit("ingest", entry.name, work))
+        return task_ref(self._board.submit("ingest", entry.name, work, about(entry.id)))
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Result: PullResult with one item. Raises Refused unless it is a root of this node's own."""
@@ -152,12 +153,12 @@ class IngestPullService:
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
                 return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
-            self._events.emit("dataset.appended", entry.name, text, blocks=1, records=0)
+            self._events.emit("dataset.appended", entry.name, text, about=about(entry.id), blocks=1, records=0)
             head = str(done.head.hash)
             item = wire.PullItem(ref=entry.name, outcome="updated", message=text, blocks=1, head=head)
             return wire.PullResult(items=(item,))
 
-        return task_ref(self._board.submit("watermark", entry.name, work))
+        return task_ref(self._board.submit("watermark", entry.name, work, about(entry.id)))
 
     async def advance(self, ref: str) -> wire.TaskRef:
         """Result: PullResult with one item. Raises Refused where other nodes may write the dataset."""
@@ -169,7 +170,7 @@ class IngestPullService:
             text = f"times before {instant.render(upper)} are complete"
             return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
 
-        return task_ref(self._board.submit("advance", entry.name, work))
+        return task_ref(self._board.submit("advance", entry.name, work, about(entry.id)))
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Result: CorrectResult. Raises Refused unless it is a ledger of this node's own."""
@@ -180,7 +181,7 @@ class IngestPullService:
                 await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                 return await self._correcting.correct(entry, request)
 
-        return task_ref(self._board.submit("correct", entry.name, work))
+        return task_ref(self._board.submit("correct", entry.name, work, about(entry.id)))
 
     async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Result: AlterSchemaResult. Raises Refused unless it is a root of this node's own."""
@@ -192,6 +193,8 @@ class IngestPullService:
         targets = await trio.to_thread.run_sync(self._targets, request)
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
+        names_others = bool(targets) or request.source is not None  # places and Sources are the node's owner's
+        told = NODE if names_others else about(*(entry.id for entry in entries), inputs=True)
 
         async def work(report: Report) -> wire.PullResult:
             items: dict[DatasetId, wire.PullItem | None] = {}
@@ -224,7 +227,7 @@ class IngestPullService:
             pulled = [found for each in entries if (found := items[each.id]) is not None]
             return wire.PullResult(items=(*brought, *pulled))
 
-        return task_ref(self._board.submit("pull", target, work))
+        return task_ref(self._board.submit("pull", target, work, told))
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
@@ -342,7 +345,9 @@ class IngestPullService:
             if outcome.blocks > outcome.repeated:
                 self._meter.committed("ingest", outcome.blocks - outcome.repeated, outcome.rows)
                 text, blocks = plural(outcome.rows, "record"), outcome.blocks
-                self._events.emit("dataset.appended", entry.name, text, blocks=blocks, records=outcome.rows)
+                self._events.emit(
+                    "dataset.appended", entry.name, text, about=about(entry.id), blocks=blocks, records=outcome.rows
+                )
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",
@@ -379,7 +384,8 @@ class IngestPullService:
         self._meter.rows("transform", counts)
         if blocks:
             self._meter.committed("transform", blocks, records)
-            self._events.emit("dataset.derived", entry.name, plural(records, "record"), blocks=blocks, records=records)
+            text, told = plural(records, "record"), about(entry.id)
+            self._events.emit("dataset.derived", entry.name, text, about=told, blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
             hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))

@@ -22,6 +22,7 @@ from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import DatasetEntry
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
@@ -94,7 +95,7 @@ class RawService:
                 report.advance()
             return wire.RawReplayResult(ref=entry.name, ok=not counts["differs"], differences=tuple(told), **counts)
 
-        return task_ref(self._board.submit("replay", entry.name, work))
+        return task_ref(self._board.submit("replay", entry.name, work, about(entry.id)))
 
     def _own_root(self, ref: str) -> DatasetEntry:
         entry = self._home.resolve(ref)

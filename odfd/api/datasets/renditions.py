@@ -38,6 +38,7 @@ from odfd.renditions.handover import BringUp, ChooseTime, Command, HandOver, Ref
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, appended
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -106,7 +107,7 @@ class RenditionService:
                 await self._bring_up(state, number, report)
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
-        return task_ref(self._board.submit("rendition", entry.name, work))
+        return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
 
     async def hand_over(self, ref: str, number: int, request: wire.HandoverRequest) -> wire.TaskRef:
         """Makes a rendition the active one at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
@@ -122,7 +123,7 @@ class RenditionService:
                 await self._perform(entry.id, command, report)
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
-        return task_ref(self._board.submit("handover", entry.name, work))
+        return task_ref(self._board.submit("handover", entry.name, work, about(entry.id)))
 
     async def abandon(self, ref: str, number: int) -> wire.RenditionView:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
@@ -179,7 +180,13 @@ class RenditionService:
                     )
                     for each in (state.active, state.member(number)):
                         name = self._home.name_of(each.dataset)
-                        self._events.emit("dataset.renamed", name, "its collection handed over", id=str(each.dataset))
+                        self._events.emit(
+                            "dataset.renamed",
+                            name,
+                            "its collection handed over",
+                            about=about(each.dataset),
+                            id=str(each.dataset),
+                        )
                 case RunOn(rendition=number, until=until):
                     await trio.to_thread.run_sync(self._run_on, state.member(number), until)
                 case Seal(rendition=number):

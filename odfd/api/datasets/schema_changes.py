@@ -21,6 +21,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.alteration import Alteration, Altered, plan_alteration
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
@@ -43,7 +44,7 @@ class SchemaAlterations:
             async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
                 return await self.alter(entry, request)
 
-        return task_ref(self._board.submit("alter", entry.name, work))
+        return task_ref(self._board.submit("alter", entry.name, work, about(entry.id)))
 
     async def alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
         """Appends the change, or plans it. No other writer touches the dataset meanwhile.
@@ -79,7 +80,12 @@ class SchemaAlterations:
                 continue
             added = ", ".join(column.name for column in planned.added)
             self._events.emit(
-                "dataset.appended", entry.name, f"columns: {added}", blocks=len(altered.events), records=0
+                "dataset.appended",
+                entry.name,
+                f"columns: {added}",
+                about=about(entry.id),
+                blocks=len(altered.events),
+                records=0,
             )
             return msgspec.structs.replace(planned, outcome="altered", head=str(head.hash), blocks=len(altered.events))
         raise AssertionError("the last attempt returns or raises")

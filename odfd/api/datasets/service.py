@@ -50,6 +50,7 @@ from odfd.queries import folds
 from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
@@ -139,7 +140,7 @@ class DatasetService:
             text = f"{view.name}, which it pulled, is deleted"
             self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
         text = f"{plural(view.blocks, 'block')} {'forgotten' if purge else 'kept as unmanaged'}"
-        self._events.emit("dataset.deleted", view.name, text, id=view.id)
+        self._events.emit("dataset.deleted", view.name, text, about=about(view.id), id=view.id)
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
@@ -148,7 +149,9 @@ class DatasetService:
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
         self._renamed(entry.id)
-        self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
+        self._events.emit(
+            "dataset.renamed", request.name, f"it was {entry.name}", about=about(entry.id), id=str(entry.id)
+        )
         return await self.get(str(entry.id))
 
     async def log(

@@ -12,6 +12,7 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets import unmanaged
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 
 
@@ -42,7 +43,9 @@ class UnmanagedService:
         dataset = (await trio.to_thread.run_sync(self._found, ref)).dataset
         async with self._home.turns.of(dataset):
             name = await self._import_export.adopt(dataset, request.name)
-        self._events.emit("dataset.adopted", name, "its data was kept when it was deleted", id=str(dataset))
+        self._events.emit(
+            "dataset.adopted", name, "its data was kept when it was deleted", about=about(dataset), id=str(dataset)
+        )
         return wire.AdoptedView(name=name, id=str(dataset))
 
     async def delete(self, ref: str) -> wire.UnmanagedView:
@@ -57,7 +60,9 @@ class UnmanagedService:
 
         gone = await trio.to_thread.run_sync(destroy)
         text = f"{plural(gone.remains.blocks, 'block')} forgotten"
-        self._events.emit("dataset.purged", gone.name or gone.dataset.short, text, id=str(gone.dataset))
+        self._events.emit(
+            "dataset.purged", gone.name or gone.dataset.short, text, about=about(gone.dataset), id=str(gone.dataset)
+        )
         return self._view(gone)
 
     def _found(self, ref: str) -> unmanaged.Unmanaged:

@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.damage import ATTEMPTS, DamageRegistry, look
 from odfd.state.directory import StateDirectory
@@ -48,7 +49,11 @@ class VerificationService:
         """Result: VerifyReport."""
 
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        return task_ref(self._board.submit("verify", entry.name, partial(self._verify, entry, request)))
+        return task_ref(
+            self._board.submit(
+                "verify", entry.name, partial(self._verify, entry, request), about(entry.id, inputs=True)
+            )
+        )
 
     async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA

@@ -24,6 +24,7 @@ from odfd.network.membership import KIND as NETWORK
 from odfd.network.membership import Network
 from odfd.network.peer_names import peer_named
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
@@ -104,7 +105,7 @@ class VisibilityService:
         entry, given, taken = await trio.to_thread.run_sync(change)
         for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
             if is_so:
-                self._events.emit(kind, entry.name, id=str(entry.id))
+                self._events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
         return await trio.to_thread.run_sync(self._view, entry, given or taken)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
@@ -150,7 +151,12 @@ class VisibilityService:
         changed = await trio.to_thread.run_sync(said, entry.id, now)
         if changed:
             self._changed(entry.id)
-            self._events.emit("dataset.published" if public else "dataset.unpublished", entry.name, id=str(entry.id))
+            self._events.emit(
+                "dataset.published" if public else "dataset.unpublished",
+                entry.name,
+                about=about(entry.id),
+                id=str(entry.id),
+            )
         if changed and public:
             for signed in await trio.to_thread.run_sync(self._signed, entry.id):
                 self._announce(entry.id, signed)

@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -19,17 +19,21 @@ from config.render import toml
 from engines.errors import NOT_INSTALLED
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.doctor import Doctor, failed, ok
+from odfd.api.network.mirrors import MirrorService
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.remote import RemoteServer
 from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
+from odfd.runtime.about import Sees, about
 from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
 from odfd.state.directory import DATABASE, StateDirectory
 from odfd.workers.engine import NodeEngine
 from odfd.workers.journal_recovery import JournalRecovery
+
+_UNFINISHED: Final = (TaskState.RUNNING, TaskState.WAITING)
 
 
 class RunningParts(NamedTuple):
@@ -45,6 +49,7 @@ class RunningParts(NamedTuple):
     """Likewise."""
     journal_recovery: JournalRecovery
     flows: FlowService
+    mirrors: MirrorService
     verdict_key: KeyDid
     """By which this node signs verdicts."""
 
@@ -70,7 +75,7 @@ class StatusService:
         self._flight = running.flight
         self._remote = running.remote
         self._journal_recovery = running.journal_recovery
-        self._flows = running.flows
+        self._flows, self._mirrors = running.flows, running.mirrors
         self._verdict_key = running.verdict_key
         self._context = context
         self._name = name
@@ -90,6 +95,25 @@ class StatusService:
                 else one
                 for one in processes
             )
+
+    async def account_status(self, account: str, sees: Sees) -> wire.Status:
+        """Returns what concerns an account: counts of what it is told of, and of the node that it is up."""
+        views = await trio.to_thread.run_sync(self._views.all)
+        tasks = [task for task in self._context.board.list() if task.state in _UNFINISHED]
+        told = await sees([*(about(view.id) for view in views), *(task.about for task in tasks)])
+        seen = [view for view, is_told in zip(views, told, strict=False) if is_told]
+        return wire.Status(
+            node_id="",
+            version=self._context.version,
+            name=self._name,
+            datasets=dict(Counter(view.state for view in seen)),
+            published=sum(view.published for view in seen),
+            flows=await self._flows.seen_counts(sees),
+            mirrors=await self._mirrors.counts(sees),
+            tasks=sum(told[len(views) :]),
+            account=account,
+            started_at=instant.render(self._started),
+        )
 
     async def status(self) -> wire.Status:
         states, published, disk = await trio.to_thread.run_sync(self._measure)
@@ -115,7 +139,8 @@ class StatusService:
             disk=disk,
             flows=self._flows.counts(),
             lost_journals=len(self._journal_recovery.lost),
-            tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
+            mirrors=await self._mirrors.counts(),
+            tasks=sum(task.state in _UNFINISHED for task in self._context.board.list()),
             validator_key=None if self._verdict_key == node else str(self._verdict_key),
             started_at=instant.render(self._started),
             pid=os.getpid(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -32,6 +33,7 @@ from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.membership import Membership
 from odfd.network.peer_names import find_peer, peer_named
+from odfd.runtime.about import NODE, Sees, about
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
@@ -102,8 +104,8 @@ class MirrorService:
                 raise now.fault
             return await self._shown(now)
 
-        target = request.source if named is None else named.spec.name
-        return task_ref(self._board.submit("mirror", target, work))
+        target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
+        return task_ref(self._board.submit("mirror", target, work, told))
 
     async def begin(self, request: wire.MirrorRequest) -> None:
         """Mirror a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
@@ -134,8 +136,20 @@ class MirrorService:
         shown = MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
         return await self._scheduler.add(spec, shown)
 
-    async def list(self) -> Sequence[wire.MirrorView]:
-        return await self._all_shown(self._scheduler.all())
+    async def list(self, sees: Sees | None = None) -> Sequence[wire.MirrorView]:
+        """Lists mirrors; ``sees``: of an account, which gets those of datasets that it may read."""
+        return await self._all_shown(await self._seen(sees))
+
+    async def counts(self, sees: Sees | None = None) -> dict[str, int]:
+        """Counts mirrors by state, as ``list`` tells of them."""
+        return dict(Counter(each.state.value for each in await self._seen(sees)))
+
+    async def _seen(self, sees: Sees | None) -> Sequence[Mirror]:
+        mirrors = self._scheduler.all()
+        if sees is None:
+            return mirrors
+        told = await sees([about(each.spec.id) for each in mirrors])
+        return [each for each, is_told in zip(mirrors, told, strict=True) if is_told]
 
     async def remove(self, ref: str) -> wire.MirrorView:
         """End a mirror; the dataset stays until it is deleted."""

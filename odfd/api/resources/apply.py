@@ -40,7 +40,7 @@ from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.applied_dataset import dataset_of
-from odfd.api.resources.apply_items import declared_item, refused, with_headers, with_warnings
+from odfd.api.resources.apply_items import declared_item, refused, successful, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
@@ -61,6 +61,7 @@ from odfd.resources.references import dids_of, find_cycle
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
 from odfd.resources.store import Resources
+from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -170,17 +171,22 @@ class ApplyOperation:
                     return refused(items, others)
                 report.begin("applying", total, "manifests")
             with self._declarations.applying():
-                items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
-                items = with_headers(items, planned)
-                if planned and not request.dry_run:
-                    failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
-                    await trio.to_thread.run_sync(self._declarations.commit, [
-                        each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
-                    ], request.generation)  # fmt: skip
+                brought = await self._perform(wanted, planned, report, dry_run=request.dry_run)
+                items = with_headers(brought, planned)
+                try:
+                    if planned and not request.dry_run:
+                        await trio.to_thread.run_sync(
+                            self._declarations.commit, successful(items, planned), request.generation
+                        )
+                finally:  # whose datasets they are is known now, and so who is told of them
+                    if not request.dry_run:
+                        self._tell(brought)
             items += [declared_item(each) for each in others]
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:
-                    self._events.emit(f"resource.{each.action}", each.after.name, each.after.type)
+                    self._events.emit(
+                        f"resource.{each.action}", each.after.name, each.after.type, about=about(each.after.id)
+                    )
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
@@ -193,6 +199,12 @@ class ApplyOperation:
         names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
         target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
+
+    def _tell(self, brought: Sequence[wire.ApplyItem]) -> None:
+        for each in brought:
+            if each.kind == "dataset" and each.changes and each.id is not None:
+                done, text = "created" if each.action == "created" else "updated", plural(len(each.changes), "block")
+                self._events.emit(f"dataset.{done}", each.name, text, about=about(each.id), id=each.id)
 
     def _possible(self, request: wire.ApplyRequest, terms: ApplyTerms) -> Possible:
         """Returns which manifests are to be applied: all of them, or else none is. Blocking.
@@ -295,8 +307,6 @@ class ApplyOperation:
             await self.adopt(str(dataset), wire.AdoptRequest(name=desired.name))
         if events and not dry_run:
             dataset = await trio.to_thread.run_sync(self._commit, desired, held, events)
-            done = "updated" if held else "created"
-            self._events.emit(f"dataset.{done}", desired.name, plural(len(events), "block"), id=str(dataset))
         elif held is not None and not dry_run:
             await trio.to_thread.run_sync(self._place, desired, held[0])
         return wire.ApplyItem(

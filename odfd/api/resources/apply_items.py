@@ -44,3 +44,9 @@ def with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple
     """With those that came of reading its manifest."""
     more = warnings.get((item.kind, item.name.casefold()), ())
     return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
+
+
+def successful(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[PlannedResource]:
+    """Returns what is to be recorded: all but those whose items failed."""
+    failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
+    return [each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed]

@@ -34,6 +34,7 @@ from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import Resources
 from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
@@ -221,7 +222,7 @@ class DeclarationService:
         """Set labels and annotations, or take them away with ``null``. Raises NotFound, Invalid."""
         kind = self._type(word)
         view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
-        self._events.emit("resource.labelled", view.name, view.type)
+        self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
 
     def check_planned(self, planned: Sequence[PlannedResource], generation: int) -> None:
@@ -249,7 +250,7 @@ class DeclarationService:
                 f"a {kind.name} is deleted together with the thing that it describes", rule="resource-delete", hint=hint
             )
         view = await trio.to_thread.run_sync(lambda: self._view(self._delete(kind, name, generation, force=force)))
-        self._events.emit("resource.deleted", view.name, view.type)
+        self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
         return view
 
     async def check_unowned(self, word: str, name: str) -> None:

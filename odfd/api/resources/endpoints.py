@@ -18,6 +18,7 @@ from odfd.ingest.hook_signature import StandardWebhooks, check_signature, secret
 from odfd.ingest.push import MAX_ID
 from odfd.ingest.spool import Backlog, Receipt
 from odfd.resources.declared import DeclaredResource
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 from odfd.webhooks.delivery import signing_key
 
@@ -87,7 +88,12 @@ class EndpointService:
     async def _pushed(self, take: Callable[[], _Taken]) -> wire.PushReceipt:
         opened, taken, dropped = await trio.to_thread.run_sync(take)
         if dropped:
-            self._events.emit("source.dropped", opened.name, f"{plural(dropped, 'record')} of a full buffer dropped")
+            self._events.emit(
+                "source.dropped",
+                opened.name,
+                f"{plural(dropped, 'record')} of a full buffer dropped",
+                about=about(opened.id),
+            )
         self._arrived(opened.id)
         return wire.PushReceipt(
             source=opened.name, number=taken.number, records=taken.records, bytes=taken.bytes,
@@ -106,15 +112,16 @@ class EndpointService:
     async def drop(self, name: str, number: int | None) -> wire.EndpointView:
         """Drops one push that waits, or all of them: no dataset will get its records. Raises NotFound, Invalid."""
 
-        def drop() -> tuple[str, int, Backlog]:
+        def drop() -> tuple[OpenedSource, int, Backlog]:
             opened, _ = self._opened(name)
             spool = self._home.spool
             gone = spool.drop_all(opened.id) if number is None else spool.drop(opened.id, number)
-            return opened.name, gone, spool.waiting(opened.id)
+            return opened, gone, spool.waiting(opened.id)
 
-        known_as, gone, left = await trio.to_thread.run_sync(drop)
-        self._events.emit("source.dropped", known_as, f"{plural(gone, 'record')} dropped by a person")
-        return _view(known_as, left)
+        opened, gone, left = await trio.to_thread.run_sync(drop)
+        text = f"{plural(gone, 'record')} dropped by a person"
+        self._events.emit("source.dropped", opened.name, text, about=about(opened.id))
+        return _view(opened.name, left)
 
     def _opened(self, name: str) -> tuple[OpenedSource, RestEndpoint]:
         opened = self._sources.open(name)

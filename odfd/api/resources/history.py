@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -14,8 +15,25 @@ from odfd.api.resources.watches import PAGE
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.resources.changes import told
-from odfd.resources.declared import DeclaredStore, ResourceEvent
+from odfd.resources.declared import DeclaredResource, DeclaredStore, ResourceEvent
 from odfd.state.directory import StateDirectory
+
+
+class PastEvent(NamedTuple):
+    """An event of the log, with its resource in the event before, if that is kept."""
+
+    event: ResourceEvent
+    before: DeclaredResource | None
+
+
+def change_of(epoch: str, past: PastEvent) -> wire.ResourceChange:
+    """Describes an event of a log."""
+    event, resource = past.event, past.event.resource
+    change, details = told(past.before, event)
+    return wire.ResourceChange(
+        version=f"{epoch}-{event.rv}", time=instant.render(event.at), type=resource.type, name=resource.name,
+        id=resource.id, generation=resource.generation, change=change, details=details,
+    )  # fmt: skip
 
 
 class HistoryService:
@@ -51,7 +69,7 @@ class HistoryService:
 
     def _last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
         self._declarations.adopt()
-        chosen = self._chosen(of)
+        chosen = self.chosen(of)
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             return self._views(store, chosen, store.history(chosen, limit, self._declarations.unlisted))
@@ -60,7 +78,7 @@ class HistoryService:
         self, since: str | None, of: str | None, limit: int
     ) -> tuple[int, str | None, Sequence[wire.ResourceChange]]:
         self._declarations.adopt()
-        chosen = self._chosen(of)
+        chosen = self.chosen(of)
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             if since is not None:
@@ -79,8 +97,8 @@ class HistoryService:
             events = store.events(at, PAGE)
             return (events[-1].rv if events else at), self._views(store, chosen, events)
 
-    def _chosen(self, of: str | None) -> str | None:
-        """The id of what is asked for."""
+    def chosen(self, of: str | None) -> str | None:
+        """Returns the id of what is asked for, as TYPE/NAME. Blocking. Raises NotFound."""
         if of is None:
             return None
         word, slash, name = of.partition("/")
@@ -91,17 +109,44 @@ class HistoryService:
     def _views(
         self, store: DeclaredStore, chosen: str | None, events: Sequence[ResourceEvent]
     ) -> Sequence[wire.ResourceChange]:
-        epoch = store.epoch()
-        found = []
-        for each in events:
-            resource = each.resource
-            if chosen == resource.id or (chosen is None and resource.type not in self._declarations.unlisted):
-                change, details = told(store.before(each), each)
-                found.append(
-                    wire.ResourceChange(
-                        version=f"{epoch}-{each.rv}", time=instant.render(each.at), type=resource.type,
-                        name=resource.name, id=resource.id, generation=resource.generation, change=change,
-                        details=details,
-                    )
-                )  # fmt: skip
-        return found
+        epoch, unlisted = store.epoch(), self._declarations.unlisted
+        return [
+            change_of(epoch, PastEvent(each, store.before(each)))
+            for each in events
+            if chosen == each.resource.id or (chosen is None and each.resource.type not in unlisted)
+        ]
+
+    # For accounts, of which each is told of some resources. Blocking.
+
+    def epoch_and_newest(self) -> tuple[str, int]:
+        """Returns the name of the log, and the number of its last event."""
+        self._declarations.adopt()
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            return store.epoch(), store.newest()
+
+    def start(self, since: str) -> int:
+        """Returns the number of the event of a version. Raises Invalid for another log."""
+        with self._home.database.read() as connection:
+            return position(DeclaredStore(connection), since)
+
+    def last_of(self, ids: Collection[str], limit: int, *, is_chosen: bool) -> Sequence[PastEvent]:
+        """Returns the last events of some resources, in order; without types that are not listed, unless chosen."""
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            events = store.history_of(ids, limit, () if is_chosen else self._declarations.unlisted)
+            return [PastEvent(each, store.before(each)) for each in events]
+
+    def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:
+        """Returns the next events that are listed, and how far the log was read."""
+        self._declarations.adopt()
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            events, unlisted = store.events(at, PAGE), self._declarations.unlisted
+            found = [PastEvent(each, store.before(each)) for each in events if each.resource.type not in unlisted]
+            return (events[-1].rv if events else at), found
+
+    @property
+    def grown(self) -> trio.Event:
+        """The trio event that the next change sets."""
+        return self._events.grown

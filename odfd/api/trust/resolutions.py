@@ -26,6 +26,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.epoch_switch import RewriteWaiting, turn_of
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.about import about
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.manual_resolution import DecisionOutcome, Fork, PendingDecision, Side, Stop, Versions
@@ -132,7 +133,7 @@ class ResolutionService:
             answer = await trio.to_thread.run_sync(self._resolve, entry, request)
         self._changed(entry.id)
         self._scheduler.poke(entry.id)
-        self._events.emit("dataset.resolved", entry.name, "; ".join(answer.settles))
+        self._events.emit("dataset.resolved", entry.name, "; ".join(answer.settles), about=about(entry.id))
         return wire.Resolved(ref=entry.name, dataset_id=str(entry.id), settles=answer.settles)
 
     def _resolve(self, entry: DatasetEntry, request: wire.ResolveRequest) -> DecisionOutcome:

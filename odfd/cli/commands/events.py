@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from odfd import output
 from odfd.cli import formatting
@@ -10,6 +11,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import Usage
 from odfd.usage import how_many
 
@@ -49,7 +51,7 @@ def _events(session: Session, args: argparse.Namespace) -> None:
         return
     output.end_when_unread()
     try:
-        for news in session.client.stream("/changes", wire.ResourceChange, query | {"watch": "true"}):
+        for news in _changes(session, query | {"watch": "true"}):
             _line(session, news.value, news.sent)
             output.flush()
     except KeyboardInterrupt:  # the way in which watching is meant to end
@@ -57,7 +59,21 @@ def _events(session: Session, args: argparse.Namespace) -> None:
     raise session.client.gone()
 
 
+def _changes(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:
+    """Yields changes, and goes on where the stream ends because rights of the account changed."""
+    again = True
+    while again:
+        again = False
+        for news in session.client.stream("/changes", wire.ResourceChange, query):
+            yield news
+            again = news.value.change == "Reset"
+        query = {key: value for key, value in query.items() if key != "since"}
+
+
 def _line(session: Session, row: wire.ResourceChange, sent: object) -> None:
+    if row.change == "Reset":
+        session.line(sent, f"{row.version}  Reset")
+        return
     details = "; ".join(row.details)
     text = f"{row.version}  {formatting.moment(row.time)}  {row.type}/{row.name}  {row.change}  {details}"
     session.line(sent, clean(text.rstrip(), WHOLE))

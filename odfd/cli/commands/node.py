@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
 from odfd.usage import how_many
 
+RESET: Final = "reset"
+"""Of an event: rights of the account changed, and it follows anew."""
 LOOK_SECONDS: Final = 0.1
 """Between two looks for a daemon that is starting."""
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
@@ -30,7 +32,8 @@ commands = Commands()
 @commands.add(
     "status",
     argument("--wait", metavar="D", help="wait for this long until a starting daemon answers: 30s, 5m"),
-    description="Print this node's name and key, peers, datasets, engine and disk.",
+    description="Print this node's name and key, peers, datasets, engine and disk. To an account: what concerns the "
+    "datasets that it may read.",
     epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
 )
 def _status(session: Session, args: argparse.Namespace) -> None:
@@ -50,8 +53,10 @@ def _status(session: Session, args: argparse.Namespace) -> None:
 
 def status_text(status: wire.Status) -> str:
     disk = status.disk
-    counted = ", ".join(f"{number} {state}" for state, number in sorted(status.datasets.items()))
+    counted = _counted(status.datasets)
     total = sum(status.datasets.values())
+    if status.account is not None:
+        return account_status_text(status)
     return fields(
         [
             ("node", f"{status.name or '(unnamed)'}  {status.node_id}"),
@@ -82,6 +87,26 @@ def status_text(status: wire.Status) -> str:
             ("flows", _flows(status.flows)),
         ]
     )
+
+
+def account_status_text(status: wire.Status) -> str:
+    """Formats what an account gets: what concerns the datasets that it may read, and that the node is up."""
+    datasets, mirrors = (f"{sum(each.values())}  ({_counted(each)})" for each in (status.datasets, status.mirrors))
+    return fields(
+        [
+            ("node", status.name or "(unnamed)"),
+            ("version", f"{status.version}  up since {formatting.moment(status.started_at)}"),
+            ("account", f"{status.account}: the rest is of what it may read" if status.account else "none"),
+            ("datasets", f"{datasets}, {status.published} published" if status.datasets else "none"),
+            ("mirrors", mirrors if status.mirrors else ""),
+            ("tasks", str(status.tasks)),
+            ("flows", _flows(status.flows)),
+        ]
+    )
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
 
 
 def _carries(status: wire.Status) -> str:
@@ -183,7 +208,7 @@ def _watch(session: Session, args: argparse.Namespace) -> None:
         query["since"] = args.since
     output.end_when_unread()
     try:
-        for event in session.client.stream("/events", wire.EventView, query):
+        for event in _events(session, query):
             session.line(event.sent, _event_text(event.value))
     except KeyboardInterrupt:
         # The way in which watching is meant to end.
@@ -191,8 +216,19 @@ def _watch(session: Session, args: argparse.Namespace) -> None:
     raise session.client.gone()
 
 
+def _events(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.EventView]]:
+    """Yields events, and goes on where the stream ends because rights of the account changed."""
+    again = True
+    while again:
+        again = False
+        for event in session.client.stream("/events", wire.EventView, query):
+            yield event
+            again = event.value.kind == RESET
+        query = {key: value for key, value in query.items() if key != "since"}
+
+
 def _event_text(event: wire.EventView) -> str:
-    if event.kind == "lagged":
+    if event.kind in ("lagged", RESET):
         return f"{'':>6}  {event.message}"
     time = formatting.moment(event.time)
     return clean(f"{event.sequence:>6}  {time}  {event.kind:<20}  {event.subject}  {event.message}", 400)

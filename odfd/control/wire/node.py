@@ -59,7 +59,7 @@ class FlowCounts(Value, frozen=True, kw_only=True):
 
 class Status(Value, frozen=True, kw_only=True):
     node_id: str
-    """``did:key:…`` of the node."""
+    """``did:key:…`` of the node; empty for an account."""
     version: str
     name: str = ""
     peer_id: str | None = None
@@ -91,6 +91,10 @@ class Status(Value, frozen=True, kw_only=True):
     """Keys of this node that sign nothing, as it is not known what they have said: ``odfctl trust sign``."""
     tasks: int = 0
     """Running or waiting."""
+    mirrors: dict[str, int] = msgspec.field(default_factory=dict)
+    """Count by state."""
+    account: str | None = None
+    """The account that asked: all here is of datasets that it may read, and what is of the node alone is left out."""
     started_at: str | None = None
     validator_key: str | None = None
     """``did:key:…`` by which this node signs verdicts and observations; ``null``: by ``node_id``."""
@@ -190,9 +194,11 @@ class EventView(Value, frozen=True, kw_only=True):
     """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``."""
 
     sequence: int
+    """Where to go on from. For an account a time in microseconds, which counts no events of others."""
     time: str
     kind: str
-    """``dataset.appended``, ``mirror.synced``, ``verdict.mismatch``, ``peer.connected``, ``task.done``, …"""
+    """``dataset.appended``, ``mirror.synced``, ``verdict.mismatch``, ``task.done``, …; ``reset``: the last line that an
+    account gets whose rights changed; it lists and follows anew."""
     subject: str = ""
     """The dataset, peer or task it is about."""
     message: str = ""

@@ -26,6 +26,7 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, Attestation, CostLimit, EngineUsed, InputTree, Interval, Mismatch, Span
 from chain.store.base import ChainReader, ChainStore
+from odfd.runtime.about import about
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.keys import journal_topics
 from odfd.trust.ledger.log import Ledger
@@ -210,7 +211,9 @@ class AttestationPublisher:
         signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why, budget)
         if signed is not None:
             self._signer.announce(dataset, signed)
-            self._signer.events.emit("attestation.signed", self._signer.name_of(dataset), "", sid=str(signed.sid))
+            self._signer.events.emit(
+                "attestation.signed", self._signer.name_of(dataset), "", about=about(dataset), sid=str(signed.sid)
+            )
 
     async def _analysed(self, dataset: DatasetId) -> str:
         """Returns the determinism of a dataset, "unknown" without an engine: an abstention is signed even then."""

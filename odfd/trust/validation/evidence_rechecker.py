@@ -29,6 +29,7 @@ from chain.store.base import ChainStore
 from chain.store.files import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.transform.driver import fresh_folder
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked
@@ -241,7 +242,13 @@ class EvidenceRechecker:
         message = f"#{claim.step}, accused by {claim.group}: {_SAYING[result]}"
         reason = f" ({run.reason})" if run.reason else ""
         self._signer.events.emit(
-            "evidence.rechecked", name, message + reason, block=claim.step, bundle=str(claim.bundle), result=result
+            "evidence.rechecked",
+            name,
+            message + reason,
+            about=about(claim.dataset, inputs=True),
+            block=claim.step,
+            bundle=str(claim.bundle),
+            result=result,
         )
         self._settings.changed(claim.dataset)
 

@@ -31,6 +31,7 @@ from engines.output_check import operations
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.slots import Slots
 from odfd.runtime.supervision import Life
@@ -141,6 +142,7 @@ class Observer:
                 "observation.signed",
                 self._signer.name_of(dataset),
                 f"#{block.sequence_number} {result}",
+                about=about(dataset),
                 block=block.sequence_number,
                 result=result,
             )

@@ -24,6 +24,7 @@ from chain.state import load_state
 from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_faults
+from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.spans import span
 from odfd.trust.evidence.row_diff import RowDifference
@@ -177,7 +178,13 @@ class Validator:
         before = self._kept_from.get(dataset)
         if why and (before is None or before.why != why):
             self._kept_from[dataset] = _KeptFrom(why, self._signer.clock.now())
-            self._signer.events.emit("verdict.put-off", self._signer.name_of(dataset), f"{why}: {text}", reason=why)
+            self._signer.events.emit(
+                "verdict.put-off",
+                self._signer.name_of(dataset),
+                f"{why}: {text}",
+                about=about(dataset, inputs=True),
+                reason=why,
+            )
 
     def _derivatives(self, touched: Collection[DatasetId] | None, ripe: Collection[DatasetId]) -> list[DatasetId]:
         found = []
@@ -210,7 +217,7 @@ class Validator:
             if run is not None:
                 self._costs.met(dataset)
                 self._kept_from.pop(dataset, None)
-                self._announce(name, run)
+                self._announce(dataset, run)
                 return TurnOutcome.GOES_ON
         else:
             self._kept_from.pop(dataset, None)
@@ -243,7 +250,7 @@ class Validator:
             step = await self._trials.step_at(dataset, number)
             run = None if step is None else await self._trials.run_again(dataset, step)
             if run is not None:
-                self._announce(self._signer.name_of(dataset), run)
+                self._announce(dataset, run)
                 return
 
     def _doubted(self, dataset: DatasetId) -> list[int]:
@@ -269,10 +276,13 @@ class Validator:
         step = step_after(chain, place, stop)
         return None if step is None else ReexecutionStep(step, place)
 
-    def _announce(self, name: str, run: Run) -> None:
-        number = run.sequence_number
+    def _announce(self, dataset: DatasetId, run: Run) -> None:
+        number, name = run.sequence_number, self._signer.name_of(dataset)
+        told = about(dataset, inputs=True)
         if run.verdict == "reproduced":
-            self._signer.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
+            self._signer.events.emit(
+                "verdict.reproduced", name, f"#{number} re-run, same answer", about=told, block=number
+            )
             return
         finding = RowDifference.from_bytes(run.evidence) if run.evidence else RowDifference(message=run.reason)
         cell = finding.cells[0] if finding.cells else None
@@ -282,7 +292,12 @@ class Validator:
             else ""
         )
         self._signer.events.emit(
-            f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
+            f"verdict.{run.verdict}",
+            name,
+            f"#{number}: {finding.message}{where}",
+            about=told,
+            block=number,
+            reason=run.reason,
         )
 
 

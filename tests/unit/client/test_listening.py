@@ -198,6 +198,23 @@ def test_what_comes_between_looking_and_waiting_is_not_missed() -> None:
         next(updates)
 
 
+def test_a_listener_goes_on_when_rights_of_its_account_changed() -> None:
+    """The node ends the stream of events with a reset: what came meanwhile is looked at, and later news is heard."""
+    node = Node()
+    node.append(1)
+    listening = Client(node).open("weather").listen(seconds=1e6)
+    assert numbers(next(listening)) == [0]
+    first = node.events
+    node.append(1)
+    first.told.put({"kind": "reset"})
+    assert numbers(next(listening)) == [10]
+    assert node.events is not first
+    node.append(1)
+    node.events.told.put({"kind": "dataset.committed", "data": {"id": DID}})
+    assert numbers(next(listening)) == [20]
+    listening.close()
+
+
 def test_a_listener_that_is_left_asks_no_more() -> None:
     node = Node()
     node.append(3)

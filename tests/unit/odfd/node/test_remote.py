@@ -254,7 +254,7 @@ async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path
             status, problem = await there.ask("POST", "/v1/tokens", token, {}, **kept)
             assert (status, problem["rule"]) == (400, "idempotency-key")
             said.append(await there.ask("POST", "/v1/publish", token, {"refs": ["hers"]}, **kept))
-            said += [await there.node.api.accounts.tokens(), there.node.api.events.kept(())]
+            said += [await there.node.api.accounts.tokens(), await there.node.api.events.kept(())]
             await there.node.api.accounts.revoke_token(id_)
             said.append(await there.ask("GET", "/v1/datasets", token))
         secret = token.split("_")[2]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from chain.instant import Instant
 from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
@@ -34,6 +35,7 @@ from odfd.obs.metric_table import (
     UNITS,
     MetricKind,
 )
+from worlds.clock import FixedClock
 
 TREE = Path(__file__).parents[4]
 EXAMPLE = TREE / "examples" / "metrics"
@@ -116,8 +118,7 @@ def test_every_event_that_is_told_is_listed() -> None:
 
 def test_events_are_counted_with_what_they_say_in_numbers() -> None:
     meter = NodeMeter()
-    log = EventLog(None, heard=counted_by(meter))  # type: ignore[arg-type]
-    log._clock = type("", (), {"now": staticmethod(lambda: 0)})()  # type: ignore[assignment]
+    log = EventLog(FixedClock(Instant(0)), heard=counted_by(meter))
     log.emit("mirror.synced", "x", "", blocks=7)
     log.emit("verdict.mismatch", "x")
     log.emit("dataset.forked", "x")

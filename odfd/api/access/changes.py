@@ -1,0 +1,141 @@
+"""Tells accounts what became of the resources that they may read: changes of the log of resources.
+
+As a watch (``news``) a stream of changes ends with ``Reset`` when rights change. A change names others by references
+and owners: those that may not be read are left out, and a change that says nothing else is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from chain.errors import NotFound
+from odfd.api.access.guard import Guard
+from odfd.api.access.news import Rights
+from odfd.api.access.tasks import TaskOwners
+from odfd.api.resources.history import HistoryService, PastEvent, change_of
+from odfd.control import wire
+from odfd.resources.declared import DeclaredResource
+
+_SILENT: Final = ("Observed", "Changed")
+"""Changes that say nothing without details."""
+
+
+def last(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+    """The rule of ``history.last``."""
+
+    async def guarded(of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
+        rights = await _begun(guard)
+        return await trio.to_thread.run_sync(_standing, operation.__self__, rights, of, limit)
+
+    return guarded
+
+
+def followed(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+    """The rule of ``history.follow``."""
+
+    async def guarded(since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
+        rights, history = Rights(guard), operation.__self__
+        if await rights.begin(since):
+            return _reset(since or "")
+        ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
+        if since is not None:
+            at = await trio.to_thread.run_sync(history.start, since.partition("+")[0])
+            return _told(history, rights, of and ids, at, ())
+        at = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
+        standing = await trio.to_thread.run_sync(_standing, history, rights, of, limit)
+        before = [each for each in standing if _number(each.version) <= at]
+        return _told(history, rights, of and ids, at, before)
+
+    return guarded
+
+
+async def _begun(guard: Guard) -> Rights:
+    rights = Rights(guard)
+    await rights.begin(None)
+    return rights
+
+
+async def _reset(version: str) -> AsyncIterator[wire.ResourceChange]:
+    yield wire.ResourceChange(version=version, time="", type="", name="", id="", generation=0, change="Reset")
+
+
+async def _told(
+    history: HistoryService,
+    rights: Rights,
+    only: Collection[str] | str | None,
+    at: int,
+    standing: Sequence[wire.ResourceChange],
+) -> AsyncIterator[wire.ResourceChange]:
+    """``only``: ids of the resources that were asked for; nothing: of all."""
+    for each in standing:
+        yield each
+    epoch, _ = await trio.to_thread.run_sync(history.epoch_and_newest)
+    while True:
+        grown = history.grown
+        seen, events = await trio.to_thread.run_sync(history.after, at)
+        if await rights.have_changed(has_moved=seen != at):
+            async for end in _reset(f"{epoch}-{seen}"):
+                yield end
+            return
+        for past in events:
+            id_ = past.event.resource.id
+            may_be_told = id_ in rights.readable or (past.event.op == "Deleted" and id_ in rights.told)
+            row = _row(epoch, past, rights) if may_be_told and (not only or id_ in only) else None
+            if row is not None:
+                yield row
+        if seen == at:
+            await grown.wait()
+        at = seen
+
+
+def _standing(history: HistoryService, rights: Rights, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
+    """Blocking. Raises NotFound."""
+    ids = _chosen(history, rights, of)
+    epoch, _ = history.epoch_and_newest()
+    rows = map(partial(_row, epoch, rights=rights), history.last_of(ids, limit, is_chosen=of is not None))
+    return [row for row in rows if row is not None]
+
+
+def _chosen(history: HistoryService, rights: Rights, of: str | None) -> Collection[str]:
+    """Returns the ids of what is asked for, as far as it may be read. Blocking. Raises NotFound."""
+    if of is None:
+        return rights.readable
+    try:
+        found = history.chosen(of)
+    except NotFound as fault:
+        if fault.rule != "resource" or "/" not in of:
+            raise
+        found = None
+    if found is None or found not in rights.readable:
+        text = f"there is no {of[:120]!r} that you may read"
+        raise NotFound(text, rule="resource", hint="odfctl get all lists what you may read")
+    return (found,)
+
+
+def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | None:
+    before = None if past.before is None else _known(past.before, rights)
+    after = _known(past.event.resource, rights)
+    row = change_of(epoch, PastEvent(msgspec.structs.replace(past.event, resource=after), before))
+    is_whole = before == past.before and after == past.event.resource
+    if row.change in _SILENT and not row.details and not is_whole:
+        return None
+    return msgspec.structs.replace(row, version=f"{row.version}+{rights.mark}")
+
+
+def _known(resource: DeclaredResource, rights: Rights) -> DeclaredResource:
+    """Returns a resource without what it names and may not be read."""
+    references = {
+        key: held if held is not None and held.id in rights.readable else None
+        for key, held in resource.references.items()
+    }
+    owners = tuple(each for each in resource.owners if each.id in rights.readable)
+    return msgspec.structs.replace(resource, references=references, owners=owners)
+
+
+def _number(version: str) -> int:
+    return int(version.partition("+")[0].rpartition("-")[2])

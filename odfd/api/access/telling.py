@@ -1,0 +1,162 @@
+"""Rules of operations that tell what happens on a node: an account gets what ``Seeing`` says that it is told of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+
+from odfd.api.access.guard import Guard
+from odfd.api.access.news import Rights
+from odfd.api.access.seeing import Seeing
+from odfd.api.access.tasks import TaskOwners, no_task
+from odfd.control import wire
+from odfd.control.board import account_event, is_of
+from odfd.obs.log_lines import LineFilter
+from odfd.runtime.ring import Lagged
+
+RESET: Final = "reset"
+_WORDS: Final = "what you may read has changed: ask anew"
+
+
+def status(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``about.status``."""
+
+    async def guarded() -> wire.Status:
+        said: wire.Status = await operation.__self__.account_status(guard.subject.name, Seeing(guard, tasks))
+        return said
+
+    return guarded
+
+
+def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of lists that ask who sees each of their items."""
+
+    async def guarded(*args: Any, **more: Any) -> Any:
+        return await operation(*args, **more, sees=Seeing(guard, tasks))
+
+    return guarded
+
+
+# Tasks.
+
+
+async def _check_task(guard: Guard, tasks: TaskOwners, task: str) -> None:
+    """Raises NotFound for a task that the subject is not told of, as for one that is not there."""
+    if not (await Seeing(guard, tasks)([tasks.about(task)]))[0]:
+        raise no_task(task)
+
+
+def task(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``tasks.get``."""
+
+    async def guarded(id_: str) -> Any:
+        await _check_task(guard, tasks, id_)
+        return await operation(id_)
+
+    return guarded
+
+
+def cancelled(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``tasks.cancel``: who began a task ends it."""
+
+    async def guarded(id_: str) -> Any:
+        await _check_task(guard, tasks, id_)
+        if not tasks.has(guard.subject, id_):
+            raise guard.owner_only("to cancel a task that others began")
+        guard.identified("to cancel a task")
+        return await operation(id_)
+
+    return guarded
+
+
+def followed(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``tasks.follow``."""
+
+    async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
+        await _check_task(guard, tasks, id_)
+        async with aclosing(cast("Any", operation(id_))) as views:
+            async for each in views:
+                await _check_again(guard, tasks, id_)
+                yield each
+
+    return guarded
+
+
+async def _check_again(guard: Guard, tasks: TaskOwners, task: str) -> None:
+    if not await trio.to_thread.run_sync(guard.is_same_caller):
+        raise no_task(task)
+    await _check_task(guard, tasks, task)
+
+
+# Lines of the log.
+
+
+def lines(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``log_lines.last``."""
+
+    async def guarded(filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
+        await _check_lines(guard, tasks, filter_)
+        return [_counted(number, line) for number, line in enumerate(await operation(filter_, limit), 1)]
+
+    return guarded
+
+
+def followed_lines(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``log_lines.follow``."""
+
+    async def guarded(filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
+        await _check_lines(guard, tasks, filter_)
+        number = 0
+        async with aclosing(cast("Any", operation(filter_, limit))) as found:
+            async for line in found:
+                await _check_again(guard, tasks, filter_.task)
+                number += 1
+                yield _counted(number, line)
+
+    return guarded
+
+
+async def _check_lines(guard: Guard, tasks: TaskOwners, filter_: LineFilter) -> None:
+    if not filter_.task:
+        fault = guard.owner_only("the log of the daemon")
+        fault.hint = "odfctl logs task/ID shows the lines of a task; odfctl get tasks lists those that you may see"
+        raise fault
+    await _check_task(guard, tasks, filter_.task)
+
+
+def _counted(number: int, line: wire.LogLineView) -> wire.LogLineView:
+    """A line under a number that does not count those of others."""
+    if line.part:
+        return msgspec.structs.replace(line, sequence=number)
+    return wire.LogLineView(sequence=number, event="some lines of the log are no longer kept")
+
+
+# Events.
+
+
+def followed_events(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
+    """The rule of ``events.follow``: the last line is ``reset`` when rights of who follows have changed."""
+
+    async def guarded(since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+        rights, seeing = Rights(guard), Seeing(guard, tasks)
+        await rights.begin(None)
+        seeing.told = rights.told
+        async with aclosing(cast("Any", operation.__self__).batches(since)) as batches:
+            async for batch in batches:
+                if await rights.have_changed(has_moved=True):
+                    yield wire.EventView(sequence=0, time="", kind=RESET, message=_WORDS)
+                    return
+                if isinstance(batch, Lagged):
+                    yield account_event(batch)
+                    continue
+                wanted = [each for each in batch if is_of(each.kind, kinds)]
+                told = await seeing([each.about for each in wanted]) if wanted else ()
+                for each, is_told in zip(wanted, told, strict=True):
+                    if is_told:
+                        yield account_event(each)
+
+    return guarded

@@ -1,0 +1,37 @@
+"""Names what flows are about, by their plans and what the references of their resources mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odfd.flows.plan import FlowPlan, Ingest, PushTo, WebhookCall
+from odfd.resources.declared import DeclaredStore
+from odfd.runtime.about import About, about
+from odfd.state.directory import StateDirectory
+
+
+def about_flow(home: StateDirectory, plan: FlowPlan) -> About:
+    """Returns the datasets and other resources that a flow names. Blocking.
+
+    A reference that means nothing stands for itself, so that only the node's owner is told of the flow.
+    """
+    keys = set(_references(plan))
+    if not keys:
+        return about(plan.target, *plan.inputs, inputs=True)
+    with home.database.read() as connection:
+        flow = DeclaredStore(connection).named("Flow", plan.name)
+    held = {} if flow is None else flow.references
+    others = [key if (handle := held.get(key)) is None else handle.id for key in keys]
+    return about(plan.target, *plan.inputs, *others, inputs=True)
+
+
+def _references(plan: FlowPlan) -> Iterator[str]:
+    """Yields the keys of references to resources that are no datasets."""
+    for arrival in plan.arrivals:
+        yield arrival.source
+    for task in plan.tasks:
+        match task:
+            case Ingest(source=str(key)) | PushTo(to=key) | WebhookCall(target=key):
+                yield key
+            case _:
+                pass

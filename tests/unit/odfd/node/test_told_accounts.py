@@ -1,0 +1,339 @@
+"""What accounts are told of a node that others use too: what concerns the datasets that they may read, and no more."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import os
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain import instant
+from chain.errors import Fault
+from config import model
+from odfd.control import wire
+from odfd.control.endpoint import CALLER, Caller
+from odfd.obs.log_lines import LineFilter
+from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
+from worlds.eventually import PATIENCE
+from worlds.node_world import DERIVED, ROOT, Node
+
+EMPTY = "$schema: Relations\nheaders: {{name: {name}}}\nspec: {{}}\n"
+FLOW = """$schema: Flow
+headers: {{name: {name}}}
+spec:
+  target: Dataset:{target}
+  triggers: [{{kind: Schedule, cron: "0 6 * * *"}}]
+"""
+ROWS = ("2020-01-01T00:00:00Z,A,1",)
+ASKED = (
+    ("/v1/status", ""), ("/v1/events", "kept=true"), ("/v1/changes", ""), ("/v1/flows", ""), ("/v1/mirrors", ""),
+    ("/v1/tasks", ""), ("/v1/tasks", "brief=1"), ("/v1/datasets", ""), ("/v1/logs", "task={task}"),
+    ("/v1/tasks/{task}", ""), ("/v1/changes", "of=dataset/secret"), ("/v1/changes", "of=flow/secret"),
+    ("/v1/tasks/t999", ""), ("/v1/logs", "task=t999"), ("/v1/logs", ""), ("/v1/engines", ""), ("/v1/peers", ""),
+)  # fmt: skip
+"""By which accounts may learn of others; each is answered in the same bytes whatever others do."""
+
+
+async def answers(asking: Asking, uid: int, task: str) -> dict[str, str]:
+    """Returns all answers, as texts."""
+    found = {}
+    for path, query in ASKED:
+        where, asked = path.format(task=task), query.format(task=task)
+        status, said = await asking.ask(uid, "GET", where, query=asked)
+        found[f"{where}?{asked}"] = f"{status} {json.dumps(said)}"
+    return found
+
+
+def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Returns the lines of a comparison of all answers, of which an assertion shows each."""
+    texts = [json.dumps(each, indent=1).replace("{", "\n{").splitlines() for each in (before, after)]
+    return list(difflib.unified_diff(*texts, n=0))[:20]
+
+
+async def settle(node: Node) -> None:
+    """Until the controllers have said what they see of the dataset and the account."""
+    for name, said in (("dataset/cities", "DatasetState=fresh"), ("account/bob", "Ready")):
+        while not any(said in (each.change, *each.details) for each in await node.api.history.last(name, 100)):
+            await node.events.grown.wait()
+
+
+async def shared(world: Any, node: Node) -> tuple[Asking, str]:
+    """Accounts, and a dataset of the node's owner that bob may read, with a flow; returns a task on it too."""
+    asking = await settled(node)
+    world.write(node.home.directory.parent.name, "a.csv", *ROWS)
+    await node.apply(ROOT)
+    await node.apply(FLOW.format(name="daily", target="cities"))
+    await node.apply(GRANT.format(name="g", who="bob", role="reader", what="cities"))
+    ref = await node.api.flow.pull(wire.PullRequest(refs=("cities",)))
+    task = node.board.get(ref.id)
+    await task.finished.wait()
+    node.parts.context.lines.add("info", "odfd.x", ref.id, b'{"event": "read a file"}')
+    await settle(node)
+    return asking, ref.id
+
+
+async def test_an_account_uses_the_node_as_far_as_its_datasets_go(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking, task = await shared(world, node)
+        await node.apply(FLOW.format(name="of-theirs", target="theirs"))
+        await node.done(node.api.verification.verify("theirs", wire.VerifyRequest()))
+
+        async def get(path: str, query: str = "", uid: int = BOB) -> Any:
+            status, said = await asking.ask(uid, "GET", path, query=query)
+            assert status == 200, said
+            return said
+
+        status = await get("/v1/status")
+        assert (status["account"], sum(status["datasets"].values()), status["flows"]["flows"]) == ("bob", 1, 1)
+        assert status["flows"]["next"] == "daily"
+        assert not {"disk", "pid", "memory", "engine", "listen", "peerId"} & {k for k, v in status.items() if v}
+        assert [each["name"] for each in await get("/v1/flows")] == ["daily"]
+        assert [each["id"] for each in await get("/v1/tasks")] == [task]
+        assert (await get(f"/v1/tasks/{task}"))["result"]["items"][0]["ref"] == "cities"
+        assert [each["event"] for each in await get("/v1/logs", f"task={task}")] == ["read a file"]
+        kinds = {(each["kind"], each["subject"]) for each in await get("/v1/events", "kept=true")}
+        assert {("dataset.appended", "cities"), ("flow.created", "daily")} <= kinds
+        assert not {subject for _, subject in kinds} & {"theirs", "hers", "of-theirs", "alice"}
+        changes = await get("/v1/changes", "of=dataset/cities")
+        assert {each["name"] for each in changes} == {"cities"}
+        assert "theirs" not in json.dumps(await get("/v1/changes"))
+        assert {each["subject"] for each in await get("/v1/events", "kept=true", ALICE)} == {"alice", "hers"}
+        assert await get("/v1/events", "kept=true", NOBODY) == []
+        for path in (f"/v1/tasks/{task}", f"/v1/logs?task={task}"):
+            assert (await asking.ask(ALICE, "GET", path.partition("?")[0], query=path.partition("?")[2]))[0] == 404
+        status, problem = await asking.ask(BOB, "DELETE", f"/v1/tasks/{task}")
+        assert (status, problem["rule"]) == (403, "access-owner")
+
+
+def hidden_life(node: Node, chance: random.Random) -> Callable[[], Awaitable[Any]]:
+    """One thing that others do with datasets that bob may not read: some that are derived from what he may."""
+    name, other = f"secret-{chance.randrange(2)}", f"secret-{chance.randrange(2)}"
+    label = f"n{chance.random()}"
+    derived = DERIVED.replace("towns", "secret")
+    return chance.choice([
+        lambda: node.apply(DATASET.format(name=name, more="")),
+        lambda: node.apply(DATASET.format(name=name, more=f", labels: {{n: {label}}}")),
+        lambda: node.apply(derived),
+        lambda: node.pull("secret"),
+        lambda: node.done(node.api.verification.verify("secret", wire.VerifyRequest())),
+        lambda: node.done(node.api.verification.verify(name, wire.VerifyRequest())),
+        lambda: node.apply(FLOW.format(name=f"flow-{name}", target=name)),
+        lambda: node.apply(FLOW.format(name="secret", target="secret")),
+        lambda: node.api.flows.pause(f"flow-{name}"),
+        lambda: node.api.flows.delete(f"flow-{name}"),
+        lambda: node.api.datasets.rename(name, wire.RenameRequest(name=other)),
+        lambda: node.api.datasets.delete(name, purge=chance.random() < 0.5),
+        lambda: node.api.datasets.delete("secret"),
+        lambda: node.apply(GRANT.format(name="to-alice", who="alice", role="owner", what=name)),
+        lambda: node.apply(EMPTY.format(name="to-alice")),
+        lambda: node.apply(f"$schema: VariableSet\nheaders: {{name: {name}}}\nspec: {{variables: {{a: {label}}}}}\n"),
+        lambda: node.done(node.api.collection.collect(wire.CollectRequest())),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
+async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: Any, seed: int) -> None:
+    """Before and after, the node differs only in datasets that the account may not read, and their whole lives."""
+    chance = random.Random(seed)
+    async with world.running("node", private=True, flows=model.Flows(follow=bool(seed % 2))) as node:
+        asking, task = await shared(world, node)
+        before = {uid: await answers(asking, uid, task) for uid in (BOB, NOBODY)}
+        heard: list[Any] = []
+        watching = trio.Event()
+
+        async def watch(stream: Any) -> None:
+            async with aclosing(stream) as found:
+                watching.set()
+                async for each in found:
+                    heard.append(each)
+
+        bobs = await asking.services(BOB)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, bobs.events.follow(None, ()))
+            nursery.start_soon(watch, await bobs.history.follow(None, None, 0))
+            await watching.wait()
+            done = 0
+            for _ in range(40):
+                try:
+                    await hidden_life(node, chance)()
+                except Fault:
+                    continue  # such as a dataset that is not there
+                done += 1
+                for uid, said in before.items():
+                    assert differences(said, await answers(asking, uid, task)) == []
+            nursery.cancel_scope.cancel()
+        assert done > 5
+        assert not heard
+
+
+async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
+    async with world.running("alice") as origin, world.running("bob", private=True) as node:
+        world.write("alice", "a.csv", *ROWS)
+        await origin.apply(ROOT)
+        await origin.pull("cities")
+        asking = await settled(node)
+        before = {uid: await answers(asking, uid, "t0") for uid in (BOB, NOBODY)}
+        await node.mirror(origin.dataset("cities"), "copy", private=True)
+        assert {uid: await answers(asking, uid, "t0") for uid in (BOB, NOBODY)} == before
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="copy"))
+        status, mirrors = await asking.ask(BOB, "GET", "/v1/mirrors")
+        assert (status, [(each["name"], each["state"]) for each in mirrors]) == (200, [("copy", "current")])
+        assert (await asking.ask(BOB, "GET", "/v1/status"))[1]["mirrors"] == {"current": 1}
+        assert "mirror.synced" in {
+            each["kind"] for each in (await asking.ask(BOB, "GET", "/v1/events", query="kept=1"))[1]
+        }
+        assert (await asking.ask(NOBODY, "GET", "/v1/mirrors")) == (200, [])
+        for method, path in (("DELETE", "/v1/mirrors/copy"), ("PUT", "/v1/mirrors/copy/pause")):
+            assert (await asking.ask(BOB, method, path))[0] == 403
+
+
+async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) -> None:
+    """A flow, a task or a verdict of a derived dataset may name its inputs; the dataset itself stays readable."""
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        await node.apply(DERIVED)
+        await node.apply(FLOW.format(name="derive", target="towns"))
+        await node.pull("towns")
+        await node.apply(GRANT.format(name="alices", who="alice", role="reader", what="towns"))
+
+        async def told(uid: int) -> tuple[set[str], set[str], set[str]]:
+            _, flows = await asking.ask(uid, "GET", "/v1/flows")
+            _, tasks = await asking.ask(uid, "GET", "/v1/tasks")
+            _, events = await asking.ask(uid, "GET", "/v1/events", query="kept=1")
+            happened = {f"{each['kind']} {each['subject']}" for each in events}
+            return (
+                {each["name"] for each in flows}, {each["target"] for each in tasks},
+                happened & {"dataset.derived towns", "flow.created derive"},
+            )  # fmt: skip
+
+        assert await told(ALICE) == (set(), set(), {"dataset.derived towns"})
+        await node.apply(GRANT.format(name="alices-too", who="alice", role="reader", what="cities"))
+        assert await told(ALICE) == (
+            {"daily", "derive"}, {"cities", "towns"}, {"dataset.derived towns", "flow.created derive"}
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", ["events", "changes"])
+async def test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after(world: Any, stream: str) -> None:
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        services = await asking.services(BOB)
+        opened = (
+            services.events.follow(None, ()) if stream == "events" else await services.history.follow(None, None, 0)
+        )
+        heard: list[Any] = []
+        told = trio.Event()
+
+        async def listen() -> None:
+            async with aclosing(opened) as news:
+                async for each in news:
+                    heard.append(each)
+                    told.set()
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listen)
+                for number in itertools.count():  # until it listens
+                    await node.apply(FLOW.format(name="x", target="theirs"))
+                    label = wire.LabelRequest(labels={"a": f"b{number}"})
+                    await node.api.declarations.label("dataset", "cities", label)
+                    if told.is_set():
+                        break
+                await node.apply(EMPTY.format(name="g"))
+                canary = wire.LabelRequest(labels={"secret": "canary"})
+                await node.api.declarations.label("dataset", "cities", canary)
+                await node.api.declarations.label("dataset", "hers", canary)
+        words = [each.kind if stream == "events" else each.change for each in heard]
+        assert words[-1] == ("reset" if stream == "events" else "Reset")
+        assert words.count(words[-1]) == 1
+        assert b"canary" not in msgspec.json.encode(heard)
+        assert not {"theirs", "x"} & {each.subject if stream == "events" else each.name for each in heard}
+
+
+async def test_events_are_numbered_by_time_and_go_on_from_there(world: Any) -> None:
+    """A number tells nothing of how many events others caused, and none that may be read is missed."""
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        services = await asking.services(BOB)
+        kept = await services.events.kept()
+        assert [each.sequence for each in kept] == [instant.parse(each.time) // instant.MICROSECOND for each in kept]
+        for at, each in enumerate(kept):
+            async with aclosing(services.events.follow(each.sequence, ())) as news:
+                rest = [await anext(news) for _ in kept[at + 1 :]]
+            assert rest == kept[at + 1 :]
+        async with aclosing(services.events.follow(0, ("flow",))) as news:
+            assert (await anext(news)).kind == "flow.created"
+        async with aclosing(services.events.follow(1 << 60, ())) as news:
+            assert (await anext(news)).kind == "lagged"
+        async with aclosing(services.events.follow(1, ())) as news:
+            lagged = await anext(news)
+        assert (lagged.kind, lagged.data, lagged.sequence) == ("lagged", {}, 0)
+
+
+async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking, task = await shared(world, node)
+        lines = node.parts.context.lines
+        lines.add("info", "odfd.x", "other", b'{"event": "canary"}')
+        lines.add("info", "odfd.x", task, b'{"event": "second"}')
+        services = await asking.services(BOB)
+        found = await services.log_lines.last(LineFilter(task=task), 10)
+        assert [(each.sequence, each.event) for each in found] == [(1, "read a file"), (2, "second")]
+        async with aclosing(services.log_lines.follow(LineFilter(task=task), 10)) as news:
+            assert [(await anext(news)).event for _ in range(2)] == ["read a file", "second"]
+            await node.apply(EMPTY.format(name="g"))
+            lines.add("info", "odfd.x", task, b'{"event": "canary"}')
+            with pytest.raises(Fault) as ended:
+                await anext(news)
+            assert ended.value.rule == "task"
+        status, problem = await asking.ask(BOB, "GET", "/v1/logs")
+        assert (status, problem["rule"]) == (403, "access-owner")
+
+
+async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="cities"))
+        services = await asking.services(BOB)
+        ref = await services.verification.verify("cities", wire.VerifyRequest())
+        await node.board.get(ref.id).finished.wait()
+        assert (await asking.ask(BOB, "GET", f"/v1/tasks/{ref.id}"))[0] == 200
+        await node.apply(EMPTY.format(name="g"))
+        assert (await asking.ask(BOB, "GET", f"/v1/tasks/{ref.id}"))[0] == 404
+        assert await asking.ask(BOB, "GET", "/v1/tasks") == (200, [])
+
+
+async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(GRANT.replace("Dataset:{what}", "Account:{what}").format(
+            name="all", who="bob", role="reader", what="alice"
+        ))  # fmt: skip
+        await asking.ask(ALICE, "POST", "/v1/tokens", {})
+        for uid, kinds in ((ALICE, {"token.created"}), (BOB, set())):
+            _, events = await asking.ask(uid, "GET", "/v1/events", query="kept=1")
+            assert {each["kind"] for each in events if each["kind"].startswith("token")} == kinds
+
+
+async def test_the_caller_of_a_stream_is_asked_again(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        scope = {"headers": [], CALLER: Caller(1, BOB, BOB)}
+        services = asking.access.services(node.api, await asking.access.subject(scope), scope)
+        async with aclosing(services.events.follow(0, ())) as news:
+            first = await anext(news)
+            assert first.kind == "resource.created"
+            await node.apply(
+                "$schema: Account\nheaders: {name: bob, annotations: {unixCallers: {users: ['70099']}}}\n"
+                "spec: {email: bob@example.com}\n"
+            )
+            rest = [each.kind async for each in news]
+        assert rest[-1] == "reset"
