@@ -66,7 +66,7 @@ def card(view: wire.CardView) -> str:
             ("signed by", view.author),
             ("signed", formatting.moment(view.signed_at)),
             ("standing", view.standing),
-            ("peers", formatting.count(view.peers)),
+            ("peers", _spread(view)),
             ("namesakes", f"{view.namesakes} other datasets are called so" if view.namesakes else ""),
             ("kind", view.kind),
             ("about", clean(view.description, 200)),
@@ -84,6 +84,12 @@ def card(view: wire.CardView) -> str:
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
     return "\n".join([head, "columns", *columns] if columns else [head])
+
+
+def _spread(view: wire.CardView) -> str:
+    """Formats ``3 in 2 blocks of addresses``."""
+    where = f" in {formatting.plural(view.places, 'block')} of addresses" if view.places else ""
+    return f"{formatting.count(view.peers)}{where}"
 
 
 def _frontiers(found: wire.Frontiers | None) -> str:

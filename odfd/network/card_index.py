@@ -74,6 +74,12 @@ class CardIndex:
                 return found
         return None
 
+    def latest(self, dataset: DatasetId) -> Card | None:
+        """The same as ``card``; namesakes are then counted among all cards that are kept now."""
+        with self._lock:
+            self._bring_up_to_date()
+        return self.card(dataset)
+
     def search(self, query: CardQuery, now: Instant) -> tuple[list[Card], int]:
         """Finds at most ``MAX_MATCHES`` cards, best match first, and counts the cards searched.
 
@@ -86,7 +92,7 @@ class CardIndex:
         return [card for card in cards if card is not None and not card.is_withdrawal], known
 
     def namesakes(self, card: Card) -> int:
-        """Counts other datasets whose names look the same, as of the last search."""
+        """Counts other datasets whose names look the same, as of the last ``search`` or ``latest``."""
         with self._lock:
             row = self._db.execute(
                 "SELECT COUNT(*) FROM cards WHERE likeness = ? AND dataset != ?", (_likeness(card), card.dataset)

@@ -66,7 +66,7 @@ from odfd.workers.reconciler import Controller
 
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
-    holders = HolderCounts(parts.scheduler, parts.membership.serving)
+    holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)

@@ -1,7 +1,7 @@
 """Finds datasets of other nodes by words, and shows their publishers' descriptions before a mirror is added.
 
-Ranked by what counts here and never by the publisher's word: how far a dataset may be relied on, how many peers serve
-it, then how well its card fits the words.
+Ranked by what counts here and never by the publisher's word: how far a dataset may be relied on, in how many blocks of
+addresses peers serve it, how many peers do, then how well its card fits the words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.card import Card
-from odfd.api.views.holder_counts import HolderCounts
+from odfd.api.views.holder_counts import HolderCounts, Spread
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.network.card_index import CardIndex, CardQuery, Tables
@@ -70,19 +70,19 @@ class SearchService:
         since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
         cards, known = await trio.to_thread.run_sync(self.index.search, query, now)
-        counts = self._holders.of([card.dataset for card in cards])
+        counts = self._holders.spread([card.dataset for card in cards])
         shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested)
         return wire.SearchView(found=shown[: request.limit], more=len(shown[request.limit :]), cards=known)
 
     async def card(self, ref: str) -> wire.CardView:
         """The card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)
-        card = await trio.to_thread.run_sync(self.index.card, dataset)
+        card = await trio.to_thread.run_sync(self.index.latest, dataset)
         if card is None or card.is_withdrawal:
             reason = "its publisher shows it no more" if card is not None else "no card describes it"
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
             raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
-        counts = self._holders.of([dataset])
+        counts = self._holders.spread([dataset])
         (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
         return shown
 
@@ -92,13 +92,13 @@ class SearchService:
         return None if card is None or card.claims is None else card.claims.name
 
     def _ranked(
-        self, cards: Sequence[Card], counts: Mapping[DatasetId, int], attested: int
+        self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int
     ) -> tuple[wire.CardView, ...]:
         names = {entry.id: entry.name for entry in self._home.entries()}
         held = {view.id: view for view in self._views.all()} if any(card.dataset in names for card in cards) else {}
         standings = {card.dataset: self._standing(card.dataset, held.get(str(card.dataset))) for card in cards}
         wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
-        wanted.sort(key=lambda card: (-standings[card.dataset].rank, -counts[card.dataset]))
+        wanted.sort(key=lambda card: (standings[card.dataset].rank, *reversed(counts[card.dataset])), reverse=True)
         return tuple(
             self._view(card, standings[card.dataset].text, counts[card.dataset], names.get(card.dataset))
             for card in wanted
@@ -131,7 +131,7 @@ class SearchService:
             return CardStanding(-1, _ACCUSED)
         return CardStanding(len(groups), f"attested {len(groups)}/{len(policy.groups)}" if groups else ANNOUNCED)
 
-    def _view(self, card: Card, standing: str, peers: int, local_name: str | None) -> wire.CardView:
+    def _view(self, card: Card, standing: str, spread: Spread, local_name: str | None) -> wire.CardView:
         facts, claims = card.chain, card.claims
         assert facts is not None, "cards that were taken back are not shown"
         assert claims is not None, "cards that were taken back are not shown"
@@ -143,7 +143,8 @@ class SearchService:
             author=str(card.author),
             kind=facts.kind,
             standing=standing,
-            peers=peers,
+            peers=spread.peers,
+            places=spread.places,
             namesakes=self.index.namesakes(card),
             description=facts.description,
             keywords=facts.keywords,

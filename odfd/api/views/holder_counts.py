@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from chain.ids import DatasetId
 from odfd.mirrors.scheduler import MirrorScheduler
 from p2p.ports import PeerId
+
+
+class Spread(NamedTuple):
+    """How independently a dataset is held: by how many peers, in how many blocks of addresses."""
+
+    peers: int
+    places: int
 
 
 class HolderCounts:
@@ -20,14 +28,23 @@ class HolderCounts:
         self,
         scheduler: MirrorScheduler,
         serving: Callable[[Iterable[DatasetId]], Mapping[DatasetId, AbstractSet[PeerId]]],
+        share_of: Callable[[PeerId], str],
     ) -> None:
-        """``serving``: as ``odfd.network.membership.Membership.serving``."""
+        """``serving`` and ``share_of``: as those of ``odfd.network.membership.Membership``."""
         self._scheduler = scheduler
         self._serving = serving
+        self._share_of = share_of
 
     def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
         """Counts the holders of each of ``datasets`` in one pass over connected peers."""
         return {dataset: len(peers) for dataset, peers in self.peers(datasets).items()}
+
+    def spread(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, Spread]:
+        """Counts the holders, and the blocks of addresses they are in: one operator may hold all of a block."""
+        return {
+            dataset: Spread(len(peers), len(set(map(self._share_of, peers))))
+            for dataset, peers in self.peers(datasets).items()
+        }
 
     def peers(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, AbstractSet[PeerId]]:
         """The peers themselves."""

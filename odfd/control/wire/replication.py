@@ -184,6 +184,8 @@ class CardView(Value, frozen=True, kw_only=True):
     that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it."""
     peers: int = 0
     """Connected peers that say they serve it."""
+    places: int = 0
+    """Blocks of addresses that these are in (/16 of IPv4, /32 of IPv6): one operator may hold all of a block."""
     namesakes: int = 0
     """Other datasets whose publishers call them the same."""
     description: str = ""

@@ -103,3 +103,40 @@ async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
         await until_found(bob, words="settlements")
         await alice.api.datasets.delete("settlements")
         await until_found(bob, there=False)
+
+
+async def test_peers_of_one_block_of_addresses_raise_no_rank(world: Any) -> None:
+    """One operator may hold all of a block: what is served from more of them comes first, however many peers."""
+    async with world.running("alice", private=True) as alice, world.running("bob") as bob:
+        names = ("crowded", "spread")
+        for name in names:
+            await alice.apply(ABOUT.replace("cities", name, 1))
+        await alice.publish(*names)
+        await until_found(bob, words="crowded")
+        await until_found(bob, words="spread")
+        blocks = {"a": "10.0.0.0/16", "b": "10.0.0.0/16", "c": "10.0.0.0/16", "d": "10.1.0.0/16", "e": "10.2.0.0/16"}
+        crowded, spread = map(alice.dataset, names)
+        holders = bob.api.search._holders
+        holders._serving = lambda wanted: {crowded: {"a", "b", "c"}, spread: {"d", "e"}}
+        holders._share_of = blocks.__getitem__
+        found = await search(bob)
+        assert [(each.name, each.peers, each.places) for each in found] == [("spread", 2, 2), ("crowded", 3, 1)]
+        card = await bob.api.search.card(str(crowded))
+        assert (card.peers, card.places) == (3, 1)
+
+
+async def test_look_alikes_of_a_card_are_counted_without_a_search(world: Any) -> None:
+    async with world.running("alice", private=True) as alice, world.running("bob") as bob:
+        names = ("places", "p1aces")
+        for name in names:
+            await alice.apply(ABOUT.replace("cities", name, 1))
+        await alice.publish(*names)
+        with trio.fail_after(PATIENCE):
+            for dataset in map(alice.dataset, names):
+                while True:
+                    shown = bob.member.shown
+                    if bob.api.search.index.card(dataset) is not None:
+                        break
+                    await shown.wait()
+        for name in names:
+            assert (await bob.api.search.card(str(alice.dataset(name)))).namesakes == 1
