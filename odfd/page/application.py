@@ -49,10 +49,10 @@ _ALWAYS: Final = {
     "cache-control": "no-store",
 }
 _ACTS: Final = (
-    "POST /query", "POST /pull", "POST /publish", "POST /unpublish", "POST /mirrors", "DELETE /mirrors/*",
-    "PUT /mirrors/*/pause", "DELETE /mirrors/*/pause", "PUT /flows/*/pause", "DELETE /flows/*/pause",
-    "DELETE /tasks/*", "POST /datasets/*/verify", "POST /datasets/*/lineage", "POST /datasets/*/trust/resolve",
-    "POST /evidence/*",
+    "POST /query", "POST /search", "POST /pull", "POST /publish", "POST /unpublish", "POST /mirrors",
+    "DELETE /mirrors/*", "PUT /mirrors/*/pause", "DELETE /mirrors/*/pause", "PUT /flows/*/pause",
+    "DELETE /flows/*/pause", "DELETE /tasks/*", "POST /datasets/*/verify", "POST /datasets/*/lineage",
+    "POST /datasets/*/trust/resolve", "POST /evidence/*",
 )  # fmt: skip
 """What a session may do beside reading; ``*`` is one step of a path."""
 _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))

@@ -82,6 +82,8 @@ content:
 BAD: Final = "austria.towns.bad"
 UNHELD: Final = "austria.places"
 """Announced by Alice, and not mirrored by Bob."""
+ALIKE: Final = "austria.p1aces"
+"""Likewise, by a name that looks like the other one's."""
 NAMES: Final = ("austria.cities", "austria.towns", BAD)
 OWN: Final = 120
 """Rows of Bob's own dataset."""
@@ -223,9 +225,10 @@ async def _publish(world: Any, alice: Any) -> None:
         lies = number == len(YEARS) - 2
         alice.engine.wrong = partial(node_world.add_to_first, "population", 100_000) if lies else None
         await alice.pull(BAD)
-    await alice.apply(CITIES.replace("austria.cities", UNHELD))
-    await alice.pull(UNHELD)
-    await world.spread(alice, *NAMES, UNHELD)
+    for name in (UNHELD, ALIKE):
+        await alice.apply(CITIES.replace("austria.cities", name))
+        await alice.pull(name)
+    await world.spread(alice, *NAMES, UNHELD, ALIKE)
 
 
 async def _own(world: Any, bob: Any) -> None:
@@ -304,7 +307,12 @@ def strangers() -> SimpleNamespace:
                 ]
             )
         ),
-        networks=SimpleNamespace(show=says(_network())),
+        networks=SimpleNamespace(show=says(_network()), list=says([_network()])),
+        search=SimpleNamespace(
+            search=says(wire.SearchView(found=tuple(_card(name) for name in ATTACKS), more=3, cards=MANY)),
+            card=says(_card(ATTACKS[0])),
+        ),
+        policies=SimpleNamespace(policy=says(_policy())),
         peers=SimpleNamespace(
             list=says(
                 [wire.PeerInfo(peer_id=name, addresses=(LOUD,), connected=True, holds=ATTACKS) for name in ATTACKS]
@@ -457,6 +465,42 @@ def _network() -> wire.NetworkView:
     datasets = tuple(wire.Announced(id=name, name=name, blocks=1, contact=_contact()) for name in ATTACKS)
     contact = wire.NetworkContact(by="invitation", invited_by=LOUD, means=LOUD, met={"first-use": 2}, advice=(LOUD,))
     return wire.NetworkView(name=ATTACKS[1], datasets=datasets, contact=contact)
+
+
+def _card(name: str) -> wire.CardView:
+    """Also of an id that is none, and of letters that look like others."""
+    return wire.CardView(
+        id=name,
+        name=name + "p\u0430ypal",
+        local_name=name if name == ATTACKS[-1] else None,
+        publisher=LOUD,
+        author=LOUD,
+        kind=LOUD,
+        standing=LOUD,
+        peers=3,
+        places=2,
+        namesakes=2,
+        description=LOUD,
+        keywords=ATTACKS,
+        license=LOUD,
+        license_url="javascript:window.harmed='license'",
+        columns=tuple(wire.CardColumn(name=each, type=LOUD) for each in ATTACKS),
+        more_columns=1,
+        inputs=ATTACKS,
+        created_at=LOUD,
+        updated_at=LOUD,
+        watermark=LOUD,
+        signed_at=LOUD,
+        expires_at=LOUD,
+    )
+
+
+def _policy() -> wire.PolicyView:
+    rule = wire.DatasetRuleView(name=LOUD, datasets=("%", "(", "[^"), use=LOUD, serve=LOUD)
+    settings = {"quorum": 2, "witnesses": {LOUD: LOUD}}
+    return wire.PolicyView(
+        profile=LOUD, use=LOUD, serve=LOUD, groups={LOUD: (LOUD,)}, settings=settings, rules=(rule,), notes=(LOUD,)
+    )
 
 
 def _contact() -> wire.Contact:

@@ -8,16 +8,21 @@ import { Datasets } from "/datasets.js";
 
 const VIEWS = [
   ["datasets", "Datasets"],
+  ["search", "Search"],
   ["network", "Network"],
   ["work", "Tasks and flows"],
   ["sql", "SQL"],
   ["events", "Events"],
   ["node", "Node"],
 ];
+/** Views of one thing, by those of all. */
+const NAMED = { datasets: "dataset", search: "card" };
 const COME = { datasets: Datasets };
 /** The files of other views come when one is first looked at, or when the browser has nothing else to do. */
 const LOADS = {
   dataset: async () => (await import("/dataset.js")).Dataset,
+  search: async () => (await import("/search.js")).Search,
+  card: async () => (await import("/search.js")).Card,
   network: async () => (await import("/network.js")).Network,
   work: async () => (await import("/work.js")).Work,
   sql: async () => (await import("/sql.js")).Sql,
@@ -88,8 +93,8 @@ function Page() {
     <main ref=${main} tabindex="-1">
       ${status.problem && html`<${Failed} problem=${status.problem} />`}
       <${Guard} at=${location.hash}>
-        ${top === "datasets" && name
-          ? html`<${View} of="dataset" key=${name} name=${name} tab=${tab} asked=${at.asked} />`
+        ${NAMED[top] && name
+          ? html`<${View} of=${NAMED[top]} key=${`${top}/${name}`} name=${name} tab=${tab} asked=${at.asked} />`
           : html`<${View} of=${view} key=${view} status=${node} asked=${at.asked} />`}
       <//>
     </main>

@@ -2,6 +2,7 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
+import { Mirror } from "/mirror.js";
 import { useState } from "/vendor/hooks.js";
 import { bytes, count, part, plural, rate, shown, short, word } from "/text.js";
 
@@ -64,28 +65,21 @@ const MOST = 200;
 function Announced({ name }) {
   const network = useAsk(`/networks/${part(name)}`, 10);
   const [text, search] = useState("");
-  const mirror = (one) => ask("POST", "/mirrors", { source: one.id });
   return html`<section aria-labelledby="announced"><h2 id="announced">Announced here</h2>
     <${Answer} of=${network}>${({ datasets, contact }) => {
-      const fits = datasets.filter((one) => `${one.name || ""} ${one.id}`.toLowerCase().includes(text.toLowerCase()));
+      const fits = datasets.filter((one) => `${one.name || ""} ${one.called || ""} ${one.publisher || ""} ${one.id}`.toLowerCase().includes(text.toLowerCase()));
       return html`${contact && html`<p><${Text} of=${`First met: ${contact.means}.`} most=${400} /></p>${contact.advice.map((each) => html`<p class="note"><${Text} of=${each} most=${400} /></p>`)}`}
         <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}><label class="grow">Search<input type="search" value=${text} onInput=${(event) => search(event.target.value)} /></label></form>
         <p class="quiet" role="status">${fits.length > MOST ? `The first ${count(MOST)} of ${plural(fits.length, "dataset")}` : plural(fits.length, "dataset")}</p>
         <${Table} label="Datasets that are announced" rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
-          { name: "Dataset", of: (one) => html`${one.name ? html`<${Text} of=${one.name} most=${80} /> ` : ""}<${Id} of=${one.id} />` },
+          { name: "Dataset", of: (one) => html`<a href=${one.name ? `#/datasets/${part(one.name)}` : `#/search/${part(one.id)}`}><${Text} of=${one.name || one.called || short(one.id)} most=${80} /></a>` },
+          { name: "Publisher", of: (one) => html`<${Text} of=${one.publisher || ""} most=${80} />` },
+          { name: "Id", of: (one) => html`<${Id} of=${one.id} />` },
           { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
           { name: "Signed", of: (one) => html`<${When} at=${one.signedAt} />` },
           { name: "Peers that serve it", kind: "number", of: (one) => count(one.peers) },
           { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
-          { name: "Act", of: (one) => one.held ? html`<span class="quiet">held here</span>` : html`<${Act} label="Mirror" title=${`Mirror ${shown(one.name || short(one.id), 80)}?`}
-              command=${`odfctl mirror add ${one.id}`}
-              says=${["The node fetches all of its blocks and data from peers, checks each, keeps them on this disk, and follows it from then on.",
-                "How far it may be relied on is decided here, whatever others say of it."]}
-              act=${async () => {
-                const answer = await mirror(one);
-                network.again();
-                return answer;
-              }} then=${() => "It is mirrored; above is how far it came."} />` },
+          { name: "Act", of: (one) => html`<${Mirror} of=${{ ...one, name: one.called || "" }} held=${one.held && html`<span class="quiet">held here</span>`} again=${network.again} />` },
         ]} />`;
     }}<//></section>`;
 }

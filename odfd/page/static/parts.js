@@ -4,7 +4,7 @@ import { h, Component } from "/vendor/preact.js";
 import { useEffect, useMemo, useRef, useState } from "/vendor/hooks.js";
 import htm from "/vendor/htm.js";
 import { get, finished, Problem } from "/api.js";
-import { ago, count, shown, short } from "/text.js";
+import { ago, bytes, count, rate, shown, short } from "/text.js";
 
 export const html = htm.bind(h);
 
@@ -117,41 +117,59 @@ export function Share({ have, want, label }) {
   return html`<span class="share"><progress max=${want} value=${have} aria-label=${label}></progress> ${Math.floor((100 * have) / want)} %</span>`;
 }
 
-/** What it will do first, and only then the act. `act()` gives a task, or an answer that is whole. */
-export function Act({ label, title, says, command, act, then, kind = "" }) {
-  const dialog = useRef(null);
+/** How far a task came, and how fast. */
+function Progress({ view, label }) {
+  const rates = useRates([view], (one) => (one.unit === "bytes" ? one.done : null));
+  const said = view.unit === "bytes" ? bytes : count;
+  if (!view.total && !view.done) return null;
+  return html`<p class="row">${view.total ? html`<${Share} have=${view.done} want=${view.total} label=${label} />` : null}
+    <span class="quiet">${said(view.done)}${view.total ? ` of ${said(view.total)}` : ""}${rates.has(view.id) ? `, ${rate(rates.get(view.id))}` : ""}</span></p>`;
+}
+
+/** What it will do first, and only then the act. `act()` gives a task, or an answer that is whole. `children` are what
+ * may be chosen before; `on` hears whether the question is open. */
+export function Act({ label, title, says, command, act, then, kind = "", on, children }) {
+  const [dialog, heading, harmless] = [useRef(null), useRef(null), useRef(null)];
   const [state, set] = useState(null);
-  const perform = async () => {
+  const perform = async (event) => {
+    event.preventDefault();
     set({ running: true, told: "asked" });
     try {
       const answer = await act();
-      const result = answer && answer.id && answer.kind
-        ? await finished(answer, (view) => set({ running: true, told: view.message || view.state }))
-        : answer;
-      set({ done: true, told: then ? then(result) : "Done." });
+      const isTask = answer && answer.id && answer.kind;
+      const result = isTask ? await finished(answer, (view) => set({ running: true, told: view.message || view.state, view })) : answer;
+      set(({ view }) => ({ done: true, told: then ? then(result) : "Done.", view }));
     } catch (problem) {
-      set({ problem });
+      set(({ view }) => ({ problem, view }));
     }
   };
   const open = () => {
-    set(null);
+    if (!(state && state.running)) set(null);
+    if (on) on(true);
     dialog.current.showModal();
+    (children === undefined ? harmless : heading).current.focus(); // where Enter does nothing
   };
+  const close = () => dialog.current.close();
   return html`<button type="button" class=${kind} onClick=${open}>${label}</button>
-    <dialog ref=${dialog} aria-label=${title} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
-      <div class="inside">
-        <h2>${title}</h2>
+    <dialog ref=${dialog} aria-label=${title} onClose=${() => on && on(false)} onClick=${(event) => event.target === dialog.current && close()}>
+      <form class="inside" onSubmit=${perform}>
+        <h2 tabindex="-1" ref=${heading}>${title}</h2>
         ${[].concat(says).filter(Boolean).map((one) => html`<p>${one}</p>`)}
+        ${children && html`<fieldset disabled=${Boolean(state && (state.running || state.done))}>${children}</fieldset>`}
         ${command && html`<p class="quiet">The same in a terminal: <code>${shown(command, 400)}</code></p>`}
-        <div aria-live="polite">
-          ${state && state.told && html`<p class=${state.done ? "note good" : "note"}>${shown(state.told, 600)}</p>`}
-          ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
+        <div class="foot">
+          <div aria-live="polite">
+            ${state && state.told && html`<p class=${state.done ? "note good" : "note"}>${typeof state.told === "string" ? shown(state.told, 600) : state.told}</p>`}
+            ${state && state.view && html`<${Progress} view=${state.view} label=${`Progress of ${title}`} />
+              ${state.running && html`<p class="quiet">It goes on when this is closed: <a href="#/work" onClick=${close}>Tasks and flows</a> shows it.</p>`}`}
+            ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
+          </div>
+          <div class="row end">
+            <button type="button" ref=${harmless} onClick=${close}>${state && (state.done || state.view) ? "Close" : "Cancel"}</button>
+            ${!(state && state.done) && html`<button class="main" disabled=${Boolean(state && state.running)}>${label}</button>`}
+          </div>
         </div>
-        <div class="row end">
-          <button type="button" onClick=${() => dialog.current.close()}>${state && state.done ? "Close" : "Cancel"}</button>
-          ${!(state && state.done) && html`<button type="button" class="main" disabled=${Boolean(state && state.running)} onClick=${perform}>${label}</button>`}
-        </div>
-      </div>
+      </form>
     </dialog>`;
 }
 

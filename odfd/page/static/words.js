@@ -28,3 +28,13 @@ export const LOOKED_INTO = {
 
 /** As a sentence of its own. */
 export const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}` : "");
+
+const SCRIPTS = ["Latin", "Cyrillic", "Greek", "Armenian", "Hebrew", "Arabic", "Cherokee", "Georgian", "Thai", "Han", "Hiragana", "Katakana", "Hangul"];
+const LETTERS = SCRIPTS.map((script) => [script, new RegExp(`\\p{Script=${script}}`, "u")]);
+
+/** Whose letters are in a name: two scripts in one are how a name is made to look like another's. */
+export function scripts(name) {
+  const found = LETTERS.filter(([, letter]) => letter.test(name)).map(([script]) => script);
+  const others = [...name].some((one) => /\p{L}/u.test(one) && !LETTERS.some(([, letter]) => letter.test(one)));
+  return others ? [...found, "another script"] : found;
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 import trio
 
+from chain.ids import DatasetId
+from config import model
+from config.render import toml
+from odfd.control import wire
+from odfd.datasets.catalog import default_name
+from odfd.resources import selectors
 from worlds.eventually import PATIENCE
+from worlds.page_world import ALIKE, UNHELD
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -30,12 +38,21 @@ VIEWS = {
     "chain": "datasets/austria.cities/chain",
     "lineage": "datasets/austria.towns/lineage",
     "trust": "datasets/austria.towns.bad/trust",
+    "search": "search?q=austria",
+    "card": "search/CARD",
+    "mirror": "search?q=places",
     "network": "network",
     "work": "work",
     "sql": "sql?q=SELECT city, max(population) AS people FROM \"austria.cities\" GROUP BY city ORDER BY people DESC",
     "events": "events",
     "node": "node",
 }  # fmt: skip
+
+
+def unheld(lie: Any, name: str) -> str:
+    """The id of one of Alice's that Bob may mirror, or has meanwhile."""
+    (found,) = (each.id for each in lie.told("search", "search", wire.SearchRequest()).found if each.name == name)
+    return str(found)
 
 
 class Seen:
@@ -101,14 +118,17 @@ def strange(strangers_session: Any) -> Iterator[Seen]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_each_view_can_be_read_by_everybody(seen: Seen, pictures: Path, view: str) -> None:
+def test_each_view_can_be_read_by_everybody(seen: Seen, lie: Any, pictures: Path, view: str) -> None:
     """axe-core finds nothing wrong, nothing is wider than the window; pictures are kept in out/page."""
     seen.look("day")
-    seen.go(VIEWS[view])
+    seen.go(VIEWS[view].replace("CARD", unheld(lie, UNHELD)))
     if view == "sql":
         seen.tab.get_by_role("button", name="Run").click()
         seen.tab.get_by_text("Chart").click()
         seen.tab.wait_for_selector(".bars")
+    if view == "mirror":
+        seen.tab.get_by_role("button", name="Mirror", exact=True).first.click()
+        seen.tab.get_by_text("No quota is set").wait_for()
     if view == "chain":
         seen.tab.locator(".chain summary").first.click()
         seen.tab.wait_for_selector(".difference")
@@ -189,16 +209,129 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
 
 
 def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> None:
-    (dataset,) = (each for each in lie.told("networks", "show", "wires").datasets if not each.held)
+    dataset = unheld(lie, ALIKE)
     seen.go("network")
-    seen.tab.get_by_label("Search").fill(dataset.id)
+    seen.tab.get_by_label("Search").fill(dataset)
     seen.tab.get_by_role("button", name="Mirror", exact=True).first.click()
     dialog = seen.tab.locator("dialog[open]")
     assert "keeps them on this disk" in dialog.inner_text()
-    assert f"odfctl mirror add {dataset.id}" in dialog.inner_text()
+    assert f"odfctl mirror add {dataset}" in dialog.inner_text()
     dialog.get_by_role("button", name="Mirror", exact=True).click()
+    dialog.get_by_text("It is mirrored as").wait_for()
+    dialog.get_by_role("button", name="Close").click()
     seen.tab.get_by_text("held here").wait_for()
-    assert dataset.id in {each.id for each in lie.told("mirrors", "list")}
+    assert dataset in {each.id for each in lie.told("mirrors", "list")}
+
+
+def test_names_that_look_alike_are_told_apart(seen: Seen, lie: Any) -> None:
+    """By id and key, in the list and in the card, also where that is opened first."""
+    one, other = (unheld(lie, name) for name in (UNHELD, ALIKE))
+    seen.go(f"search/{one}")
+    assert "1 other dataset has a name that looks like this one" in seen.tab.inner_text("main")
+    seen.go("search")
+    for dataset, name in ((one, UNHELD), (other, ALIKE)):
+        hit = seen.tab.get_by_role("listitem", name=name)
+        assert dataset in hit.inner_text()
+        assert "signed by did:key:" in hit.inner_text()
+    assert "look" not in seen.tab.get_by_role("listitem", name="austria.cities").inner_text()
+
+
+def test_what_is_searched_is_found_as_in_a_terminal(seen: Seen, lie: Any) -> None:
+    """The same request, by the keyboard alone; the address names it, so that one may go back to it."""
+    seen.go("search")
+    told = lie.told("search", "search", wire.SearchRequest(words="popul", license="cc-by-4.0"))
+    seen.tab.get_by_label("Words, or the id of a dataset").fill("popul")
+    seen.tab.get_by_label("License").fill("cc-by-4.0")
+    seen.tab.keyboard.press("Enter")
+    seen.tab.wait_for_url("**/#/search?q=popul&license=cc-by-4.0")
+    seen.settled()
+    names = seen.tab.locator(".hit h2 a").all_inner_texts()
+    assert names == [each.name for each in told.found]
+    assert len(names) > 1
+    for words, license in (("austria bad", ""), ("nothing", ""), ("", "MIT")):
+        seen.go(f"search?q={words}&license={license}")
+        assert seen.tab.locator(".hit").count() == (1 if words == "austria bad" else 0)
+    seen.tab.go_back()
+    seen.tab.get_by_label("Words, or the id of a dataset").fill(unheld(lie, UNHELD))
+    seen.tab.keyboard.press("Enter")
+    seen.tab.get_by_role("heading", name=UNHELD).wait_for()
+    assert "Nothing checks it." in seen.tab.inner_text("main")
+
+
+def test_a_hit_is_mirrored_after_it_was_said_what_that_does(seen: Seen, lie: Any) -> None:
+    """Under the name that was told, within the quota, on the terms of this node; on request as far as asked."""
+    dataset = unheld(lie, UNHELD)
+    seen.go("search?q=austria.places")
+    tab = seen.tab
+    tab.get_by_role("button", name="Mirror", exact=True).focus()
+    tab.keyboard.press("Enter")
+    dialog = tab.get_by_role("dialog", name=f"Mirror {UNHELD}?")
+    dialog.get_by_text("No quota is set").wait_for()
+    said = dialog.inner_text()
+    assert "data & reproduced" in said, "what must hold"
+    assert "met on first use" in said
+    assert dataset in said, "what tells it from others"
+    assert f"odfctl mirror add {dataset} --as {UNHELD}" in said
+    tab.keyboard.press("Enter")
+    assert not any(one.id == dataset for one in lie.told("mirrors", "list")), "who presses Enter twice does nothing"
+    dialog.get_by_label("Its name here").fill("austria.cities")
+    dialog.get_by_role("button", name="Mirror", exact=True).click()
+    dialog.get_by_text("is already the name of").wait_for()
+    assert [each for each in seen.wrong if "status of 422" not in each] == []
+    seen.wrong.clear()
+    dialog.get_by_label("Its name here").fill("places.of.austria")
+    dialog.get_by_label("How much of it").select_option("1GiB")
+    dialog.get_by_label("A block of it").fill("f1620" + "0" * 64)
+    assert "It is met by hash" in dialog.inner_text()
+    assert "--as places.of.austria --keep 1GiB --expect f1620" in dialog.inner_text()
+    dialog.get_by_label("A block of it").fill("")
+    assert seen.violations() == []
+    dialog.get_by_role("button", name="Mirror", exact=True).click()
+    dialog.get_by_text("It is mirrored as places.of.austria").wait_for()
+    (made,) = (each for each in lie.told("mirrors", "list") if each.id == dataset)
+    assert (made.name, made.keep) == ("places.of.austria", "1GiB")
+    dialog.get_by_role("button", name="Close").click()
+    tab.get_by_role("link", name="Held here as places.of.austria").click()
+    tab.get_by_role("heading", name="places.of.austria").wait_for()
+
+
+def test_how_far_a_mirror_came_is_shown_while_it_comes(strange: Seen) -> None:
+    """Of a task that ends without a result: what it came to stays, with why it ended."""
+    view = {"id": "t9", "kind": "mirror", "target": "x", "state": "running", "unit": "bytes", "message": "blocks 1/2"}
+    lines = "".join(f"{json.dumps({**view, 'done': done, 'total': 4096})}\n" for done in (1024, 2048))
+    strange.tab.route("**/v1/mirrors", lambda route: route.fulfill(json={"id": "t9", "kind": "mirror", "target": "x"})
+                      if route.request.method == "POST" else route.continue_())  # fmt: skip
+    strange.tab.route("**/v1/tasks/t9?follow=1", lambda route: route.fulfill(body=lines))
+    strange.go("search")
+    strange.tab.get_by_role("button", name="Mirror", exact=True).first.click()
+    dialog = strange.tab.locator("dialog[open]")
+    dialog.get_by_label("Its name here").fill("x")
+    dialog.get_by_role("button", name="Mirror", exact=True).click()
+    dialog.get_by_text("2.0 KiB of 4.0 KiB").wait_for()
+    assert dialog.get_by_role("progressbar").get_attribute("value") == "2048"
+    assert "the node stopped before it was done" in dialog.inner_text()
+
+
+def test_what_is_said_before_is_what_the_node_decides(seen: Seen) -> None:
+    """Which name is free, which rule is for it, and what mirrors may take, by the same rules as in the node."""
+    seen.go("search")
+
+    def answered(name: str, *words: Any) -> Any:
+        script = f"async (words) => (await import('/mirror.js')).{name}(...words)"
+        return seen.tab.evaluate(script, list(words))
+
+    for text in ("", "f1620", "a.b", "a_b", "%", "nyc.%", "_yc.flights", "NYC.FLIGHTS", "nyc.flights.", "(", "a-b"):
+        for name in ("nyc.flights", "a.b", "aXb", "a-b"):
+            policy = {"rules": [{"datasets": [text], "use": "data", "name": "r"}]}
+            assert bool(answered("ruleFor", policy, name, "use")) is selectors.names([text], name), (text, name)
+            assert not answered("ruleFor", policy, name, "serve")
+    for limit in (0, 1, 10 << 30):
+        settings = model.Settings(limits=model.Limits(mirror_bytes=limit))
+        assert answered("limitOf", toml(settings, {})) == limit
+    dataset = DatasetId.parse("did:odf:fed01" + "ab" * 32)
+    held = [{"id": "other", "name": "Taken"}]
+    for name, here in (("free.name", "free.name"), ("taken", None), ("-", None), ("", None), ("p\u0430ypal", None)):
+        assert answered("suggested", {"id": str(dataset), "name": name}, held) == (here or default_name(dataset))
 
 
 def test_rows_are_shown_a_page_at_a_time(seen: Seen) -> None:
@@ -346,12 +479,14 @@ def test_what_strangers_write_stays_text(strange: Seen, view: str) -> None:
     """Names, descriptions, readmes, rows, messages: no script runs, nothing is fetched, nothing becomes an element."""
     name = "%3Cimg src=x onerror=window.harmed=1%3E"
     _, _, tab = VIEWS[view].partition("/")
-    path = VIEWS[view] if not tab else "/".join(["datasets", name, *tab.split("/")[1:]])
+    path = VIEWS[view] if not tab or view == "card" else "/".join(["datasets", name, *tab.split("/")[1:]])
     strange.go(path)
     for closed in strange.tab.locator("main summary").all()[:5]:
         closed.click()
     if view == "sql":
         strange.tab.get_by_role("button", name="Run").click()
+    if view == "mirror":
+        strange.tab.get_by_role("button", name="Mirror", exact=True).first.click()
     strange.settled()
     assert strange.tab.evaluate("window.harmed") is None
     assert strange.tab.evaluate(ELSEWHERE) == []

@@ -129,7 +129,10 @@ async def test_a_session_reads_no_files_and_deletes_nothing(asked: Asked, act: s
 
 async def test_what_the_page_does_reaches_the_api(asked: Asked) -> None:
     mine = await asked.session()
-    acts = ("POST /v1/pull", "POST /v1/datasets/a b/verify", "DELETE /v1/mirrors/x", "PUT /v1/flows/x/pause")
+    acts = (
+        "POST /v1/search", "POST /v1/pull", "POST /v1/datasets/a b/verify", "DELETE /v1/mirrors/x",
+        "PUT /v1/flows/x/pause",
+    )  # fmt: skip
     for act in acts:
         assert (await asked.ask(*act.split(" ", 1), mine))[0] == 200
     assert asked.passed == list(acts)
