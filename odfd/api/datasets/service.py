@@ -32,6 +32,7 @@ from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import BASE_KIND, ApplyOperation
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
+from odfd.api.views.data_sizes import DataSizes
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
@@ -87,17 +88,16 @@ class DatasetService:
         self._holders, self._gone, self._renamed = others
         self._home = home
         self._scheduler = scheduler
-        self._views = views
+        self._views, self._sizes = views, DataSizes(home)
         self._applying = applying
         self._events = context.events
         self._clock = context.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
-        return self._completed(await _in_thread(self._views.all), await _in_thread(self._labels))
+        return await self._completed(await _in_thread(self._views.all))
 
     async def get(self, ref: str) -> wire.DatasetView:
-        seen = await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))
-        (view,) = self._completed([seen], await _in_thread(self._labels))
+        (view,) = await self._completed([await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))])
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
@@ -108,7 +108,9 @@ class DatasetService:
             detail = self._views.detail(entry)
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry)) if profile else detail
 
-        return await _in_thread(look)
+        detail = await _in_thread(look)
+        (view,) = await self._completed([detail.dataset])
+        return msgspec.structs.replace(detail, dataset=view)
 
     async def manifest(self, ref: str) -> wire.ManifestView:
         """The manifest of the dataset as it is declared now."""
@@ -183,14 +185,15 @@ class DatasetService:
         with self._home.database.read() as connection:
             return DeclaredStore(connection).labels("Dataset")
 
-    def _completed(
-        self, views: Sequence[wire.DatasetView], labels: Mapping[str, dict[str, Any]]
-    ) -> Sequence[wire.DatasetView]:
-        """With what changes while the chain stands still."""
+    async def _completed(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
+        """With what changes while the chain stands still, and what is summed along it."""
         datasets = [DatasetId.parse(view.id) for view in views]
+        labels, sizes = await _in_thread(lambda: (self._labels(), self._sizes.of(datasets)))
         counts = self._holders.of(datasets)
         return [
-            msgspec.structs.replace(view, peers=counts[dataset], labels=labels.get(view.id, {}))
+            msgspec.structs.replace(
+                view, peers=counts[dataset], labels=labels.get(view.id, {}), bytes=sizes.get(dataset)
+            )
             for view, dataset in zip(views, datasets, strict=True)
         ]
 

@@ -41,7 +41,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     blocks: int
     records: int | None = None
     bytes: int | None = None
-    """Of all slices."""
+    """Of all slices that its chain names; ``None``: not summed yet."""
     watermark: str | None = None
     head: str | None = None
     state: DatasetState = "fresh"
