@@ -17,6 +17,7 @@ from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.proof import FORK
+from chain.store.base import ChainReader
 from chain.wording import plural
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.resolutions import PendingDecisions
@@ -190,7 +191,7 @@ class TrustService:
             witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
             unlisted=sum(self._group(key) is None for key in known.attestations),
             evidence=(
-                *(proof_view(entry.name, proof) for proof in proofs),
+                *(proof_view(entry.name, proof, _block_at(chain, proof.index)) for proof in proofs),
                 *(evidence_view(entry.name, run, looked_into) for run in known.runs.values() if run.evidence),
                 *self._offered(entry.name, known, looked_into),
             ),
@@ -345,6 +346,11 @@ _OTHER: Final = {
     "observed": "not enough observers found the same at its source",
     "inputs": "an input that it read may not be relied on that far",
 }
+
+
+def _block_at(chain: ChainReader, number: int | None) -> Multihash | None:
+    head = chain.head()
+    return None if number is None or head is None or number >= head.size else chain.block_at(number).hash
 
 
 def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:

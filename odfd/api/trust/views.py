@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from chain import instant
 from chain.ids import KeyDid
 from chain.multihash import Multihash
-from chain.statements.envelope import unseal
+from chain.statements.envelope import Signed, unseal
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
 from odfd.control import wire
 from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.judgement.manual_resolution import fork_of
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.resolutions import VERSION, Resolution
 from odfd.trust.ledger.runs import Run
@@ -28,8 +29,12 @@ def decision_view(made: Resolution) -> wire.DecisionView:
 
 
 def head_view(said: HeadStatement, envelope: bytes) -> wire.HeadView:
+    return _signed_head(said, unseal(envelope, HeadStatement.MAX_ENVELOPE))
+
+
+def _signed_head(said: HeadStatement, signed: Signed) -> wire.HeadView:
     return wire.HeadView(
-        signer=str(unseal(envelope, HeadStatement.MAX_ENVELOPE).signers[0]),
+        signer=str(signed.signers[0]),
         epoch=said.epoch,
         blocks=said.size,
         hash=str(said.head),
@@ -65,7 +70,8 @@ def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
     )
 
 
-def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
+def proof_view(name: str, proof: Proof, here: Multihash | None = None) -> wire.EvidenceView:
+    """``here``: the block of this node's history where those of a fork part."""
     who = ", ".join(key.short for key in proof.accused)
     told = {
         FORK: f"the key {who} signed two histories that differ from here on",
@@ -81,6 +87,14 @@ def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
         bundle=name_of_file,
         block=proof.index,
         message=told[proof.kind],
+        sides=_sides(proof, here) if proof.kind == FORK else (),
+    )
+
+
+def _sides(proof: Proof, here: Multihash | None) -> tuple[wire.SideView, ...]:
+    return tuple(
+        wire.SideView(block=str(side.leaf), head=_signed_head(side.head, side.signed), held=side.leaf == here)
+        for side in fork_of(proof).sides
     )
 
 

@@ -185,6 +185,19 @@ class EvidenceView(Value, frozen=True, kw_only=True):
     recheck: str | None = None
     """What this node found when it ran the step again from the file: ``confirmed``, ``refuted``, ``incomplete``,
     ``unable``, or ``unfit`` for what is no evidence; ``None``: it has not."""
+    sides: tuple[SideView, ...] = ()
+    """Of a fork: the histories that the same key signed."""
+
+
+class SideView(Value, frozen=True, kw_only=True):
+    """One of the histories of a fork."""
+
+    block: str
+    """Hash of its block at the place where they part."""
+    head: HeadView
+    """The signed head that proves it."""
+    held: bool
+    """Whether it is the one that is here."""
 
 
 class EvidenceFetched(Value, frozen=True, kw_only=True):

@@ -59,6 +59,11 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
             assert (shown.why.rule, shown.why.block, shown.facts.forked) == ("fork", common, True)
             assert shown.why.sids == (shown.evidence[0].id,)
             (evidence,) = [each for each in shown.evidence if each.kind == "fork"]
+            assert len({side.block for side in evidence.sides}) == len(evidence.sides) == 2
+            assert len({side.head.signer for side in evidence.sides}) == 1, "one key signed both"
+            assert {side.head.hash for side in evidence.sides} >= {shown.head}
+            here = node.home.chains.chain(node.dataset(shown.ref)).block_at(evidence.block).hash
+            assert [side.block for side in evidence.sides if side.held] == [str(here)]
             found = proof.decode(await node.api.trust.evidence(evidence.id))
             assert (found.dataset, found.index) == (cities, common)
             assert node.size(name) == common + steps
