@@ -415,8 +415,17 @@ def _trust() -> wire.TrustView:
         wire.CellView(block=3, row=1, column=name, published=name, computed=name, context={name: name})
         for name in ATTACKS
     )
+    head = wire.HeadView(signer=LOUD, epoch=0, blocks=9, hash=LOUD, issued_at=LOUD, expires_at=LOUD)
     found = wire.EvidenceView(
-        id=LOUD, kind="mismatch", dataset=LOUD, block=3, bundle=LOUD, message=LOUD, cells=cells, kept=False
+        id=LOUD,
+        kind="mismatch",
+        dataset=LOUD,
+        block=3,
+        bundle=LOUD,
+        message=LOUD,
+        cells=cells,
+        kept=False,
+        sides=tuple(wire.SideView(block=LOUD, head=head, held=each) for each in (True, False)),
     )
     return wire.TrustView(
         ref=LOUD,
@@ -431,7 +440,7 @@ def _trust() -> wire.TrustView:
         evidence=(found,),
         choices=(wire.ChoiceView(hash=LOUD, message=LOUD),),
         unsigned=LOUD,
-        heads=(wire.HeadView(signer=LOUD, epoch=0, blocks=9, hash=LOUD, issued_at=LOUD, expires_at=LOUD),),
+        heads=(head,),
         witnesses=(wire.WitnessView(witness=LOUD, name=LOUD, counts=True, trouble=LOUD),),
     )
 

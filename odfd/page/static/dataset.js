@@ -8,8 +8,10 @@ import { Chain } from "/chain.js";
 import { Lineage } from "/lineage.js";
 import { Columns } from "/columns.js";
 import { History } from "/history.js";
+import { Publish } from "/publish.js";
 import { Readme } from "/readme.js";
 import { Rows } from "/rows.js";
+import { Terms } from "/terms.js";
 import { Trust } from "/trust.js";
 
 const TABS = [
@@ -65,14 +67,7 @@ function Acts({ one, detail, again }) {
     ${one.kind === "derivative" && html`<${Act} label="Re-run" title=${`Run all of ${shown(one.name, 80)} again?`} command=${`odfctl verify ${word(one.name)} --level reproduced`}
       says="The node runs every transform of it again on its own engine and compares each row. Nothing is changed; it costs what computing it once cost."
       act=${() => ask("POST", `/datasets/${part(one.name)}/verify`, { level: "reproduced" })} then=${verified} />`}
-    ${one.published
-      ? html`<${Act} label="Unpublish" title=${`Make ${shown(one.name, 80)} private?`} command=${`odfctl unpublish ${word(one.name)}`}
-          says="The node says and gives no more of it. What others took of it stays theirs."
-          act=${() => ask("POST", "/unpublish", { refs: [one.name] })} then=${done("It is private.")} />`
-      : html`<${Act} label="Publish" title=${`Publish ${shown(one.name, 80)}?`} command=${`odfctl publish ${word(one.name)}`}
-          says=${["Others may see it and take all of its rows: peers of the network, and over HTTP and IPFS where the settings say so.",
-            "This cannot be undone for those who took it."]}
-          act=${() => ask("POST", "/publish", { refs: [one.name] })} then=${done("It is public.")} />`}
+    <${Publish} one=${one} again=${again} />
     <a class="button" href=${`#/sql?q=${part(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}`}>Query</a>
     ${mirror && html`<${Act} label="Stop mirroring" kind="plain" title=${`Stop mirroring ${shown(one.name, 80)}?`} command=${`odfctl mirror remove ${word(one.name)}`}
       says="The node follows it no more. What is here stays until it is collected."
@@ -107,6 +102,7 @@ function Overview({ name, detail }) {
     <${History} name=${name} />
   </div>
   <${Columns} detail=${detail} />
+  <${Terms} detail=${detail} />
   ${readme && html`<section aria-labelledby="readme"><h2 id="readme"><${Text} of=${readme.path} most=${80} /></h2><${Readme} text=${readme.content} /></section>`}
   ${others.map((each) => html`<details><summary><${Text} of=${each.path} most=${120} /></summary><pre tabindex="0"><${Text} of=${each.content} most=${20000} /></pre></details>`)}
   ${(detail.source || detail.transform) && html`<details><summary>${detail.transform ? "Query" : "Source"}, as it was declared</summary>

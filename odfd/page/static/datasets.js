@@ -116,6 +116,7 @@ function List({ all, first }) {
     <p class="quiet" role="status">${found.length === all.length ? plural(all.length, "dataset") : `${count(found.length)} of ${plural(all.length, "dataset")}`}</p>
     <${Table} label="Datasets" columns=${columns} rows=${found.slice(at * PAGE, (at + 1) * PAGE)} keyed=${(one) => one.id}
       empty=${all.length ? "None is like this." : "No datasets yet: odfctl apply -f MANIFEST makes one, odfctl mirror add takes one of others."} />
+    ${!found.length && text.trim() && html`<p><a href=${`#/search?q=${part(text.trim())}`}>Search the network for it</a></p>`}
     ${last > 0 && html`<nav class="row pages" aria-label="Pages">
       <button type="button" disabled=${at === 0} onClick=${() => turn(at - 1)}>Previous</button>
       <span>Page ${at + 1} of ${last + 1}</span>

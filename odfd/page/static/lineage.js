@@ -20,8 +20,10 @@ export function Lineage({ name, detail, asked }) {
         { name: "Trouble", of: (one) => one.problem && html`<${Text} of=${one.problem.detail} most=${200} />` },
       ]} />`}<//>
   </section>
-  ${detail.dataset.records > 0 && html`<${Record} key=${asked.get("record")} name=${name} first=${asked.get("record") || ""} />`}`;
+  ${detail.dataset.records > 0 && html`<${Record} key=${asked.get("record")} name=${name} columns=${columnsOf(detail)} first=${asked.get("record") || ""} />`}`;
 }
+
+const columnsOf = ({ profile }) => (profile ? profile.columns.map((each) => each.name).filter((each) => !["offset", "op", "system_time"].includes(each)) : []);
 
 /** Columns by the longest way from a source, so that every arrow goes to the right. */
 function placed(nodes) {
@@ -71,7 +73,7 @@ function Node({ one, at }) {
 }
 
 /** Which records of the inputs one record was made of, down to where they came from. */
-function Record({ name, first }) {
+function Record({ name, columns, first }) {
   const [offset, set] = useState(first);
   const [column, choose] = useState("");
   const [state, told] = useState(null);
@@ -88,7 +90,7 @@ function Record({ name, first }) {
   return html`<section aria-labelledby="record"><h2 id="record">Where a record came from</h2>
     <form class="row" onSubmit=${trace}>
       <label>Offset of the record<input type="number" min="0" step="1" required value=${offset} onInput=${(event) => set(event.target.value)} /></label>
-      <label>Only its column<input value=${column} placeholder="all" onInput=${(event) => choose(event.target.value)} /></label>
+      <label>Only its column<select value=${column} onChange=${(event) => choose(event.target.value)}><option value="">all</option>${columns.map((each) => html`<option value=${each}>${shown(each, 80)}</option>`)}</select></label>
       <button type="submit" disabled=${Boolean(state && state.running)}>Trace</button>
     </form>
     <div aria-live="polite">${state && state.running && html`<p class="quiet">${shown(state.running, 200)}</p>`}</div>
@@ -97,14 +99,19 @@ function Record({ name, first }) {
   </section>`;
 }
 
+const ROLES = { value: "its values are in it", decides: "it decides that the record is there", change: "it takes a record back, or replaces one" };
+
 function Traced({ found }) {
   const origin = (one) => (one.origin ? [one.origin.kind, one.origin.name, one.origin.address, one.origin.state].filter(Boolean).join(" ") : "");
   return html`<p class="quiet">${found.complete ? "Followed down to where it was ingested; nothing was left out." : "Not all of it could be followed."}</p>
+    ${found.column && html`<p>What <code><${Text} of=${found.column} most=${80} /></code> of record ${count(found.record)} was made of.</p>`}
     <${Table} label="Records on the way" rows=${found.records} keyed=${(one) => `${one.id} ${one.offset}`} columns=${[
       { name: "Record", of: (one) => html`<${Text} of=${`${one.ref} @ ${one.offset}`} most=${120} />` },
       { name: "Block", kind: "number", of: (one) => (one.sequenceNumber === null ? "–" : `#${count(one.sequenceNumber)}`) },
       { name: "It is", of: (one) => html`<${Text} of=${one.problem ? `${one.state}: ${one.problem.detail}` : one.state} most=${200} />` },
       { name: "Values", of: (one) => html`<span class="value"><${Text} of=${one.row ? Object.entries(one.row).map(([key, value]) => `${key}=${cell(value, 60)}`).join("  ") : ""} most=${500} /></span>` },
-      { name: "Made of", of: (one) => html`<${Text} of=${[...one.rows.map((each) => `${each.ref} @ ${each.offset}`), origin(one)].filter(Boolean).join(", ")} most=${400} />` },
+      { name: "Made of", of: (one) => html`${one.rows.map((each) => html`<span class="step"><${Text} of=${`${each.ref} @ ${each.offset}`} most=${120} /> <span class="quiet">${ROLES[each.role] || ""}${each.cause ? "; its coming made the record be written" : ""}</span></span>`)}
+        ${one.truncated && html`<span class="step quiet">and more, ${count(one.count)} in all</span>`}<${Text} of=${origin(one)} most=${400} />` },
+      { name: "By", of: (one) => html`${one.paths.map((each) => html`<span class="step"><${Text} of=${each.steps.map((step) => `${step.operator.toLowerCase()}${step.line ? ` (line ${step.line})` : ""}`).join(" → ")} most=${300} /></span>`)}` },
     ]} />`;
 }

@@ -2,11 +2,12 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
+import { PeerMap } from "/map.js";
 import { Mirror } from "/mirror.js";
 import { useState } from "/vendor/hooks.js";
 import { bytes, count, part, plural, rate, shown, short, word } from "/text.js";
 
-export function Network({ status }) {
+export function Network({ status, asked }) {
   const name = status && status.networks[0];
   return html`<h1>Network</h1>
     ${status && html`<${Facts} of=${[
@@ -20,7 +21,7 @@ export function Network({ status }) {
     ${status && !name && html`<p class="note">Join one with an invitation: <code>odfctl join INVITATION</code></p>`}
     <${Mirrors} />
     ${name && html`<${Announced} name=${name} />`}
-    <${Peers} />`;
+    <${Peers} chosen=${asked.get("peer")} me=${status && status.name} />`;
 }
 
 function Mirrors() {
@@ -84,9 +85,9 @@ function Announced({ name }) {
     }}<//></section>`;
 }
 
-function Peers() {
+function Peers({ chosen, me }) {
   const peers = useAsk("/peers?holds=1", 5);
-  return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} />`}<//>
+  return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} chosen=${chosen} me=${me} />`}<//>
     <section aria-labelledby="peers"><h2 id="peers">Peers</h2>
     <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
       { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
@@ -101,10 +102,13 @@ function Peers() {
 const NAMED = 8;
 
 /** Who of the connected peers serves what of this node, by peer. */
-function Holders({ peers }) {
+function Holders({ peers, chosen, me }) {
   if (!peers.length) return null;
+  const one = peers.find((each) => each.peerId === chosen);
   return html`<section aria-labelledby="holders"><h2 id="holders">Who holds what</h2>
-    <${Table} label="Datasets of this node, by the peers that say they serve them" rows=${peers.slice(0, MOST)} keyed=${(one) => one.peerId} columns=${[
+    <${PeerMap} peers=${peers.slice(0, MOST)} chosen=${chosen} me=${me} />
+    ${one && html`<p>Of <${Id} of=${chosen} /> alone. <a href="#/network">Show all peers</a></p>`}
+    <${Table} label="Datasets of this node, by the peers that say they serve them" rows=${one ? [one] : peers.slice(0, MOST)} keyed=${(one) => one.peerId} columns=${[
       { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
       { name: "Serves of what is here", kind: "number", of: (one) => count((one.holds || []).length) },
       { name: "Datasets", of: (one) => html`<${Held} names=${one.holds || []} />` },

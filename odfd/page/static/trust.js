@@ -53,10 +53,27 @@ function Evidence({ one, name }) {
           return at ? html`<td role="cell" class="gone" data-of=${`${shown(column, 60)}, published`}><strong><${Text} of=${cell(at.published)} /></strong></td><td role="cell" class="added" data-of=${`${shown(column, 60)}, computed`}><strong><${Text} of=${cell(at.computed)} /></strong></td>` : html`<td role="cell" class="quiet" colspan="2" data-of=${shown(column, 60)}>the same</td>`;
         })}</tr>`)}</tbody>
     </table></div>`}
+    ${one.sides.length > 0 && html`<${Sides} one=${one} />`}
     ${one.bundle && html`<p class="quiet">Anybody can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
       ${!one.kept && html` <${Act} label="Fetch the evidence" title="Fetch the evidence?" says="The node asks peers for the file that proves it, and keeps it on this disk."
         command=${`odfctl trust evidence ${one.bundle} --fetch`} act=${() => ask("POST", `/evidence/${part(one.id)}`)} then=${() => "It is here now."} />`}</p>`}
   </article>`;
+}
+
+/** The histories of a fork beside each other: below, they are the same; the same key signed both. */
+function Sides({ one }) {
+  const told = [
+    ["Block where they part", (side) => html`<${Id} of=${side.block} />`],
+    ["Head", (side) => html`<${Id} of=${side.head.hash} />`],
+    ["Blocks", (side) => count(side.head.blocks)],
+    ["Epoch", (side) => count(side.head.epoch)],
+    ["Signed by", (side) => html`<${Id} of=${side.head.signer} />`],
+    ["Signed", (side) => html`<${When} at=${side.head.issuedAt} />`],
+  ];
+  return html`<${Table} label="The histories that were signed" rows=${told} keyed=${([name]) => name} columns=${[
+    { name: one.block === null ? "Of each" : `From block #${count(one.block)} on`, of: ([name]) => name },
+    ...one.sides.map((side, at) => ({ name: side.held ? "The one that is here" : `Another${one.sides.length > 2 ? ` (${at + 1})` : ""}`, of: ([, of]) => of(side) })),
+  ]} />`;
 }
 
 function Choices({ view, name, again }) {

@@ -223,6 +223,34 @@ def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> Non
     assert dataset in {each.id for each in lie.told("mirrors", "list")}
 
 
+def test_who_may_see_a_dataset_is_chosen_before_it_is_published(seen: Seen, lie: Any) -> None:
+    lie.told("visibility", "unpublish", wire.VisibilityRequest(refs=("bob.cities",)))
+    seen.go("datasets/bob.cities")
+    settings = seen.tab.get_by_role("region", name="Settings")
+    assert "nobody: it is private" in settings.inner_text()
+    assert "owner=bob" in settings.inner_text()
+    assert "data & reproduced as for all" in settings.inner_text()
+    seen.tab.get_by_role("button", name="Publish", exact=True).click()
+    dialog = seen.tab.get_by_role("dialog", name="Publish bob.cities?")
+    assert "Others may see it" in dialog.inner_text()
+    dialog.get_by_label("wires").check()
+    assert "Members of wires may see it" in dialog.inner_text()
+    assert "odfctl publish bob.cities --to wires" in dialog.inner_text()
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    seen.tab.get_by_role("button", name="Unpublish", exact=True).wait_for()
+    dataset = lie.more.dataset("bob.cities")
+    assert lie.more.parts.visibility.within("wires")([dataset])
+    assert not lie.more.parts.visibility.within("others")([dataset])
+    lie.told("visibility", "publish", wire.VisibilityRequest(refs=("bob.cities",)))
+
+
+def test_terms_of_a_mirror_are_told(seen: Seen) -> None:
+    seen.go("datasets/austria.cities")
+    said = seen.tab.get_by_role("region", name="Settings").inner_text()
+    assert "What is kept\nall of it" in said
+    assert "Met by\nfirst use" in said
+
+
 def test_names_that_look_alike_are_told_apart(seen: Seen, lie: Any) -> None:
     """By id and key, in the list and in the card, also where that is opened first."""
     one, other = (unheld(lie, name) for name in (UNHELD, ALIKE))
@@ -364,10 +392,27 @@ def test_datasets_are_found_by_label_kind_and_state(seen: Seen) -> None:
     seen.tab.get_by_text("None is like this.").wait_for()
 
 
+def test_sizes_are_listed_and_what_is_not_here_is_searched_for(seen: Seen) -> None:
+    seen.go("datasets")
+    rows = seen.tab.locator("section[aria-label='List of datasets'] tbody tr")
+    seen.tab.get_by_role("columnheader", name="Size").wait_for()
+    assert all("KiB" in each for each in rows.all_inner_texts())
+    seen.tab.get_by_label("Search").fill("nowhere")
+    seen.tab.get_by_role("link", name="Search the network for it").click()
+    seen.tab.wait_for_url("**/#/search?q=nowhere")
+    seen.tab.get_by_text("None is like this.").wait_for()
+
+
 def test_who_holds_what_and_who_signed_what_is_listed(seen: Seen, lie: Any) -> None:
     seen.go("network")
     holders = seen.tab.get_by_role("region", name="Who holds what")
-    assert set(holders.get_by_role("link").all_inner_texts()) >= {"austria.cities", "austria.towns"}
+    assert set(holders.locator("table").get_by_role("link").all_inner_texts()) >= {"austria.cities", "austria.towns"}
+    (peer,) = (each.peer_id for each in lie.told("peers", "list"))
+    on_map = holders.get_by_role("link", name=f"{peer}: serves")
+    on_map.focus()
+    seen.tab.keyboard.press("Enter")
+    holders.get_by_text("Show all peers").wait_for()
+    assert on_map.get_attribute("aria-current") == "true"
     seen.go("datasets/austria.cities/trust")
     heads = seen.tab.get_by_role("table", name="Signed heads, newest first")
     told = lie.told("trust", "show", "austria.cities").heads
@@ -405,6 +450,12 @@ def test_a_record_is_followed_to_where_it_came_from(seen: Seen) -> None:
     assert seen.tab.get_by_label("Offset of the record").input_value() == "15"
     seen.tab.get_by_role("button", name="Trace").click()
     seen.tab.get_by_text("city=Wels").wait_for()
+    seen.go("datasets/austria.towns/lineage?record=15")
+    seen.tab.get_by_label("Only its column").select_option("population")
+    seen.tab.get_by_role("button", name="Trace").click()
+    seen.tab.get_by_text("What population of record 15 was made of.").wait_for()
+    way = seen.tab.get_by_role("table", name="Records on the way")
+    assert "austria.cities @ 15 its values are in it" in way.inner_text()
 
 
 def test_lineage_is_clicked_through(seen: Seen) -> None:
