@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from chain.visible import one_line
+from odfd.cli.formatting import NOTHING
 
 GAP: Final = "  "
 WHOLE: Final = 2000
@@ -23,10 +24,14 @@ class TableColumn(NamedTuple, Generic[R]):
     right: bool = False
     most: int = 60
     """Characters; a longer cell ends in an ellipsis."""
+    optional: bool = False
+    """Left out of a table in which no row has anything in it."""
 
 
 def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> str:
     """Formats heading and rows, without a final newline."""
+    rows = list(rows)
+    columns = shown(columns, rows)
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]
     widths = [max(width(line[place]) for line in grid) for place in range(len(columns))]
@@ -53,6 +58,11 @@ def clean(text: str, most: int) -> str:
     """Formats on one line, without control characters, since names and messages come from other nodes."""
     safe = one_line(text)
     return safe if len(safe) <= most else safe[: most - 1] + "…"
+
+
+def shown(columns: Sequence[TableColumn[R]], rows: Sequence[R]) -> list[TableColumn[R]]:
+    """Returns the columns without optional ones in which no row has anything."""
+    return [one for one in columns if not one.optional or any(one.cell(row) not in ("", NOTHING) for row in rows)]
 
 
 def _fit(text: str, columns: int, right: bool) -> str:

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 from chain.errors import Fault
 from chain.instant import Instant
 from odfd.cli import formatting, kinds
-from odfd.cli.table import WHOLE, TableColumn, clean
+from odfd.cli.table import WHOLE, TableColumn, clean, shown
 from odfd.cli.top.look import Look, Need, needs, rates
 from odfd.control import wire
 
@@ -121,9 +121,12 @@ class TopApp(App[None]):
         self.query_one(f"#{part}-title", Static).update(f"{title}: {len(rows):,}{more}" if rows else f"{title}: none")
         table = self.query_one(f"#{part}", DataTable)
         at, left = table.cursor_row, table.scroll_offset
-        if not table.columns:
-            for column in columns:
-                table.add_column(Text(column.title))
+        columns = shown(columns, rows[:MOST])
+        titles = [column.title for column in columns]
+        if [str(column.label) for column in table.columns.values()] != titles:
+            table.clear(columns=True)
+            for title in titles:
+                table.add_column(Text(title))
         table.clear()
         for row in rows[:MOST]:
             table.add_row(*(_cell(column, row) for column in columns))

@@ -293,3 +293,14 @@ def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -
     with pytest.raises(Usage) as caught:
         condition.check(wire.DatasetView)
     assert told in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_an_optional_column_is_there_once_a_row_has_something_in_it() -> None:
+    columns: tuple[TableColumn[tuple[str, str | None]], ...] = (
+        TableColumn("PEER", lambda row: row[0]),
+        TableColumn("NAME", lambda row: row[1] or formatting.NOTHING, optional=True),
+        TableColumn("STATE", lambda _: "away"),
+    )
+    assert render(columns, [("a", None), ("b", "")]).splitlines() == ["PEER  STATE", "a     away", "b     away"]
+    assert render(columns, [("a", None), ("b", "Graz")]).splitlines()[0] == "PEER  NAME  STATE"
+    assert render(columns, []) == "PEER  STATE"
