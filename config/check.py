@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 
 from config.log_levels import part_levels
@@ -25,7 +26,7 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
 
     return [*_places(settings, at("control.socket", "node.state-dir")), *_log(settings, at("node.log-levels")),
-            *_network(settings, at("p2p.bootstrap")),
+            *_network(settings, at("p2p.bootstrap")), *_card(settings),
             *_flight(settings), *_api(settings),
             *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
@@ -46,6 +47,26 @@ def _log(settings: Settings, place: str) -> Iterator[Problem]:
         part_levels(settings.node.log_levels)
     except ValueError as error:
         yield Problem(place, f"node.log-levels: {error}", "write it like p2p.driver=debug")
+
+
+MAX_CARD_TEXTS = {"name": 64, "contact": 128, "about": 256}
+"""Characters of what the card of a node tells (``chain.statements.node_card``)."""
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"
+"""Persian, Hindi and emoji are not written without them."""
+
+
+def _card(settings: Settings) -> Iterator[Problem]:
+    if not settings.p2p.card:
+        return
+    if not settings.node.name:
+        yield Problem("setting p2p.card", "the node's card has no name to tell", "set node.name too")
+    for name, most in MAX_CARD_TEXTS.items():
+        text: str = getattr(settings.node, name)
+        unseen = any(unicodedata.category(each) in _UNSEEN and each not in _JOINERS for each in text)
+        if len(text) > most or unseen or text != " ".join(text.split()):
+            yield Problem(f"setting node.{name}", f"it cannot be told on the node's card: {text[:60]!r}",
+                          f"one line of at most {most} characters, single spaces, no control characters")  # fmt: skip
 
 
 def _network(settings: Settings, place: str) -> Iterator[Problem]:

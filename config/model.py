@@ -43,6 +43,8 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str = setting("", "what people call this node in tables, logs and on cards; never an identity")
+    contact: str = setting("", "where its operator can be reached, for the node's card; one line")
+    about: str = setting("", "what its operator says of it, for the node's card; one line")
     state_dir: str = setting("", "chains, objects, keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd")
     log_level: str = setting("info", "what is worth a line", choices=LEVELS)
     log_levels: tuple[str, ...] = setting(
@@ -77,6 +79,9 @@ class P2p:
         example=("/ip4/0.0.0.0/tcp/4150",),
     )
     announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
+    card: bool = setting(
+        False, "tell the other nodes of its networks node.name, node.contact and node.about, signed with its key"
+    )
     relays: tuple[str, ...] = setting(
         (), "relays by which others come to this node, with /p2p/…; behind a router that lets nobody in"
     )

@@ -16,9 +16,14 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements import canonical, keys
+from chain.statements.envelope import preauth
+from chain.statements.keys import SigningKey
 from chain.statements.predicate import NS, Count, Expiring, StatementPart, When
 
 CARD: Final = NS + "card/v1"
+VOUCHED: Final = "application/vnd.odf.publisher.v1+json"
+"""The type of what a node signs to be named as a publisher."""
 MAX_COLUMNS: Final = 64
 MAX_INPUTS: Final = 16
 MAX_KEYWORDS: Final = 16
@@ -61,6 +66,9 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     """The dataset's name at its publisher's node."""
     publisher: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
     """The name that the publisher's node gives itself."""
+    node: KeyDid | None = None
+    """The publisher's node, which vouches for that by ``node_signature``."""
+    node_signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
 
 
 class Card(Expiring, frozen=True, kw_only=True):
@@ -102,3 +110,20 @@ class Card(Expiring, frozen=True, kw_only=True):
             raise Invalid("a card is of a chain with at least one block", rule="card-size")
         if (self.chain is None) != (self.claims is None):
             raise Invalid("a card has facts and claims, or neither", rule="card-parts")
+        if self.claims is not None and not _is_vouched(self.claims, self.dataset, self.author):
+            raise Invalid("the node that a card names as the publisher's did not sign that", rule="card-node")
+
+
+def vouch(node: SigningKey, dataset: DatasetId, author: KeyDid) -> str:
+    """Returns the signature by which a node says that ``author``, a writer of ``dataset``, publishes from it."""
+    return node.sign(_vouched(dataset, author)).hex()
+
+
+def _is_vouched(claims: PublisherClaims, dataset: DatasetId, author: KeyDid) -> bool:
+    if claims.node is None:
+        return not claims.node_signature
+    return keys.verify(claims.node.public_key, _vouched(dataset, author), bytes.fromhex(claims.node_signature))
+
+
+def _vouched(dataset: DatasetId, author: KeyDid) -> bytes:
+    return preauth(canonical.encode({"author": str(author), "dataset": str(dataset)}), VOUCHED)

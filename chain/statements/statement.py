@@ -20,6 +20,8 @@ from chain.multihash import SHA3_256, Multihash
 from chain.statements import canonical
 from chain.statements.card import CARD as CARD
 from chain.statements.card import Card
+from chain.statements.node_card import NODE_CARD as NODE_CARD
+from chain.statements.node_card import NodeCard as NodeCard
 from chain.statements.predicate import NS, Count, Expiring, Issued, PredicateBase, StatementPart, When
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -328,8 +330,8 @@ class PolicyStatement(Issued, frozen=True, kw_only=True):
 
 Predicate: TypeAlias = HeadStatement | Attestation
 """Statements about the blocks of a chain."""
-AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement | Card
-Word: TypeAlias = Observation | PolicyStatement
+AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement | Card | NodeCard
+Word: TypeAlias = Observation | PolicyStatement | NodeCard
 """Statements that never contradict another of the same author."""
 KINDS: Final[dict[str, type[AnyPredicate]]] = {each.KIND: each for each in get_args(AnyPredicate)}
 """All kinds of statements, by predicate type."""

@@ -63,6 +63,7 @@ def card(view: wire.CardView) -> str:
             ("name", view.name),
             ("id", view.id),
             ("publisher", view.publisher or "gives no name"),
+            ("node", _node(view.node)),
             ("signed by", view.author),
             ("signed", formatting.moment(view.signed_at)),
             ("standing", view.standing),
@@ -90,6 +91,13 @@ def _spread(view: wire.CardView) -> str:
     """Formats ``3 in 2 blocks of addresses``."""
     where = f" in {formatting.plural(view.places, 'block')} of addresses" if view.places else ""
     return f"{formatting.count(view.peers)}{where}"
+
+
+def _node(node: wire.PeerName | None) -> str:
+    if node is None:
+        return "no node signed that it publishes this"
+    alike = f"  ({node.alike} others look the same by name: compare the id)" if node.alike else ""
+    return clean(f"{node.peer_id}  {node.name or ''}".rstrip() + alike, 200)
 
 
 def _frontiers(found: wire.Frontiers | None) -> str:

@@ -71,6 +71,11 @@ def digest(text: str | None) -> str:
     return text
 
 
+def peer(peer_id: str) -> str:
+    """Shortens a peer id so that its beginning can be used in commands, and no other key is easily made to look so."""
+    return f"{peer_id[:12]}…{peer_id[-8:]}" if len(peer_id) > 24 else peer_id
+
+
 def identity(text: str | None) -> str:
     """Shortens a DID or peer id: ``did:odf:fed01a3…7c``, ``z6Mkt…Qe4``."""
     if not text:

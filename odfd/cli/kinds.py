@@ -113,9 +113,15 @@ def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
         TableColumn("HELD", lambda row: formatting.size(row.held), right=True),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
+        TableColumn("NODE", lambda row: node(row.node), most=100, optional=True),
         TableColumn("MET BY", lambda row: met(row.contact)),
         TableColumn("", lambda row: row.message, most=WHOLE),
     )
+
+
+def node(named: wire.PeerName | None) -> str:
+    """Formats a node as its id and then its name, which nothing checks; names alone identify nobody."""
+    return formatting.NOTHING if named is None else f"{formatting.peer(named.peer_id)} {named.name or ''}".rstrip()
 
 
 def met(contact: wire.Contact | None) -> str:
@@ -142,6 +148,7 @@ def _networks(_now: Instant) -> tuple[TableColumn[wire.NetworkView], ...]:
 def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
     return (
         TableColumn("PEER", lambda row: row.peer_id),
+        TableColumn("NAME", lambda row: row.name or formatting.NOTHING, most=64, optional=True),
         TableColumn("STATE", lambda row: "blocked" if row.blocked else "connected" if row.connected else "away"),
         TableColumn("SCORE", lambda row: f"{row.score:.1f}", right=True),
         TableColumn("DATASETS", lambda row: formatting.count(row.datasets), right=True),

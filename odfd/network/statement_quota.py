@@ -25,6 +25,7 @@ from chain.statements.statement import (
     AUTHORITY,
     CARD,
     HEAD,
+    NODE_CARD,
     OBSERVATION,
     POLICY,
     AnyPredicate,
@@ -42,12 +43,15 @@ from p2p.ports import PeerId, Topic
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
 """Unknown datasets that one peer may bring."""
+NEW_NODES: Final = NEW_DATASETS
+"""Cards of unknown nodes that one peer may bring; beside the datasets, so that neither takes room of the other."""
 PACES: Final = {
     HEAD: Rate(per_second=1.0, burst=60.0),
     AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
     ATTESTATION: Rate(per_second=1 / 60, burst=8.0),
     OBSERVATION: Rate(per_second=1 / 10, burst=64.0),
     CARD: Rate(per_second=1 / 600, burst=8.0),
+    NODE_CARD: Rate(per_second=1 / 600, burst=8.0),
 }
 """Words of one signer on one dataset that are taken in, by kind; an authority has 256 versions, which come at once."""
 RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
@@ -88,12 +92,13 @@ class StatementQuota:
         self._is_mine = is_mine
         self._lock = threading.Lock()
         self._new = Budget[PeerId](NEW_DATASETS)
+        self._new_nodes = Budget[PeerId](NEW_NODES)
         self._words = {kind: Budget[tuple[DatasetId, KeyDid]](rate) for kind, rate in PACES.items()}
         self._renewals = Budget[tuple[DatasetId, KeyDid]](RENEWALS)
         self._contradictions = Budget[tuple[DatasetId, KeyDid]](CONTRADICTIONS)
         self._proofs = Budget[DatasetId](CONTRADICTIONS)
         self._unlisted = FairShares(UNLISTED, lately=UNLISTED_LATELY)
-        self._share_of = share_of
+        self.share_of = share_of
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         """Whether statements on a dataset are kept: it is held, to be mirrored, or this node's own."""
@@ -121,6 +126,11 @@ class StatementQuota:
         with self._lock:
             return self._new.spend(sender, now / SECOND)
 
+    def brings_node(self, sender: PeerId, now: Instant) -> bool:
+        """Whether a peer may introduce the card of one more unknown node. A refusal may be none later."""
+        with self._lock:
+            return self._new_nodes.spend(sender, now / SECOND)
+
     def takes(self, predicate: AnyPredicate, found: Judged, sender: PeerId, now: Instant) -> bool:
         """Whether one more word of its signer is taken now from ``sender``."""
         if isinstance(predicate, PolicyStatement) or found.signer is None:
@@ -143,7 +153,7 @@ class StatementQuota:
 
     def takes_unlisted(self, sender: PeerId, now: Instant) -> bool:
         """Whether one more statement of an unlisted signer is admitted now from ``sender``."""
-        share = self._share_of(sender)
+        share = self.share_of(sender)
         with self._lock:
             return self._unlisted.passes(share, now / SECOND)
 
@@ -187,6 +197,7 @@ KINDS: Final = {
     OBSERVATION: GossipKind(Topic.ATTEST, _of_observers),
     POLICY: GossipKind(Topic.HEADS),
     CARD: GossipKind(Topic.HEADS),
+    NODE_CARD: GossipKind(Topic.HEADS),
     COSIGNATURE: GossipKind(Topic.HEADS),
     PROOF: GossipKind(Topic.PROOFS),
 }

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
 from cachetools import LRUCache
 
 from chain.errors import Invalid
-from chain.ids import DatasetId, KeyDid
+from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
@@ -33,6 +32,7 @@ from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, M
 from chain.statements.statement import (
     AnyPredicate,
     Authority,
+    NodeCard,
     Observation,
     PolicyStatement,
 )
@@ -40,6 +40,9 @@ from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.network.network_rules import NetworkRules, is_told_in
+from odfd.network.peer_cards import PeerCards
+from odfd.network.statement_news import NewStatement as NewStatement
+from odfd.network.statement_news import Subscribers as Subscribers
 from odfd.network.statement_quota import KINDS, StatementQuota
 from odfd.network.statement_subjects import COSIGNATURE, is_withdrawal, subject_of
 from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
@@ -61,32 +64,6 @@ _AGAINST_LISTED_KEYS: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
 """Proofs against validators and witnesses, whom each node lists for itself."""
 _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
 """Outcomes that time or another statement changes."""
-
-
-class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """An admitted statement that is new here."""
-
-    predicate: AnyPredicate
-    signer: KeyDid
-    sid: Multihash
-    outcome: AdmissionOutcome
-    sender: PeerId
-    envelope: bytes = b""
-    proof: Proof | None = None
-    """Of a contradiction: what proves it, when that could be made here."""
-
-
-OnProof = Callable[[Proof, bool], None]
-"""Called with a new proof, and whether it was made here and is unknown elsewhere."""
-
-
-class Subscribers(NamedTuple):
-    """The callbacks that are called, from worker threads, for new statements."""
-
-    news: Callable[[NewStatement], None] = lambda _: None
-    proof: OnProof = lambda _proof, _made_here: None
-    cosignature: Callable[[Cosignature], None] = lambda _: None
-    """Of witnesses that count here."""
 
 
 class _LookedAt(NamedTuple):
@@ -117,6 +94,7 @@ class LedgerStatementStore:
         self._clock = clock
         self._room = room or StatementQuota()
         self.unheld = UnheldStatements()
+        self.peer_cards = PeerCards(self._room, clock)
         self._attended: Counter[DatasetId] = Counter()
         """Datasets that a person brings here just now."""
         self._adopting = threading.RLock()
@@ -183,7 +161,7 @@ class LedgerStatementStore:
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
             against = kinds.accusing(connection, datasets or ())
             withdrawn = Cards(connection).withdrawn()
-        unheld = self.unheld.refs(datasets)
+        unheld = [*self.unheld.refs(datasets), *self.peer_cards.refs(datasets)]
         asked = {dataset for dataset, _ in found} | {dataset for _, dataset, _ in against}
         if self._network:
             asked.update(ref.dataset for ref in unheld)
@@ -216,7 +194,7 @@ class LedgerStatementStore:
         with self._database.read() as connection:
             dataset, found = kinds.subject_of(connection, sid), kinds.find(connection, sid)
         if found is None:
-            unheld = self.unheld.envelope(sid)
+            unheld = self.unheld.envelope(sid) or self.peer_cards.envelope(sid)
             if unheld is None or (self._network and not self._public_of([unheld[0]])):
                 return None
             return unheld[1:]
@@ -277,6 +255,8 @@ class LedgerStatementStore:
         if KINDS[predicate.KIND].topic is not topic:
             return Judgement.REJECT, True
         is_ours = isinstance(predicate, PolicyStatement) or self._room.is_mine(signed.signers)
+        if isinstance(predicate, NodeCard) and not is_ours:
+            return self.peer_cards.judge(predicate, signed, sender)
         is_kept_here = is_ours or self._is_wanted(predicate.dataset)
         heard = (
             self._process(predicate, signed, sender)

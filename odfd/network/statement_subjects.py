@@ -10,6 +10,7 @@ from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.authority import Rights
 from chain.statements.card import CARD, Card
+from chain.statements.node_card import NodeCard
 from odfd.trust.ledger.cards import read
 from p2p.ports import Topic
 
@@ -31,7 +32,7 @@ def subject_of(topic: Topic, raw: bytes, rights_at: Callable[[DatasetId, int], R
     if raw.startswith(COSIGNATURE):
         return StatementSubject(cosignature.decode(raw).checkpoint.dataset)
     said = statement.decode_any(envelope.payload_of(raw))
-    return StatementSubject(said.dataset, is_bulky=isinstance(said, Card) and not said.is_withdrawal)
+    return StatementSubject(said.dataset, is_bulky=isinstance(said, Card | NodeCard) and not said.is_withdrawal)
 
 
 def is_withdrawal(found: tuple[str, bytes]) -> bool:

@@ -39,6 +39,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("signers", parts.journal_recovery.loop.run, restart),
         Child("heads", parts.heads.loop.run, restart),
         Child("cards", parts.cards.loop.run, restart),
+        Child("node-card", parts.node_card.loop.run, restart),
         Child("views", parts.views.refresher.loop.run, restart),
         Child("validator", parts.validator.loop.run, restart),
         Child("rechecking", parts.rechecker.loop.run, restart),

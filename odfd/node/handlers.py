@@ -54,7 +54,7 @@ from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.control.log_lines import LogService
-from odfd.network.card_index import CardIndex
+from odfd.network.node_names import node_names
 from odfd.node.parts import NodeParts
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
@@ -78,8 +78,7 @@ def services_of(parts: NodeParts) -> Services:
     )
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_name, mirrors.adopt = search.suggested_name, parts.import_export.adopt
-    networks = _networks(parts, holders, search.index)
-    peers = PeerService(parts.membership, home, holders)
+    networks, peers = _networks(parts, holders, search, mirrors)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told = (parts.views, declarations, flows)
@@ -227,15 +226,22 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     parts.home.database.written = partial(parts.in_loop, written)
 
 
-def _networks(parts: NodeParts, holders: HolderCounts, cards: CardIndex) -> NetworkService:
-    return NetworkService(
+def _networks(
+    parts: NodeParts, holders: HolderCounts, search: SearchService, mirrors: MirrorService
+) -> tuple[NetworkService, PeerService]:
+    """The services of networks and peers. They and the others show nodes by the names on their cards."""
+    peers = PeerService(parts.membership, parts.home, holders)
+    networks = NetworkService(
         parts.home,
         parts.membership,
-        (parts.visibility, holders, parts.board.unheld, cards),
+        (parts.visibility, holders, parts.board.unheld, search.index),
         parts.effective_policy,
         parts.context.clock,
         parts.policy_changed,
     )
+    mirrors.node_of = search.node_of
+    search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
+    return networks, peers
 
 
 def _uploads(parts: NodeParts) -> Uploads:

@@ -52,6 +52,7 @@ from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.node.card_parts import card_publishers_of
 from odfd.node.query_parts import doors_of, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
@@ -92,7 +93,6 @@ from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.verify.damage import DamagedBlock
-from odfd.workers.card_publisher import CardPublisher
 from odfd.workers.engine import NodeEngine
 from odfd.workers.flows import FlowWorker, FollowSettings
 from odfd.workers.garbage_collection import GarbageCollector
@@ -226,7 +226,7 @@ class NodeParts:
         self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
         self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.told_of, context.logger, self.visibility.scope)
-        self.cards = CardPublisher(home, self.visibility, self.outbox.put_card, settings.node.name, context)
+        self.cards, self.node_card = card_publishers_of(self)
 
     def _hold_caretakers(self) -> None:
         """The garbage collection, the publication to IPFS, and what pulls by itself."""
@@ -340,6 +340,8 @@ class NodeParts:
         apply_limits(settings, self.bandwidth, self.object_fetcher, self.remotes)
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
         self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
+        self.in_loop(self.node_card.loop.poke)
+        self.in_loop(self.cards.loop.touch_all)
         self.policy_changed()
 
     def policy_changed(self) -> None:

@@ -14,12 +14,14 @@ from typing import Any, Final, Protocol
 from chain.ids import DatasetId
 from chain.statements.card import Card
 from chain.statements.cosignature import Cosignature
+from chain.statements.node_card import NodeCard
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import (
     ATTESTATION,
     AUTHORITY,
     CARD,
     HEAD,
+    NODE_CARD,
     OBSERVATION,
     POLICY,
     Attestation,
@@ -175,6 +177,12 @@ def _card(parts: EventContext, card: Card, name: str) -> None:
     parts.context.events.emit("card.heard", name, text, about=about(card.dataset))
 
 
+def _node_card(parts: EventContext, card: NodeCard, _name: str) -> None:
+    """Of this node itself: cards of others stay in memory, without an event."""
+    text = "it was taken back" if card.claims is None else f"called {card.claims.name}"
+    parts.context.events.emit("node-card.heard", card.node.short, text)
+
+
 EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
     HEAD: _head,
     AUTHORITY: _authority,
@@ -182,6 +190,7 @@ EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
     OBSERVATION: _observation,
     POLICY: _policy,
     CARD: _card,
+    NODE_CARD: _node_card,
 }
 """The event of each kind of statement, and the components that check again besides the common ones."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

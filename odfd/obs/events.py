@@ -131,6 +131,8 @@ EVENT_KINDS: Final = {
     "dataset.deleted": "a dataset was deleted",
     "dataset.purged": "the kept data of a deleted dataset was deleted for good",
     "source.dropped": "records that were pushed to a Source were dropped before a dataset had them",
+    "node-card.heard": "a card of this node, which this state directory did not have, came back from a peer",
+    "node-card.signed": "this node told others its name, or took it back",
     "key.discarded": "the key of a dataset was deleted, 30 days after its data",
     "dataset.derived": "blocks were added to a derived dataset of this node",
     "dataset.forked": "the signer of a dataset contradicted itself",

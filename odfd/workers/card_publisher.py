@@ -67,12 +67,16 @@ class CardPublisher:
         announce: Callable[[Signed], None],
         publisher: str,
         context: Context,
+        names_node: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``publisher``: the node's name for itself. ``announce``: called with each card, private ones too."""
+        """``publisher``: the node's name for itself; ``names_node``: whether cards name this node, with its signature.
+
+        ``announce``: called with each card, private ones too.
+        """
         self._home = home
         self._visibility = visibility
         self._announce = announce
-        self._publisher = publisher
+        self._publisher, self._names_node = publisher, names_node
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(
             self._round, ALL_SECONDS, start_after=START_SECONDS
@@ -169,6 +173,10 @@ class CardPublisher:
         claims = PublisherClaims(
             name=cut(self._home.name_of(dataset), cards.MAX_NAME), publisher=cut(self._publisher, cards.MAX_NAME)
         )
+        if self._names_node():
+            node = self._home.keys.node_key()
+            signature = cards.vouch(node, dataset, signing["author"])
+            claims = msgspec.structs.replace(claims, node=node.did, node_signature=signature)
         facts = facts_of(load_state(chain), chain.block_at(0).system_time)
         return Card(**signing, dataset=dataset, epoch=epoch, size=head.size, head=head.hash, chain=facts, claims=claims)
 

@@ -86,7 +86,10 @@ WIRE = {name: bytes.fromhex(text) for name, text in json.loads((GOLDEN / "wire" 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 SEALED = [
     (GOLDEN / "trust" / name).read_bytes()
-    for name in ("head.json", "attestation.json", "observation.json", "policy.json", "card.json")
+    for name in (
+        *("head.json", "attestation.json", "observation.json", "policy.json"),
+        *("card.json", "card-of-a-node.json", "node-card.json"),
+    )
 ]
 PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]
 BUNDLE = (GOLDEN / "trust" / "lie.odfe").read_bytes()

@@ -17,6 +17,7 @@ from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
+from odfd.api.network.node_views import named
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -32,6 +33,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.membership import Membership
+from odfd.network.node_names import NodeNames
 from odfd.network.peer_names import find_peer, peer_named
 from odfd.runtime.about import NODE, Sees, about
 from odfd.runtime.tasks import Report, TaskBoard, outside
@@ -65,6 +67,8 @@ class MirrorService:
         self._holders = holders
         self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
         """Returns the publisher's name of a dataset."""
+        self.node_of: Callable[[DatasetId], wire.PeerName | None] = lambda _: None
+        """Returns the node that publishes a dataset, if that node signed so."""
         self.adopt: Callable[[DatasetId, str], Awaitable[object]]
         """Takes back a deleted dataset whose data is kept; whoever joins the services sets it."""
         self._home = home
@@ -273,6 +277,7 @@ class MirrorService:
             via=spec.via,
             shared_by=spec.peers,
             contact=contact,
+            node=self.node_of(spec.id),
         )
 
 
@@ -326,39 +331,45 @@ class PeerService:
 
     def __init__(self, membership: Membership, home: StateDirectory, holders: HolderCounts) -> None:
         self._membership, self._home, self._holders = membership, home, holders
+        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
+        """Looks up what nodes call themselves, in a worker thread."""
 
     async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
         """Lists peers; ``holds``: with the names of the local datasets that each of them holds."""
-        peers = [_peer(view) for view in self._membership.peers()]
+        names = await trio.to_thread.run_sync(self.names)
+        peers = [named(_peer(view), names) for view in self._membership.peers()]
         if not holds:
             return peers
         entries = await trio.to_thread.run_sync(self._home.entries)
-        names = {entry.id: entry.name for entry in entries}
+        local = {entry.id: entry.name for entry in entries}
         held: dict[str, list[str]] = {}
-        for dataset, found in self._holders.peers(names).items():
+        for dataset, found in self._holders.peers(local).items():
             for peer in found:
-                held.setdefault(peer, []).append(names[dataset])
+                held.setdefault(peer, []).append(local[dataset])
         return [
             msgspec.structs.replace(one, holds=tuple(sorted(held.get(one.peer_id, ()))[:MAX_HOLDS])) for one in peers
         ]
 
     async def show(self, peer: str) -> wire.PeerInfo:
         """Shows a peer by its id or an unambiguous beginning of it."""
-        return _peer(find_peer(self._membership.peers(), peer))
+        return await self._named_view(find_peer(self._membership.peers(), peer))
 
     async def netcheck(self) -> Sequence[wire.Probe]:
         """Says how others reach this node, and what to do. Raises Remote while no network is joined."""
         return netcheck.probes(await self._membership.net_facts())
 
     async def block(self, peer: str) -> wire.PeerInfo:
-        return _peer(await self._membership.block(self._named(peer), blocked=True))
+        return await self._named_view(await self._membership.block(self._named(peer), blocked=True))
 
     async def unblock(self, peer: str) -> wire.PeerInfo:
-        return _peer(await self._membership.block(self._named(peer), blocked=False))
+        return await self._named_view(await self._membership.block(self._named(peer), blocked=False))
 
     async def connect(self, multiaddr: str) -> wire.PeerInfo:
         peer = await self._membership.connect(multiaddr)
         return await self.show(peer)
+
+    async def _named_view(self, view: PeerView) -> wire.PeerInfo:
+        return named(_peer(view), await trio.to_thread.run_sync(self.names))
 
     def _named(self, peer: str) -> PeerId:
         """One that is known, or a whole id: a peer may be shut out before it is ever met."""

@@ -13,6 +13,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.statement import HEAD, when
 from odfd.api.network.contact_views import dataset_contact, network_contact
+from odfd.api.network.node_views import peer_name, publisher_node
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.datasets.visibility import Visibility
@@ -21,6 +22,7 @@ from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
 from odfd.network.membership import Membership, Network
+from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
@@ -53,6 +55,8 @@ class NetworkService:
         self._effective_policy = effective_policy
         self._clock = clock
         self._policy_changed = policy_changed
+        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
+        """Looks up what nodes call themselves, in a worker thread."""
         self._web = partial(Web, PATIENCE)
         """Reads invitations that are published as files."""
 
@@ -173,7 +177,8 @@ class NetworkService:
         signed, public = await trio.to_thread.run_sync(self._signed, network)
         counts = self._holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
-        datasets, rungs = await trio.to_thread.run_sync(self._announced, shown)
+        names = await trio.to_thread.run_sync(self.names)
+        datasets, rungs = await trio.to_thread.run_sync(self._announced, shown, names)
         return wire.NetworkView(
             name=network.name,
             bootstrap=network.bootstrap,
@@ -181,6 +186,7 @@ class NetworkService:
             peers=len(peers),
             datasets=datasets,
             contact=network_contact(network, rungs, {view.network for view in peers if view.network}),
+            members=tuple(peer_name(view.peer, names) for view in peers),
         )
 
     def _is_in(self, peer: PeerView, network: Network) -> bool:
@@ -195,7 +201,9 @@ class NetworkService:
         here = self._visibility.within(network.name)(signed)
         return tuple(here), here
 
-    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
+    def _announced(
+        self, counts: Mapping[DatasetId, int], naming: NodeNames
+    ) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
         """With how those that are mirrored were met."""
         names = {entry.id: entry.name for entry in self._home.entries()}
         announced, rungs, unheld = [], [], self._unheld.heads()
@@ -220,6 +228,7 @@ class NetworkService:
                         held=dataset in names,
                         called=None if claims is None else claims.name,
                         publisher=None if claims is None else claims.publisher,
+                        node=publisher_node(card, naming),
                         contact=dataset_contact(rungs[-1]),
                     )
                 )

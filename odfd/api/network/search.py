@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import trio
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.card import Card
+from odfd.api.network.node_views import publisher_node
 from odfd.api.views.holder_counts import HolderCounts, Spread
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.network.card_index import CardIndex, CardQuery, Tables
+from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
@@ -60,6 +63,8 @@ class SearchService:
         self._holders = holders
         self._policy = policy
         self._clock = clock
+        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
+        """Looks up what nodes call themselves, in a worker thread."""
         self.index = CardIndex((home.database.read, unheld.read))
 
     async def search(self, request: wire.SearchRequest) -> wire.SearchView:
@@ -99,10 +104,18 @@ class SearchService:
         standings = {card.dataset: self._standing(card.dataset, held.get(str(card.dataset))) for card in cards}
         wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
         wanted.sort(key=lambda card: (standings[card.dataset].rank, *reversed(counts[card.dataset])), reverse=True)
+        nodes = self.names()
         return tuple(
-            self._view(card, standings[card.dataset].text, counts[card.dataset], names.get(card.dataset))
+            msgspec.structs.replace(
+                self._view(card, standings[card.dataset].text, counts[card.dataset], names.get(card.dataset)),
+                node=publisher_node(card, nodes),
+            )
             for card in wanted
         )
+
+    def node_of(self, dataset: DatasetId) -> wire.PeerName | None:
+        """Returns the node that publishes a dataset, where it signed so. From a worker thread."""
+        return publisher_node(self.index.card(dataset), self.names())
 
     def _standing(self, dataset: DatasetId, held: wire.DatasetView | None) -> CardStanding:
         if held is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+from collections.abc import Sequence
 from typing import Final
 
 from chain.errors import Remote
@@ -14,7 +15,7 @@ from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.commands.node import doctor_text
 from odfd.cli.declaring import declare
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
@@ -22,6 +23,8 @@ from odfd.errors import Usage
 INVITATION: Final = "odf:"
 """What invitations begin with."""
 _SPAN: Final = "7d"
+_MEMBERS: Final = 8
+"""Peers that are listed by name below a network."""
 
 
 commands = Commands()
@@ -166,6 +169,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("DATASET", lambda row: row.id, most=90),
         TableColumn("NAME", lambda row: row.name or row.called or formatting.NOTHING),
         TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
+        TableColumn("NODE", lambda row: kinds.node(row.node), most=100, optional=True),
         TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
         TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
@@ -174,11 +178,26 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     )
     shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
-    session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
+    session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}" + _members(shown.value))
+    _warn_of_alike(session, shown.value.members)
     if (contact := shown.value.contact) is not None:
         session.remark(contact.means)
         for each in contact.advice:
             session.remark(each)
+
+
+def _members(shown: wire.NetworkView) -> str:
+    """Lists members that gave a name, after their ids."""
+    named = [each for each in shown.members if each.name]
+    texts = [clean(kinds.node(each), 100) for each in named[:_MEMBERS]]
+    more = f", and {len(named) - _MEMBERS} more with names" if len(named) > _MEMBERS else ""
+    return f": {', '.join(texts)}{more}" if texts else ""
+
+
+def _warn_of_alike(session: Session, rows: Sequence[wire.PeerName | wire.PeerInfo]) -> None:
+    alike = [row for row in rows if row.alike]
+    if alike:
+        session.remark(f"several nodes are called {alike[0].name}, or nearly so: tell them apart by their ids")
 
 
 peer = commands.group("peer", description="The other nodes that this node knows.", example="list")
@@ -186,11 +205,11 @@ peer = commands.group("peer", description="The other nodes that this node knows.
 
 @peer.add("list", help="list known peers")
 def _list_peers(session: Session, _: argparse.Namespace) -> None:
+    peers = kinds.PEER.all(session)
     kinds.PEER.show_all(
-        session,
-        kinds.PEER.all(session),
-        "no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR",
+        session, peers, "no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR"
     )
+    _warn_of_alike(session, peers.value)
 
 
 _PEER = argument("peer", metavar="PEER")

@@ -96,6 +96,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     """Peers that share it with this node; these alone are asked for it."""
     contact: Contact | None = None
     """How it was met; null until its first blocks are here."""
+    node: PeerName | None = None
+    """The node that publishes it, where that node signed so on a card."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):
@@ -141,6 +143,8 @@ class NetworkView(Value, frozen=True, kw_only=True):
     policy_key: str | None = None
     """Whose policies hold in it, as the invitation said."""
     contact: NetworkContact | None = None
+    members: tuple[PeerName, ...] = ()
+    """Connected peers in it."""
 
 
 class Announced(Value, frozen=True, kw_only=True):
@@ -157,6 +161,8 @@ class Announced(Value, frozen=True, kw_only=True):
     """What its publisher calls it."""
     publisher: str | None = None
     """What the publisher's node calls itself."""
+    node: PeerName | None = None
+    """The node that publishes it, where that node signed so."""
     contact: Contact | None = None
     """How it was met, where it is mirrored."""
 
@@ -176,6 +182,8 @@ class CardView(Value, frozen=True, kw_only=True):
     """What it is called here, where it is held."""
     publisher: str = ""
     """What the publisher's node calls itself: nothing checks it."""
+    node: PeerName | None = None
+    """The node that publishes it, where that node signed so."""
     author: str
     """The key that signed the card: a writer of the dataset."""
     kind: str
@@ -230,8 +238,26 @@ class SearchView(Value, frozen=True, kw_only=True):
     """Cards that were looked through."""
 
 
+class PeerName(Value, frozen=True, kw_only=True):
+    """A node, and what its operator calls it."""
+
+    peer_id: str
+    name: str | None = None
+    """From its card, which nothing checks; absent: no card of it is known here."""
+    alike: int = 0
+    """Other nodes known here whose names look the same: compare the ids."""
+
+
 class PeerInfo(Value, frozen=True, kw_only=True):
     peer_id: str
+    name: str | None = None
+    """What its operator calls it, which nothing checks; absent: no card of it is known here."""
+    contact: str = ""
+    """Where its operator says to be reached."""
+    about: str = ""
+    """What its operator says of it."""
+    alike: int = 0
+    """Other nodes known here whose names look the same: compare the ids."""
     addresses: tuple[str, ...] = ()
     connected: bool = False
     score: float = 0.0

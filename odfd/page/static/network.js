@@ -36,10 +36,18 @@ function Mirrors() {
       { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id)) },
       { name: "On disk", kind: "number", of: (one) => bytes(one.held) },
       { name: "Peers", kind: "number", of: (one) => count(one.peers) },
+      { name: "Node", of: (one) => html`<${Node} of=${one.node} />` },
       { name: "Met by", of: (one) => html`<${Met} of=${one.contact} />` },
       { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
       { name: "Act", of: (one) => html`<${Rest} one=${one} again=${mirrors.again} />` },
     ]} />`}<//></section>`;
+}
+
+/** A node by its id, then what it calls itself, which nothing checks. */
+function Node({ of }) {
+  if (!of) return html`<span class="quiet">–</span>`;
+  const id = shown(of.peerId, 80);
+  return html`<code class="id" title=${id}>${id.length > 24 ? `${id.slice(0, 12)}…${id.slice(-8)}` : id}</code>${of.name && html` <${Text} of=${of.name} most=${64} />`}${of.alike > 0 && html` <span class="quiet">(${plural(of.alike, "other")} called alike: compare the id)</span>`}`;
 }
 
 /** How a dataset was met for the first time, with what that means and what to do about it. */
@@ -75,6 +83,7 @@ function Announced({ name }) {
         <${Table} label="Datasets that are announced" rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
           { name: "Dataset", of: (one) => html`<a href=${one.name ? `#/datasets/${part(one.name)}` : `#/search/${part(one.id)}`}><${Text} of=${one.name || one.called || short(one.id)} most=${80} /></a>` },
           { name: "Publisher", of: (one) => html`<${Text} of=${one.publisher || ""} most=${80} />` },
+          { name: "Node", of: (one) => html`<${Node} of=${one.node} />` },
           { name: "Id", of: (one) => html`<${Id} of=${one.id} />` },
           { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
           { name: "Signed", of: (one) => html`<${When} at=${one.signedAt} />` },
@@ -90,7 +99,7 @@ function Peers({ chosen, me }) {
   return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} chosen=${chosen} me=${me} />`}<//>
     <section aria-labelledby="peers"><h2 id="peers">Peers</h2>
     <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
-      { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
+      { name: "Peer", of: (one) => html`<${Node} of=${one} />` },
       { name: "State", of: (one) => html`<${State} of=${one.blocked ? "blocked" : one.connected ? "connected" : "away"} />` },
       { name: "Serves", kind: "number", of: (one) => (one.datasets === null ? "–" : plural(one.datasets, "dataset")) },
       { name: "Score", kind: "number", of: (one) => count(one.score) },
@@ -109,7 +118,7 @@ function Holders({ peers, chosen, me }) {
     <${PeerMap} peers=${peers.slice(0, MOST)} chosen=${chosen} me=${me} />
     ${one && html`<p>Of <${Id} of=${chosen} /> alone. <a href="#/network">Show all peers</a></p>`}
     <${Table} label="Datasets of this node, by the peers that say they serve them" rows=${one ? [one] : peers.slice(0, MOST)} keyed=${(one) => one.peerId} columns=${[
-      { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
+      { name: "Peer", of: (one) => html`<${Node} of=${one} />` },
       { name: "Serves of what is here", kind: "number", of: (one) => count((one.holds || []).length) },
       { name: "Datasets", of: (one) => html`<${Held} names=${one.holds || []} />` },
     ]} /></section>`;

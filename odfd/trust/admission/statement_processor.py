@@ -27,6 +27,7 @@ from chain.statements.statement import (
     AUTHORITY,
     CARD,
     HEAD,
+    NODE_CARD,
     OBSERVATION,
     POLICY,
     AnyPredicate,
@@ -50,6 +51,7 @@ from odfd.trust.admission.rules import (
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.node_cards import NodeCards
 from odfd.trust.ledger.observations import Observations
 from odfd.trust.ledger.proofs import Proofs, fork_of_last_block, is_disputed
 from odfd.trust.ledger.resolutions import Resolutions
@@ -320,5 +322,9 @@ PROCESS: Final[dict[str, _Kind]] = {
     POLICY: _Kind(
         partial(StatementProcessor._admit_word, store=NetworkPolicies),
         partial(StatementProcessor._store_word, store=NetworkPolicies),
+    ),
+    NODE_CARD: _Kind(
+        partial(StatementProcessor._admit_word, store=NodeCards),
+        partial(StatementProcessor._store_word, store=NodeCards),
     ),
 }

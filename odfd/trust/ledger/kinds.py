@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.proof import DOUBLE_COSIGN, DOUBLE_VOTE
-from chain.statements.statement import ATTESTATION, AUTHORITY, CARD, HEAD, OBSERVATION, POLICY
+from chain.statements.statement import ATTESTATION, AUTHORITY, CARD, HEAD, NODE_CARD, OBSERVATION, POLICY
 from chain.store.seals import Sealed
-from odfd.trust.ledger.tables import AUTHORITIES, CARDS, COSIGNATURES, LIVE, OBSERVED, PROOFS, RULES
+from odfd.trust.ledger.tables import AUTHORITIES, CARDS, COSIGNATURES, LIVE, NODE_CARDS, OBSERVED, PROOFS, RULES
 
 COSIGNATURE: Final = "cosignature"
 PROOF: Final = "proof"
@@ -56,6 +56,7 @@ TABLES: Final = (
     StatementTable(OBSERVED, (OBSERVATION,), passes=True),
     StatementTable(CARDS, (CARD,), passes=True),
     StatementTable(RULES, (POLICY,), passes=True, of_dataset=False, makes_room=False),
+    StatementTable(NODE_CARDS, (NODE_CARD,), passes=True, of_dataset=False, makes_room=False),
 )
 SAID: Final = tuple(each.name for each in TABLES if each.makes_room)
 """Tables of what is said of one dataset, held or not."""

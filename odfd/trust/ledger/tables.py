@@ -42,6 +42,11 @@ RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envel
 CARDS: Final = Sealed(
     "trust_cards", ("dataset", "author", "authority", "issued", "withdrawn", "sid", "envelope"), _REPAIR
 )
+NODE_CARDS: Final = Sealed(
+    "trust_node_cards",
+    ("node", "issued", "withdrawn", "sid", "envelope"),
+    "start the daemon again: it signs the card anew",
+)
 RECHECKED: Final = Sealed(
     "trust_rechecked",
     (
@@ -54,7 +59,7 @@ SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIG
 """Those that got their seals by a later step."""
 SEALED: Final = (
     *(*SEALED_LATE, RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN),
-    *(WANTED, MET, OBSERVED, RULES, RECHECKED, CARDS),
+    *(WANTED, MET, OBSERVED, RULES, RECHECKED, CARDS, NODE_CARDS),
 )
 """Tables whose rows nothing else vouches for; the log is linked."""
 REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
@@ -191,6 +196,16 @@ LATER: Final = (
         seal BLOB
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_cards_withdrawn ON trust_cards (dataset) WHERE withdrawn;
+    """,
+    """
+    CREATE TABLE trust_node_cards (
+        node BLOB PRIMARY KEY,
+        issued INTEGER NOT NULL,
+        withdrawn INTEGER NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        envelope BLOB NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

@@ -10,6 +10,7 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
@@ -18,8 +19,9 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
-from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
+from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims, vouch
 from chain.statements.keys import SigningKey
+from chain.statements.node_card import NodeCard, NodeClaims
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
 from worlds import accused_world
@@ -134,6 +136,28 @@ def network_policy() -> statement.PolicyStatement:
     )
 
 
+def node_card() -> NodeCard:
+    claims = NodeClaims(name="Graz", contact="mail@example.org", about="Air over Graz, by the hour")
+    return NodeCard(
+        node=VALIDATOR.did,
+        issued_at="2026-11-20T09:31:02Z",
+        expires_at="2027-02-18T09:31:02Z",
+        claims=claims,
+        head=claims.digest,
+    )
+
+
+def vouched() -> Card:
+    """A card that names the publisher's node, which signed so."""
+    claims = PublisherClaims(
+        name="nyc.delays",
+        publisher="Graz",
+        node=VALIDATOR.did,
+        node_signature=vouch(VALIDATOR, OWNER.dataset_id, OWNER.did),
+    )
+    return msgspec.structs.replace(card(), claims=claims)
+
+
 SEALED = {
     "head.json": (head(), OWNER),
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
@@ -141,6 +165,8 @@ SEALED = {
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),
     "card.json": (card(), OWNER),
+    "card-of-a-node.json": (vouched(), OWNER),
+    "node-card.json": (node_card(), VALIDATOR),
 }
 
 

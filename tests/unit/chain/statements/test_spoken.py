@@ -14,6 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, statement
 from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
+from chain.statements.node_card import NodeCard, NodeClaims
 from chain.statements.statement import (
     AnyPredicate,
     Attestation,
@@ -37,6 +38,7 @@ TIME = "2026-11-20T08:00:00Z"
 HEAD = Multihash.sha3_256(b"block")
 TREE = TreeHead(size=4, root_hash=b"r" * 32)
 RULES = Rules(use="data & fresh", groups=(RuleGroup(name="a", keys=(KEYS[1].did,)),), f=0, max_stale="7d")
+OPERATOR = NodeClaims(name="Graz", contact="mail@example.org", about="Air over Graz")
 SPOKEN: list[AnyPredicate] = [
     HeadStatement(
         dataset=DATASET,
@@ -114,6 +116,9 @@ SPOKEN: list[AnyPredicate] = [
         head=HEAD,
     ),
     PolicyStatement(key=KEYS[0].did, network="n", version=1, issued_at=TIME, policy=RULES, head=RULES.digest),
+    NodeCard(
+        node=KEYS[1].did, issued_at=TIME, expires_at="2027-01-01T00:00:00Z", claims=OPERATOR, head=OPERATOR.digest
+    ),
 ]
 JSON = st.recursive(
     st.booleans() | st.integers(-10, 1 << 60) | st.text(max_size=12) | st.sampled_from([TIME, str(HEAD), str(DATASET)]),
@@ -163,6 +168,7 @@ WHEN = {
     Observation: ("at",),
     PolicyStatement: ("issued_at",),
     Card: ("issued_at", "expires_at"),
+    NodeCard: ("issued_at", "expires_at"),
 }
 
 

@@ -304,3 +304,10 @@ def test_an_optional_column_is_there_once_a_row_has_something_in_it() -> None:
     assert render(columns, [("a", None), ("b", "")]).splitlines() == ["PEER  STATE", "a     away", "b     away"]
     assert render(columns, [("a", None), ("b", "Graz")]).splitlines()[0] == "PEER  NAME  STATE"
     assert render(columns, []) == "PEER  STATE"
+
+
+def test_a_node_is_told_by_enough_of_its_id_and_then_its_name() -> None:
+    peer = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
+    assert kinds.node(wire.PeerName(peer_id=peer, name="Graz")) == "12D3KooWEyop…5pZuWnaz Graz"
+    assert kinds.node(wire.PeerName(peer_id=peer)) == "12D3KooWEyop…5pZuWnaz"
+    assert kinds.node(None) == "-"

@@ -1,0 +1,102 @@
+"""Declares node cards: what the operator of a node says of it, signed with the node's key.
+
+All of it is the operator's word, which nothing checks: names are not unique, and two nodes of one name are told apart
+by their keys. A card without claims takes the former one back. Spec: docs/spec/trust.md#node-cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import canonical
+from chain.statements.predicate import NS, Expiring, StatementPart
+from chain.visible import is_visible
+
+NODE_CARD: Final = NS + "node-card/v1"
+MAX_NODE_NAME: Final = 64
+MAX_CONTACT: Final = 128
+MAX_ABOUT: Final = 256
+"""Characters."""
+NODE_CARD_LIFETIME: Final = 90 * 86400 * instant.SECOND
+"""The longest that a card may be valid."""
+_ID_LIKE: Final = ("12d3koow", "did:", "z6mk", "odf:")
+"""How ids begin, in lower case: a name that begins so would be read as one."""
+
+
+class NodeClaims(StatementPart, frozen=True, kw_only=True):
+    """Texts of one line each, as the node's operator wrote them."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NODE_NAME)]
+    contact: Annotated[str, msgspec.Meta(max_length=MAX_CONTACT)] = ""
+    """Where its operator can be reached: an address, a URL, a room."""
+    about: Annotated[str, msgspec.Meta(max_length=MAX_ABOUT)] = ""
+
+    @property
+    def digest(self) -> Multihash:
+        return Multihash.sha3_256(canonical.encode(msgspec.to_builtins(self)))
+
+    def check(self) -> None:
+        """Raises Invalid for texts that are shown as others than they are, and for names that look like ids."""
+        for field, text in (("name", self.name), ("contact", self.contact), ("about", self.about)):
+            if not is_visible(text):
+                raise Invalid(
+                    f"the {field} of a node contains control characters, or characters that are not seen",
+                    rule="node-card-text",
+                    hint="one line without control characters and without marks that turn the direction of text",
+                )
+            if text != " ".join(text.split()):
+                raise Invalid(
+                    f"the {field} of a node has other spaces than single ones between words",
+                    rule="node-card-text",
+                    hint="one line, single spaces, none at its ends",
+                )
+        if self.name.casefold().startswith(_ID_LIKE):
+            raise Invalid(
+                f"the name {self.name!r} looks like an id", rule="node-card-name", hint="choose a name of words"
+            )
+
+
+NOTHING_SAID: Final = Multihash.sha3_256(canonical.encode({}))
+"""The subject of a card that takes the former one back."""
+
+
+class NodeCard(Expiring, frozen=True, kw_only=True):
+    """A node's card. The next one replaces it; its subject is the digest of the claims."""
+
+    KIND: ClassVar[str] = NODE_CARD
+    MAX_ENVELOPE: ClassVar[int] = 4 << 10
+
+    node: KeyDid
+    claims: NodeClaims | None = None
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def dataset(self) -> DatasetId:
+        """The node's key, where other statements name a dataset."""
+        return DatasetId(self.node)
+
+    @property
+    def author(self) -> KeyDid:
+        return self.node
+
+    @property
+    def is_withdrawal(self) -> bool:
+        return self.claims is None
+
+    def times(self) -> Iterable[str]:
+        return self.issued_at, self.expires_at
+
+    def check(self) -> None:
+        if self.head != (NOTHING_SAID if self.claims is None else self.claims.digest):
+            raise Invalid("the subject of a node's card is not what it states", rule="statement-subject")
+        if not self.issued < self.expires <= self.issued + NODE_CARD_LIFETIME:
+            raise Invalid("a node's card lives at most 90 days", rule="node-card-lifetime")
+        if self.claims is not None:
+            self.claims.check()

@@ -1,0 +1,32 @@
+"""Shows peers and publishers by the names on their cards, beside their ids."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chain.ids import KeyDid
+from chain.statements.card import Card
+from odfd.control import wire
+from odfd.network.node_names import NodeNames
+from p2p.identity import peer_of_did
+
+
+def peer_name(peer: str, names: NodeNames) -> wire.PeerName:
+    said = names.of_peer(peer)
+    if said is None:
+        return wire.PeerName(peer_id=peer)
+    return wire.PeerName(peer_id=peer, name=said.name, alike=said.alike)
+
+
+def publisher_node(card: Card | None, names: NodeNames) -> wire.PeerName | None:
+    """Returns the node that publishes a dataset, where it signed so on the card; ``None``: no node did."""
+    node: KeyDid | None = None if card is None or card.claims is None else card.claims.node
+    return None if node is None else peer_name(peer_of_did(node), names)
+
+
+def named(info: wire.PeerInfo, names: NodeNames) -> wire.PeerInfo:
+    """Adds what a peer's card says."""
+    said = names.of_peer(info.peer_id)
+    if said is None:
+        return info
+    return msgspec.structs.replace(info, name=said.name, contact=said.contact, about=said.about, alike=said.alike)

@@ -1,0 +1,112 @@
+"""Keeps the cards of other nodes: in memory, within bounds, never on disk.
+
+A card stays while its node is away, until it expires or a newer one replaces it; a card that takes the former one back
+stays too, so that the former one does not return. Of each node one is kept, of so many nodes. When there are more, the
+block of addresses that brought most loses what it brought first: invented nodes displace no others. What made room is
+asked for again, since anti-entropy finds it lacking. Safe to use from any thread. Spec: docs/spec/trust.md#node-cards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.envelope import Signed
+from chain.statements.node_card import NodeCard, NodeClaims
+from odfd.network.statement_quota import StatementQuota
+from odfd.trust.admission.rules import AdmissionOutcome, admit_word
+from odfd.trust.admission.statement_processor import Judged
+from p2p.ports import Judgement, PeerId, StatementRef, Topic
+
+MAX_NODE_CARDS: Final = 4096
+"""Nodes, as many as the directory of peers has; 16 MiB of the largest envelopes."""
+
+
+class _Kept(NamedTuple):
+    card: NodeCard
+    sid: Multihash
+    envelope: bytes
+    share: str
+    """The block of addresses of the peer that brought it."""
+
+
+class PeerCards:
+    """The cards of other nodes, of one node."""
+
+    def __init__(self, quota: StatementQuota, clock: Callable[[], Instant], most: int = MAX_NODE_CARDS) -> None:
+        self._quota, self._clock, self._most = quota, clock, most
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[KeyDid, _Kept] = OrderedDict()
+        """In the order in which they were brought."""
+        self._nodes: dict[Multihash, KeyDid] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def judge(self, card: NodeCard, signed: Signed, sender: PeerId) -> tuple[Judgement, bool]:
+        """Judges a card, and keeps one that is news. Returns whether the same bytes will get the same judgement."""
+        now = self._clock()
+        with self._lock:
+            before = self._kept.get(card.node)
+        is_news = before is None or (card.issued, signed.sid) > (before.card.issued, before.sid)
+        verdict = admit_word(card, signed, now, is_news=is_news and card.expires > now)
+        if verdict.outcome is AdmissionOutcome.REJECTED:
+            return Judgement.REJECT, verdict.lasts
+        if not verdict.outcome.changes:
+            return Judgement.IGNORE, False
+        if before is None and not self._quota.brings_node(sender, now):
+            return Judgement.IGNORE, False
+        if not self._quota.takes(card, Judged(verdict, card.node, is_kept=True), sender, now):
+            return Judgement.IGNORE, False
+        self._keep(_Kept(card, signed.sid, signed.envelope, self._quota.share_of(sender)), now)
+        return Judgement.ACCEPT, False
+
+    def claims(self) -> dict[KeyDid, NodeClaims]:
+        """Returns what nodes say of themselves, those whose cards hold now."""
+        now = self._clock()
+        with self._lock:
+            kept = [each.card for each in self._kept.values()]
+        return {card.node: card.claims for card in kept if card.claims is not None and card.expires > now}
+
+    def refs(self, subjects: Collection[DatasetId] | None = None) -> list[StatementRef]:
+        """Lists cards of these keys, written as ids of datasets; ``None``: all. Expired ones are left out."""
+        now = self._clock()
+        with self._lock:
+            asked = self._kept if subjects is None else dict.fromkeys(KeyDid(each) for each in subjects)
+            found = [each for key in asked if (each := self._kept.get(key)) is not None]
+        return [StatementRef(each.sid, each.card.dataset) for each in found if each.card.expires > now]
+
+    def envelope(self, sid: Multihash) -> tuple[DatasetId, Topic, bytes] | None:
+        with self._lock:
+            node = self._nodes.get(sid)
+            found = None if node is None else self._kept[node]
+        return None if found is None else (found.card.dataset, Topic.HEADS, found.envelope)
+
+    def _keep(self, new: _Kept, now: Instant) -> None:
+        with self._lock:
+            before = self._kept.get(new.card.node)
+            if before is not None and (before.card.issued, before.sid) > (new.card.issued, new.sid):
+                return  # another thread kept it meanwhile
+            self._forget(new.card.node)
+            self._kept[new.card.node] = new
+            self._nodes[new.sid] = new.card.node
+            if len(self._kept) > self._most:
+                self._make_room(now)
+
+    def _make_room(self, now: Instant) -> None:
+        expired = [node for node, each in self._kept.items() if each.card.expires <= now]
+        if not expired:
+            heaviest, _ = Counter(each.share for each in self._kept.values()).most_common(1)[0]
+            expired = [next(node for node, each in self._kept.items() if each.share == heaviest)]
+        for node in expired:
+            self._forget(node)
+
+    def _forget(self, node: KeyDid) -> None:
+        gone = self._kept.pop(node, None)
+        if gone is not None:
+            del self._nodes[gone.sid]

@@ -1,0 +1,42 @@
+"""Declares what the statement store tells its subscribers: each statement that is new here, and each proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements.cosignature import Cosignature
+from chain.statements.proof import Proof
+from chain.statements.statement import AnyPredicate
+from odfd.trust.admission.rules import AdmissionOutcome
+from p2p.ports import PeerId
+
+
+class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """An admitted statement that is new here."""
+
+    predicate: AnyPredicate
+    signer: KeyDid
+    sid: Multihash
+    outcome: AdmissionOutcome
+    sender: PeerId
+    envelope: bytes = b""
+    proof: Proof | None = None
+    """Of a contradiction: what proves it, when that could be made here."""
+
+
+OnProof = Callable[[Proof, bool], None]
+"""Called with a new proof, and whether it was made here and is unknown elsewhere."""
+
+
+class Subscribers(NamedTuple):
+    """The callbacks that are called, from worker threads, for new statements."""
+
+    news: Callable[[NewStatement], None] = lambda _: None
+    proof: OnProof = lambda _proof, _made_here: None
+    cosignature: Callable[[Cosignature], None] = lambda _: None
+    """Of witnesses that count here."""

@@ -1,0 +1,35 @@
+"""Makes the parts of a node that tell others what its datasets are and who its operator is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from config.model import Settings
+from odfd.control.assembly import Context
+from odfd.datasets.visibility import Visibility
+from odfd.network.outbox import Outbox
+from odfd.state.directory import StateDirectory
+from odfd.workers.card_publisher import CardPublisher
+from odfd.workers.node_card_publisher import NodeCardPublisher
+from p2p.ports import Topic
+
+
+class CardContext(Protocol):
+    """The dependencies of these parts on a node; ``odfd.node.parts.NodeParts`` has them."""
+
+    home: StateDirectory
+    settings: Settings
+    context: Context
+    visibility: Visibility
+    outbox: Outbox
+
+
+def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPublisher]:
+    def names_node() -> bool:
+        return parts.settings.p2p.card
+
+    name = parts.settings.node.name
+    cards = CardPublisher(parts.home, parts.visibility, parts.outbox.put_card, name, parts.context, names_node)
+    tell = partial(parts.outbox.put, Topic.HEADS, None)
+    return cards, NodeCardPublisher(parts.home, lambda: parts.settings, tell, parts.context)
