@@ -377,6 +377,8 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("GET", "/networks", lambda s, _: s.networks.list()),
     ("POST", "/networks", with_body(wire.NetworkRequest, lambda s: s.networks.join)),
     ("POST", "/networks/{name}/invitations", _invite),
+    ("GET", "/invitations", lambda s, _: s.networks.invitations()),
+    ("DELETE", "/invitations/{id}", lambda s, r: s.networks.revoke(_name(r, "id"))),
     ("POST", "/invitations", with_body(wire.InvitationText, lambda s: s.networks.invitation)),
     ("GET", "/networks/{name}", lambda s, r: s.networks.show(_name(r, "name"))),
     ("DELETE", "/networks/{name}", lambda s, r: s.networks.leave(_name(r, "name"))),

@@ -26,7 +26,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.predicate import When
 from chain.statements.statement import RuleGroup, Rules, WitnessRules, from_text
 from chain.wording import plural
+from odfd.network.invitation_tokens import MAX_USES
 from p2p.address import MAX_ADDRESS, parse_address
+from p2p.identity import peer_of_did
 
 SCHEME: Final = "odf:"
 MAX_TEXT: Final = 8192
@@ -54,6 +56,27 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """The key of the network's policies; ``None``: there are none."""
     rules: Rules | None = None
     """The newest of these that the inviter knew."""
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    """To be redeemed at the inviter's node; ``None``: it is for everybody."""
+    uses: Annotated[int, msgspec.Meta(ge=1, le=MAX_USES)] | None = None
+    """By so many nodes the token may be redeemed."""
+
+    def check(self) -> None:
+        """Raises Invalid where fields do not fit together, or no address is of the node that redeems."""
+        for address in self.bootstrap:
+            if parse_address(address).peer is None:
+                raise Invalid(
+                    f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
+                )
+        if (self.token is None) != (self.uses is None):
+            raise Invalid("a token has a number of uses, and only a token has", rule="invitation")
+        if self.token is not None and not self.inviters():
+            raise Invalid("none of its addresses is of the node that redeems its token", rule="invitation")
+
+    def inviters(self) -> list[str]:
+        """The addresses of the node that invites."""
+        inviter = peer_of_did(self.by)
+        return [each for each in self.bootstrap if parse_address(each).peer == inviter]
 
 
 def write_invitation(invitation: Invitation, key: SigningKey) -> str:
@@ -138,11 +161,7 @@ def _decoded(text: str) -> bytes:
 
 def _checked(invitation: Invitation) -> None:
     parse_name(invitation.network)
-    for address in invitation.bootstrap:
-        if parse_address(address).peer is None:
-            raise Invalid(
-                f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
-            )
+    invitation.check()
 
 
 def _no_invitation(why: str, hint: str = "copy all of the line that odfctl network invite printed") -> Invalid:

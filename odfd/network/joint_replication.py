@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.driver.invites import Redeem
 from p2p.driver.node_reach import NodeReach
 from p2p.driver.replication import ReplicationDriver
 from p2p.pace import Pace
@@ -31,6 +32,7 @@ from p2p.ports import (
     Topic,
     TreeHead,
 )
+from p2p.wire.invite import Redemption
 
 _SUMMED: Final = tuple(name for name in ReplicationFigures.__struct_fields__ if name != "connected")
 
@@ -47,6 +49,8 @@ class JointReplication:
         """By network, in the order of joining."""
         self._reach: NodeReach | None = None
         """Of the open host."""
+        self.redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
+        """Admits who shows a token of an invitation of this node. Called in a worker thread."""
         self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
         """The networks that a dataset is limited to. Called in a worker thread."""
 
@@ -85,6 +89,12 @@ class JointReplication:
 
     async def connect(self, multiaddr: str) -> PeerId:
         return await self._joined().connect(multiaddr)
+
+    async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
+        """Redeems a token of an invitation at the node that made it, which is connected. Raises Remote."""
+        if self._reach is None:
+            raise Remote("this node is in no network", rule="no-network", hint="odfctl network join NAME")
+        return await self._reach.invites.ask(inviter, token)
 
     def views(self) -> list[PeerView]:
         """The peers of all networks, each once."""

@@ -38,12 +38,8 @@ from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth, Traffic
-from p2p.ports import (
-    Library,
-    PeerId,
-    PeerView,
-    StatementStore,
-)
+from p2p.ports import Library, PeerId, PeerView, StatementStore
+from p2p.wire.invite import Redemption
 
 KIND: Final = "network"
 BLOCKED: Final = "blocked-peer"
@@ -219,11 +215,15 @@ class Membership(JointReplication):
     def _reach_of(self, host: ReachHost) -> NodeReach:
         """Returns what is of the node whole, whatever networks it is in."""
         options = self._options
-        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=options.bandwidth.carried)
+        carried = options.bandwidth.carried
+        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed)
         networks = self._drivers.values
         return NodeReach(
             host, settings, self._rng(), lambda: int(self._clock.now()), SigningKey(options.seed), networks
         )
+
+    def _redeemed(self, peer: PeerId, token: bytes) -> Redemption:
+        return self.redeem(peer, token)
 
     def _rng(self) -> Random:
         return Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret

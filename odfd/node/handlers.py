@@ -36,6 +36,7 @@ from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.doctor import Doctor
 from odfd.api.maintenance.probes import ClockProbe, TrustProbes
 from odfd.api.maintenance.status import RunningParts, StatusService
+from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
@@ -239,6 +240,8 @@ def _networks(
         parts.context.clock,
         parts.policy_changed,
     )
+    networks.uses = InvitationUses(parts.home, parts.membership, parts.context.clock, secrets.token_bytes)
+    parts.membership.redeem = networks.uses.redeem
     mirrors.node_of = search.node_of
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers

@@ -46,6 +46,7 @@ from odfd.mirrors.sync import MirrorSync
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import ForkFinder
+from odfd.network.invitation_tokens import InvitationTokens
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
 from odfd.network.network_rules import network_rules
@@ -371,7 +372,8 @@ class NodeParts:
             mirrored = sorted(mirror_specs.all_of(Resources(connection)), key=lambda spec: -spec.priority)
             found = ([*publishing_keys(connection, spec.id), *spec.sharing] for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in found for key in each)
-        return Known((listed | witnesses) - {self.evaluator.me}, publishers - {self.evaluator.me})
+            admitted = InvitationTokens(connection).admitted(each.name for each in self.membership.networks)
+        return Known((listed | witnesses | admitted) - {self.evaluator.me}, publishers - {self.evaluator.me})
 
     def _quota(self) -> StatementQuota:
         return StatementQuota(

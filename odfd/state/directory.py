@@ -41,6 +41,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
 from odfd.ingest import spool
 from odfd.mirrors import mirror_spec as mirror_specs
+from odfd.network import invitation_tokens
 from odfd.renditions import tables as renditions
 from odfd.resources import declared
 from odfd.resources import store as resources
@@ -78,7 +79,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
-    unmanaged, spool,
+    unmanaged, spool, invitation_tokens,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"

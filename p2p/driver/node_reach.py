@@ -18,6 +18,7 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.driver.autonat import AutoNat
 from p2p.driver.hole_punching import HolePunching
+from p2p.driver.invites import InvitationDesk, Redeem
 from p2p.driver.moves import Moves
 from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
 from p2p.driver.ports import ReachHost
@@ -28,6 +29,7 @@ from p2p.machines.reachability import Reached
 from p2p.machines.relay import Relay, RelayLimits
 from p2p.pace import Pace
 from p2p.ports import PeerId
+from p2p.wire.invite import Redemption
 
 
 class JoinedNetwork(Protocol):
@@ -52,6 +54,8 @@ class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of this node as a relay; ``None``: it is none."""
     carried: Pace = msgspec.field(default_factory=Pace)
     """Caps the bytes of carried circuits."""
+    redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
+    """Admits who shows a token of an invitation."""
 
 
 class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +88,7 @@ class NodeReach:
         self.holes = HolePunching(host, direct, self.autonat.seen_at, self._addresses_of)
         self.moves = Moves(direct, (self.autonat.forget, self.holes.forget, self.look_again))
         host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
+        self.invites = InvitationDesk(host, settings.redeem)
         self._reservations = Reservations(host, settings.relays, rng, wall, self.look_again, self._needs_relay)
         self.relay_server: RelayServer | None = None
         if settings.relay is not None:
@@ -98,6 +103,7 @@ class NodeReach:
                     self.relay_server.join()
                 self.autonat.join()
                 self.holes.join()
+                self.invites.join()
                 for part in (self._reservations, self.autonat, self.holes, self.moves):
                     nursery.start_soon(part.run)
         finally:

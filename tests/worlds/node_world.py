@@ -61,6 +61,7 @@ from p2p.ports import (
     Topic,
     TreeHead,
 )
+from p2p.wire.invite import Redemption
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.eventually import PATIENCE
 from worlds.fake_engine import FakeEngine
@@ -201,6 +202,7 @@ class Member:
         self._db = db
         self.networks: tuple[Network, ...] = (Network(name="wires"),)
         self.scope: Any = None
+        self.redeem: Callable[[PeerId, bytes], Redemption] = lambda _peer, _token: Redemption.UNKNOWN
         self.traffic = Traffic()
         self.blocked = 0
         self.lies = Lies()
@@ -293,6 +295,9 @@ class Member:
 
     async def connect(self, multiaddr: str) -> PeerId:
         return PeerId(multiaddr.rpartition("/")[2])
+
+    async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
+        return await trio.to_thread.run_sync(self._other(inviter).redeem, self.peer_id, token)
 
     async def net_facts(self) -> NetFacts:
         await trio.lowlevel.checkpoint()

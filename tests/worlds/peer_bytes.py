@@ -59,6 +59,7 @@ from p2p.wire import (
     circuit,
     frames,
     hole_punch,
+    invite,
     limits,
     multiaddr_bytes,
     objects,
@@ -460,6 +461,10 @@ TARGETS: Sequence[Target] = (
     simple(frames.FrameReader.feed, [WIRE["frame"], frames.frame(b"x" * 150) + frames.frame(b"y")], framed),
     simple(DelimitedReader.feed, [b"\x05hello\x00", b"\xc8\x01" + bytes(200)], delimited),
     simple(presence.decode, [WIRE["peers.presence"]], present),
+    simple(invite.decode_redeem, [WIRE["invite.redeem"]], again(invite.decode_redeem, invite.encode_redeem)),
+    simple(
+        invite.decode_redemption, [WIRE["invite.answer"]], again(invite.decode_redemption, invite.encode_redemption)
+    ),
     simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),

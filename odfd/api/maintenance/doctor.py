@@ -26,6 +26,7 @@ from odfd.datasets.read_holds import HOLDS
 from odfd.datasets.references import references_hold
 from odfd.datasets.shares import SHARES
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
+from odfd.network.invitation_tokens import INVITATIONS
 from odfd.resources.declared import CURRENT, EVENTS
 from odfd.resources.store import IN_FORCE, INTENT_LOG
 from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
@@ -147,6 +148,7 @@ class Doctor:
                 HOLDS,
                 CAPTURES,
                 CAPTURED,
+                INVITATIONS,
                 *SEALED,
             )
             found = {table: list(table.damaged(connection)) for table in tables}

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
-from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.statement import HEAD, when
 from odfd.api.network.contact_views import dataset_contact, network_contact
+from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.node_views import peer_name, publisher_node
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
@@ -57,18 +59,46 @@ class NetworkService:
         self._policy_changed = policy_changed
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
         """Looks up what nodes call themselves, in a worker thread."""
+        self.uses: InvitationUses
+        """Invitations with tokens; whoever joins the services sets it."""
         self._web = partial(Web, PATIENCE)
         """Reads invitations that are published as files."""
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
-        """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key."""
+        """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key.
+
+        With a token, which the node that invites redeems first, also Refused by name, and Remote where it is not
+        reached; then the membership is what it was before.
+        """
+        before = self._membership.named(request.name)
         network = await self.declare(request)
+        if request.invitation is not None:
+            await self._show_token(read_invitation(request.invitation, self._clock.now()), network, before)
         for address in network.bootstrap:
             try:
                 await self._membership.connect(address)
             except Remote:
                 continue  # it is dialled again and again; the view shows how many are connected
         return await self._network_view(network)
+
+    async def _show_token(self, said: Invitation, network: Network, before: Network | None) -> None:
+        try:
+            await self.uses.show_token(said)
+        except Fault:
+            if before is None:
+                await self.leave(network.name)
+            else:
+                await self._membership.join(before)
+                self._policy_changed()
+            raise
+
+    async def invitations(self) -> Sequence[wire.InvitationState]:
+        """Lists the invitations with tokens that this node made, the newest first."""
+        return await trio.to_thread.run_sync(lambda: self.uses.list(self.names()))
+
+    async def revoke(self, id_: str) -> wire.InvitationState:
+        """Revokes an invitation: nobody redeems it, and who did has no place any more. Raises NotFound, Invalid."""
+        return await trio.to_thread.run_sync(lambda: self.uses.revoke(id_, self.names()))
 
     async def declare(self, request: wire.NetworkRequest) -> Network:
         """Joins without a wait for any peer: the network's own work dials them. Raises as ``join``."""
@@ -121,9 +151,11 @@ class NetworkService:
             raise Invalid(
                 f"an invitation for {request.seconds:,} seconds", rule="invitation", hint="a second to a year"
             )
-        return await trio.to_thread.run_sync(self._invite, network, bootstrap, request.seconds)
+        return await trio.to_thread.run_sync(self._invite, network, bootstrap, request)
 
-    def _invite(self, network: Network, bootstrap: Sequence[str], seconds: int) -> wire.InvitationView:
+    def _invite(
+        self, network: Network, bootstrap: Sequence[str], request: wire.InvitationRequest
+    ) -> wire.InvitationView:
         key = self._home.keys.node_key()
         with self._home.database.read() as connection:
             kept = NetworkPolicies(connection)
@@ -135,10 +167,19 @@ class NetworkService:
             network=network.name,
             bootstrap=tuple(bootstrap),
             by=key.did,
-            expires_at=when(Instant(self._clock.now() + seconds * SECOND)),
+            expires_at=when(Instant(self._clock.now() + request.seconds * SECOND)),
             policy_key=holds,
             rules=known[-1].said.policy if known else None,
         )
+        if request.uses is not None:
+            if not said.inviters():
+                raise Refused(
+                    "this node listens nowhere, and it alone can redeem its tokens",
+                    rule="invitation",
+                    hint="say where to listen in the settings: [p2p] listen; or leave --uses out",
+                )
+            token = self.uses.issue(network.name, request.uses, request.seconds)
+            said = msgspec.structs.replace(said, token=token, uses=request.uses)
         return _view(said, write_invitation(said, key))
 
     async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
@@ -244,4 +285,5 @@ def _view(invitation: Invitation, text: str) -> wire.InvitationView:
         expires_at=invitation.expires_at,
         policy_key=None if invitation.policy_key is None else str(invitation.policy_key),
         rules=rule_lines(invitation.rules),
+        uses=invitation.uses,
     )

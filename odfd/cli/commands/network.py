@@ -15,10 +15,11 @@ from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.commands.node import doctor_text
 from odfd.cli.declaring import declare
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, clean, render
+from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.usage import how_many
 
 INVITATION: Final = "odf:"
 """What invitations begin with."""
@@ -103,6 +104,7 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
         ("network", invitation.network),
         ("invited by", invitation.by),
         ("until", invitation.expires_at),
+        *([("good for", formatting.plural(invitation.uses, "node"))] if invitation.uses else []),
         *(("first peer", each) for each in invitation.bootstrap),
         ("policy of", invitation.policy_key or "nobody: this node's own holds"),
         *(("  it asks", each) for each in invitation.rules),
@@ -116,22 +118,68 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
     "invite",
     argument("name", metavar="NAME"),
     argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is valid ({_SPAN})"),
+    argument(
+        "--uses",
+        type=how_many,
+        metavar="N",
+        help="with a token that N nodes may redeem, at this node; 1: for one alone (without: for everybody)",
+    ),
     argument("--qr", action="store_true", help="also print it as a QR code"),
     help="write an invitation, by which others join",
     description="Write an invitation: one line with the network's name, addresses of first peers, and whose policies "
     "hold there. Everybody who has it learns these addresses and can join by odfctl join; it gives no "
-    "rights.",
-    example="demo --for 30d --qr",
+    "rights. With --uses it has a token, which this node redeems for so many nodes: it keeps a place for them, "
+    "and odfctl join is refused to others. Who knows the network's name can join without any invitation.",
+    example="demo --for 30d --uses 1",
 )
 def _invite(session: Session, args: argparse.Namespace) -> None:
-    request = wire.InvitationRequest(seconds=round(seconds(args.span)))
+    request = wire.InvitationRequest(seconds=round(seconds(args.span)), uses=args.uses)
     made = session.client.post(f"/networks/{part(args.name)}/invitations", wire.InvitationView, request)
     session.answer(made, lambda row: row.text)
     if args.qr and session.output == "table":
         _show_code(made.value.text)
-    session.remark(f"good until {made.value.expires_at}; they join with: odfctl join {INVITATION}…")
+    uses = f" for {formatting.plural(made.value.uses, 'node')}" if made.value.uses else ""
+    session.remark(f"good until {made.value.expires_at}{uses}; they join with: odfctl join {INVITATION}…")
     if all("/127." in each or "/::1/" in each for each in made.value.bootstrap):
         session.remark("its addresses are of this machine alone: [p2p] announce names those that others can reach")
+
+
+@network.add(
+    "invitations",
+    help="list invitations with tokens",
+    description="List the invitations with tokens that this node made (odfctl network invite --uses N), and the nodes "
+    "that redeemed them.",
+)
+def _invitations(session: Session, _: argparse.Namespace) -> None:
+    found = session.client.get("/invitations", list[wire.InvitationState])
+    session.answer(found, _invitation_table)
+    if not found.value:
+        session.remark("none: odfctl network invite NAME --uses N makes one")
+
+
+@network.add(
+    "revoke",
+    argument("id", metavar="ID"),
+    help="revoke an invitation with a token",
+    description="Revoke an invitation: nobody redeems it any more, and this node keeps no place for nodes that did. "
+    "They stay in the network until they leave it; odfctl peer block refuses connections with them.",
+    example="3f9a",
+)
+def _revoke(session: Session, args: argparse.Namespace) -> None:
+    revoked = session.client.delete(f"/invitations/{part(args.id)}", wire.InvitationState)
+    session.answer(revoked, lambda row: _invitation_table([row]))
+
+
+def _invitation_table(rows: Sequence[wire.InvitationState]) -> str:
+    columns: tuple[TableColumn[wire.InvitationState], ...] = (
+        TableColumn("ID", lambda row: row.id),
+        TableColumn("NETWORK", lambda row: row.network),
+        TableColumn("STATE", lambda row: row.state),
+        TableColumn("USES", lambda row: f"{len(row.nodes)}/{row.uses}", right=True),
+        TableColumn("UNTIL", lambda row: formatting.moment(row.expires_at)),
+        TableColumn("NODES", lambda row: ", ".join(map(kinds.node, row.nodes)) or formatting.NOTHING, most=WHOLE),
+    )
+    return render(columns, rows)
 
 
 def _show_code(text: str) -> None:

@@ -111,6 +111,8 @@ class NetworkRequest(Request, frozen=True, kw_only=True):
 class InvitationRequest(Request, frozen=True, kw_only=True):
     seconds: int
     """How long it is good for."""
+    uses: int | None = None
+    """With a token, which so many nodes may redeem at this node; null: without one, for everybody."""
 
 
 class InvitationText(Request, frozen=True, kw_only=True):
@@ -132,6 +134,22 @@ class InvitationView(Value, frozen=True, kw_only=True):
     """The key of the network's policies; ``None``: there are none."""
     rules: tuple[str, ...] = ()
     """The newest rules that the inviter knows, a line each."""
+    uses: int | None = None
+    """By so many nodes its token may be redeemed at the node that invites; null: it has none."""
+
+
+class InvitationState(Value, frozen=True, kw_only=True):
+    """An invitation with a token that this node made."""
+
+    id: str
+    network: str
+    state: str
+    """``open``, ``used``, ``expired`` or ``revoked``."""
+    uses: int
+    nodes: tuple[PeerName, ...] = ()
+    """Those that redeemed it."""
+    made_at: str
+    expires_at: str
 
 
 class NetworkView(Value, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.ports import Topic
-from p2p.wire import chains, frames, objects, presence, refusal, trust
+from p2p.wire import chains, frames, invite, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
@@ -102,6 +102,8 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         trust.decode_ask,
     ),
     "trust.proof": (trust.Proof(("ab" * 32, "cd" * 32)), trust.encode, trust.decode_tell),
+    "invite.redeem": (bytes(range(32)), invite.encode_redeem, invite.decode_redeem),
+    "invite.answer": (invite.Redemption.USED, invite.encode_redemption, invite.decode_redemption),
     "peers.presence": (PRESENCE, lambda said: presence.seal(said, "demo", KEY), presence.decode),
     "peers.ask": (ASK, presence.encode_ask, presence.decode_ask),
     "peers.answer": (

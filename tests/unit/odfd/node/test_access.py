@@ -348,9 +348,9 @@ OF_THE_OWNER: dict[str, str] = {
         "authority.change_authority authority.dataset_key authority.draft_authority authority.show_authority "
         "declarations.rotate_secrets journal_recovery.sign_again proving.prove rewriting.rewrite",
     "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go":
-        "mirrors.add mirrors.pause mirrors.remove mirrors.resume networks.invitation networks.invite networks.join "
-        "networks.leave peers.block peers.connect peers.unblock publications.list publications.publish "
-        "publications.withdraw pushing.push visibility.share",
+        "mirrors.add mirrors.pause mirrors.remove mirrors.resume networks.invitation networks.invitations "
+        "networks.invite networks.join networks.leave networks.revoke peers.block peers.connect peers.unblock "
+        "publications.list publications.publish publications.withdraw pushing.push visibility.share",
     "reads or writes files with the rights of the node's user":
         "backups.backup flow.export flow.import_ page.open queries.slices",
     "changes what the node does by itself; flows act in the name of who declares them, and accounts declare none":

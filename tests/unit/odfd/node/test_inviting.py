@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Invalid, NotFound, Refused, Remote
 from config import model
 from odfd.control import wire
 from odfd.network.invitation_file import WELL_KNOWN
@@ -95,3 +95,65 @@ async def test_a_network_is_joined_by_the_name_of_a_web_site(
                 await bob.api.networks.invitation(wire.InvitationText(text=url))
         with pytest.raises(Invalid, match="anybody on the way"):
             await bob.api.networks.invitation(wire.InvitationText(text="http://localhost"))
+
+
+ONCE = wire.InvitationRequest(seconds=3600, uses=1)
+
+
+async def states(node: Any) -> list[tuple[str, int, list[str]]]:
+    return [
+        (each.state, each.uses, [one.peer_id for one in each.nodes]) for each in await node.api.networks.invitations()
+    ]
+
+
+async def test_a_single_use_invitation_admits_one_node(world: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        made = await alice.api.networks.invite("wires", ONCE)
+        assert made.uses == 1
+        seen = await bob.api.networks.invitation(wire.InvitationText(text=made.text))
+        assert seen == made
+        assert await states(alice) == [("open", 1, [])], "to look at it uses nothing up"
+        for node in (bob, carol):
+            await node.api.networks.leave("wires")
+        request = wire.NetworkRequest(name="wires", invitation=made.text)
+        assert (await bob.api.networks.join(request)).name == "wires"
+        assert await states(alice) == [("used", 1, [bob.member.peer_id])]
+        with pytest.raises(Refused, match="used by as many nodes as it is for") as caught:
+            await carol.api.networks.join(request)
+        assert caught.value.rule == "invitation-used"
+        assert carol.member.networks == (), "who is refused has joined nothing"
+        await bob.api.networks.leave("wires")
+        assert (await bob.api.networks.join(request)).name == "wires", "the same node may join again"
+        bob_key = bob.home.keys.node_key().did
+        assert bob_key in alice.parts._known_peers().chosen, "its place is kept"
+        (one,) = await alice.api.networks.invitations()
+        assert (await alice.api.networks.revoke(one.id)).state == "revoked"
+        assert bob_key not in alice.parts._known_peers().chosen
+        with pytest.raises(Refused, match="it was revoked") as caught:
+            await bob.api.networks.join(request)
+        assert caught.value.rule == "invitation-revoked"
+        assert [each.name for each in bob.member.networks] == ["wires"], "it was a member before, and stays one"
+    async with world.running("alice") as alice:
+        assert await states(alice) == [("revoked", 1, [bob.member.peer_id])], "over a restart"
+
+
+async def test_tokens_that_admit_nobody_are_refused_by_name(world: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        with pytest.raises(Invalid, match="an invitation for 0 nodes"):
+            await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=60, uses=0))
+        with pytest.raises(NotFound, match="no invitation with a token begins"):
+            await alice.api.networks.revoke("abc")
+        made = await alice.api.networks.invite("wires", ONCE)
+        own = wire.NetworkRequest(name="wires", invitation=made.text)
+        await alice.api.networks.join(own)
+        assert await states(alice) == [("open", 1, [])], "who invites needs no use"
+        await bob.api.networks.leave("wires")
+        with alice.home.database.write() as connection:
+            connection.execute("DELETE FROM invitations")
+        with pytest.raises(Refused, match="knows no such invitation") as caught:
+            await bob.api.networks.join(own)
+        assert caught.value.rule == "invitation-unknown"
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote):
+            await bob.api.networks.join(own)
+        assert [each.name for each in bob.member.networks] == ["wires"]

@@ -1,0 +1,111 @@
+"""Lives of one invitation: nodes ask in random order, answers are lost, the node that invites is killed and goes on.
+
+``ODFD_SIM_SEEDS`` sets how many lives are run, ``ODFD_SIM_SEED`` runs one. Whatever happens, no more nodes are admitted
+than it is for, and a node that was bound to it is admitted when it asks again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chain.instant import SECOND, Instant
+from chain.store.database import Database, open_database
+from odfd.network import invitation_tokens
+from odfd.network.invitation_tokens import InvitationTokens, IssuedInvitation, digest_of_token
+from p2p.identity import peer_of_did
+from p2p.ports import PeerId
+from p2p.wire.invite import Redemption
+from worlds.statements import NOW, key
+
+SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "75"))
+CHOSEN = os.environ.get("ODFD_SIM_SEED")
+TOKEN = bytes(range(32))
+NODES = 6
+
+
+def peer(number: int) -> PeerId:
+    return peer_of_did(key(number).did)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    folder: Path = tmp_path_factory.mktemp("invitations")
+    with closing(open_database(folder / "odfd.sqlite")) as opened:
+        opened.migrate(invitation_tokens.ROOM, invitation_tokens.STEPS)
+        yield opened
+
+
+class Crash(Exception):
+    """The end of a process."""
+
+
+class Life:
+    """One invitation, the node that made it, and what joiners were told."""
+
+    def __init__(self, database: Database, rng: Random) -> None:
+        self.database, self.rng, self.now = database, rng, NOW
+        self.uses = rng.randint(1, 3)
+        self.told: dict[int, set[Redemption]] = {}
+        expires = Instant(NOW + rng.randint(100, 4000) * SECOND)
+        made = IssuedInvitation(
+            digest=digest_of_token(TOKEN), network="village", uses=self.uses, made=NOW, expires=expires
+        )
+        with database.write() as connection:
+            connection.execute("DELETE FROM invitations")
+            InvitationTokens(connection).issue(made)
+
+    @property
+    def kept(self) -> IssuedInvitation:
+        with self.database.read() as connection:
+            (kept,) = InvitationTokens(connection).all()
+        return kept
+
+    def ask(self, who: int, fate: str = "well") -> Redemption | None:
+        """What ``who`` is told; ``None``: nothing, since the answer was lost or the node died."""
+        try:
+            with self.database.write() as connection:
+                if fate == "before":
+                    raise Crash
+                outcome = InvitationTokens(connection).redeem(TOKEN, peer(who), ["village"], self.now)
+                if fate == "inside":
+                    raise Crash
+        except Crash:
+            return None
+        if fate == "lost":
+            return None
+        self.told.setdefault(who, set()).add(outcome)
+        return outcome
+
+    def revoke(self) -> None:
+        with self.database.write() as connection:
+            InvitationTokens(connection).revoke(self.kept.id)
+
+
+@pytest.mark.parametrize("seed", [int(CHOSEN)] if CHOSEN else range(SEEDS))
+def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(seed: int, database: Database) -> None:
+    life = Life(database, Random(seed))
+    for _ in range(40):
+        life.now = Instant(life.now + life.rng.choice((0, 1, 1, 200)) * SECOND)
+        if life.rng.random() < 0.01:
+            life.revoke()
+        life.ask(life.rng.randint(1, NODES), life.rng.choice(["well", "well", "lost", "before", "inside"]))
+        kept = life.kept
+        admitted = {key(who).did for who, said in life.told.items() if Redemption.ADMITTED in said}
+        assert len(kept.nodes) <= life.uses, seed
+        assert admitted <= set(kept.nodes), "who was told so is bound"
+    for who in range(1, NODES + 1):
+        kept = life.kept
+        is_bound, said = key(who).did in kept.nodes, life.ask(who)
+        if kept.revoked:
+            assert said is Redemption.REVOKED, seed
+        elif is_bound:
+            assert said is Redemption.ADMITTED, "nobody is locked out whose answer was lost"
+        else:
+            is_open = len(kept.nodes) < life.uses and kept.expires > life.now
+            assert (said is Redemption.ADMITTED) is is_open, seed
