@@ -302,7 +302,14 @@ def strangers() -> SimpleNamespace:
         mirrors=SimpleNamespace(
             list=says(
                 [
-                    wire.MirrorView(name=name, id=_id(number), state="failed", message=LOUD, contact=_contact())
+                    wire.MirrorView(
+                        name=name,
+                        id=_id(number),
+                        state="failed",
+                        message=LOUD,
+                        contact=_contact(),
+                        node=wire.PeerName(peer_id=name, name=LOUD, alike=1),
+                    )
                     for number, name in enumerate(ATTACKS)
                 ]
             )
@@ -315,7 +322,10 @@ def strangers() -> SimpleNamespace:
         policies=SimpleNamespace(policy=says(_policy())),
         peers=SimpleNamespace(
             list=says(
-                [wire.PeerInfo(peer_id=name, addresses=(LOUD,), connected=True, holds=ATTACKS) for name in ATTACKS]
+                [
+                    wire.PeerInfo(peer_id=name, name=name, alike=2, addresses=(LOUD,), connected=True, holds=ATTACKS)
+                    for name in ATTACKS
+                ]
             )
         ),
         queries=SimpleNamespace(answer=_answer),
