@@ -2,7 +2,8 @@
 
 The bridge buffers no bodies: the application pulls request chunks and pushes answer chunks, and a peer that is slow
 slows the application down. A client that goes away cancels what it asked for; tasks that it started go on. Bounds on
-time and sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (HTTP only, no lifespan).
+time and sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (HTTP only, no lifespan). An application
+that finds ``UPGRADE`` in its scope may take the connection over instead of answering.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import h11
@@ -28,6 +29,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 HttpStream: TypeAlias = trio.SocketStream | trio.SSLStream
+UPGRADE: Final = "odfd.upgrade"
+"""In the scope of a request that asks for another protocol (``Upgrade``): an ``Upgrade``."""
 _CHUNK: Final = 65536
 
 
@@ -47,6 +50,18 @@ class Limits:
     """Of a body that the application did not want; above it the connection is closed instead."""
     drain_seconds: float = math.inf
     """For that."""
+
+
+class Upgraded(NamedTuple):
+    """A connection that speaks another protocol from now on. It is closed when the application returns."""
+
+    stream: HttpStream
+    came: bytes
+    """What was read of it already."""
+
+
+Upgrade: TypeAlias = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[Upgraded]]
+"""Agrees to the protocol that was asked for, with these headers (status 101)."""
 
 
 class _ClientLeft(Exception):
@@ -112,6 +127,8 @@ class _Exchange:
         self._start: Message | None = None
         self._head = request.method == b"HEAD"
         self._leaving = trio.CancelScope()
+        self._watching = trio.CancelScope()
+        self._is_upgraded = False
         self._told_end = False
         self._waited = 0.0
         """Seconds for a body, since it was last looked at how much of it came."""
@@ -127,8 +144,9 @@ class _Exchange:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
                 await application(self._scope(extra), self._receive, self._send)
-                with trio.move_on_after(self._limits.drain_seconds):
-                    await self._drain()
+                if not self._is_upgraded:
+                    with trio.move_on_after(self._limits.drain_seconds):
+                        await self._drain()
                 nursery.cancel_scope.cancel()
         if self._leaving.cancelled_caught:
             raise _ClientLeft
@@ -140,8 +158,11 @@ class _Exchange:
 
     async def _watch(self) -> None:
         """Notice that the client has closed, which can be seen only once its body has been read."""
-        await self._body_over.wait()
-        data = await self._read()
+        with self._watching:
+            await self._body_over.wait()
+            data = await self._read()
+        if self._watching.cancelled_caught:
+            return
         if not data:
             await self._leave()
         # The next request, sent early: keep it for its turn. From here on a close is found when we write.
@@ -162,8 +183,17 @@ class _Exchange:
             "headers": list(self._request.headers),
             "client": None,
             "server": None,
+            **({UPGRADE: self._upgrade} if any(name == b"upgrade" for name, _ in self._request.headers) else {}),
             **extra,
         }
+
+    async def _upgrade(self, headers: Sequence[tuple[bytes, bytes]]) -> Upgraded:
+        """Implements ``Upgrade``. Raises h11.LocalProtocolError where the request asks for no other protocol."""
+        self._watching.cancel()
+        await self._write(h11.InformationalResponse(status_code=101, headers=list(headers)))
+        self._is_upgraded = True
+        came, _ = self._machine.trailing_data
+        return Upgraded(self._stream, came)
 
     async def _read(self) -> bytes:
         """Bytes, or nothing at the end."""
