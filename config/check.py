@@ -91,6 +91,8 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
                       "set http.listen and policy.publish.witness too")  # fmt: skip
     if settings.http.prove and not settings.http.query:
         yield Problem("setting http.prove", "no questions are answered that could be proven", "set http.query too")
+    if settings.http.push and not settings.http.listen:
+        yield Problem("setting http.push", "there is nowhere to take pushes over HTTP", "set http.listen too")
     if settings.http.query and not settings.http.listen:
         yield Problem("setting http.query", "there is nowhere to answer questions over HTTP", "set http.listen too")
     for address in settings.http.listen:

@@ -115,6 +115,9 @@ class Http:
     prove: bool = setting(
         False, "sign answers there for whoever asks with include=proof, with the node's key; needs query"
     )
+    push: bool = setting(
+        False, "take pushes of datasets there from whoever gives a token, as a kamu node does: /NAME/push"
+    )
     witness: bool = setting(
         False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -91,6 +91,16 @@ class Reaches:
                 self._known.pop(dataset, None)
 
 
+class _Whole(Reaches):
+    """All blocks of each dataset."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: 0, lambda: Instant(0))
+
+    def blocks(self, dataset: DatasetId, head: Head, given_age: int) -> int:  # noqa: ARG002  none is computed
+        return head.size
+
+
 class ServingLibrary:
     """The data that one node serves."""
 
@@ -136,6 +146,13 @@ class ServingLibrary:
         if self._terms.within is not None:
             given._public_of = self._terms.within(network)
             given._evidence = None if self._evidence is None else self._evidence.within(given._public_of)
+        return given
+
+    def as_read_by(self, readable: Callable[[Iterable[DatasetId]], Collection[DatasetId]]) -> ServingLibrary:
+        """Returns the library as seen by an account: all blocks of what it may read. Remembers nothing of others."""
+        given = copy.copy(self)
+        given._public_of = lambda datasets, _=None: frozenset(readable(datasets))
+        given._evidence, given._spoken, given._reaches = None, {}, _Whole()
         return given
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:

@@ -223,8 +223,11 @@ class NodeParts:
             ipfs,
             partial(askable_peers, home, self.visibility),
         )
+        self.remotes.log = lambda text: context.logger.info("blocks come one by one", why=text)
         asked = checkpoint_receiver_of(self), self.public_queries
-        self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
+        site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
+        self.site = None if site is None else site.server
+        self.smart = None if site is None else site.smart
         self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.told_of, context.logger, self.visibility.scope)
         self.cards, self.node_card = card_publishers_of(self)

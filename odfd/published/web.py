@@ -59,6 +59,17 @@ class WebTransport:
         await trio.to_thread.run_sync(walk.keep)
 
 
+def link(head: Multihash, folder: Path, known: Callable[[Multihash], bytes | None], take: Take) -> Multihash | None:
+    """Puts known blocks beside the staged ones, from ``head`` back to the first.
+
+    Returns the first block that is nowhere here. Blocking. Raises as ``read_link`` and ``disk`` do.
+    """
+    walk = _Walk(head, 0, folder / BLOCKS, known, take)
+    lacking = walk.lacking()
+    walk.keep()
+    return lacking
+
+
 class _Packs:
     """Those of one dataset on a site, each asked for once; no more when there is none, or what is there is none."""
 

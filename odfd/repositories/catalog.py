@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.manifest import REGION, Place, place_of
+from odfd.repositories.manifest import NODE, REGION, TOKEN, Place, node_place, place_of
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.sets import SecretSealer, binding
 from odfd.runtime.s3 import KEYS
@@ -34,8 +34,11 @@ class Target(NamedTuple):
 
 
 def is_target(ref: str) -> bool:
-    """Whether a reference is ``REPOSITORY/DATASET``: names and dids have no slash, IPFS places begin with one."""
-    return ref.find("/") > 0 and "://" not in ref
+    """Whether a reference is ``REPOSITORY/DATASET``, or the URL of a dataset at a node.
+
+    Names and dids have no slash, IPFS places begin with one.
+    """
+    return (ref.find("/") > 0 and "://" not in ref) or ref.lower().startswith(NODE)
 
 
 class Repositories:
@@ -50,16 +53,28 @@ class Repositories:
         """Returns the bucket of a repository, with its connections. Raises NotFound, Invalid, Environment."""
         resource = self._named(name)
         place, region = _place(resource), resource.spec.get("region") or REGION
-        credentials = self._credentials(resource)
+        credentials = self._credentials(resource, KEYS, KEYS[:2])
         said = (place, region, credentials)
         opened, bucket = self._opened.get(resource.id, (None, None))
+        if place.kind != "bucket":
+            raise Invalid(f"{resource.name} is no bucket", rule="repository", hint="odfctl repo list")
         if bucket is None or opened != said:
             bucket = open_bucket(resource.name, place, region, credentials)
             self._opened[resource.id] = said, bucket
         return bucket
 
-    def _credentials(self, resource: DeclaredResource) -> Mapping[str, str]:
-        """Returns None where the bucket is public. No message shows a value."""
+    def kind(self, name: str) -> str:
+        """Returns the kind of a repository's place. Raises NotFound, Invalid."""
+        return _place(self._named(name)).kind
+
+    def node(self, name: str) -> tuple[str, str]:
+        """Returns the URL of a repository that is a node, and its token or nothing. Raises NotFound, Invalid."""
+        resource = self._named(name)
+        credentials = self._credentials(resource, (TOKEN,), (TOKEN,))
+        return _place(resource).root.removeprefix(NODE), credentials.get(TOKEN, "").strip()
+
+    def _credentials(self, resource: DeclaredResource, keys: Sequence[str], needed: Sequence[str]) -> Mapping[str, str]:
+        """Returns nothing where the place is public. No message shows a value."""
         if not resource.spec.get("credentials"):
             return {}
         (handle,) = resource.references.values()
@@ -69,17 +84,19 @@ class Repositories:
             text = f"the SecretSet of repository {resource.name} is not here"
             raise NotFound(text, rule="repository-credentials", hint="apply it, and the repository again")
         sealed = found.spec["secrets"]
-        if missing := [key for key in KEYS[:2] if key not in sealed]:
+        if missing := [key for key in needed if key not in sealed]:
             text = f"SecretSet {found.name} has no {' and no '.join(missing)}"
-            raise Invalid(text, rule="repository-credentials", hint="a bucket is opened with both")
+            raise Invalid(text, rule="repository-credentials", hint=f"it is opened with {' and '.join(needed)}")
         return {
             key: self._secrets.open(sealed[key]["value"], (binding(found.id, key),)).reveal()
-            for key in KEYS
+            for key in keys
             if key in sealed
         }
 
     def target(self, text: str, dataset: str = "") -> Target:
         """Resolves a target; ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""
+        if (url := node_place(text)) is not None:
+            return _at_node(url, dataset)
         name, _, path = text.partition("/")
         path = path or dataset
         for part in path.split("/"):
@@ -115,6 +132,17 @@ class Repositories:
             count = f"there are {len(names)} repositories" if names else "there is no repository"
             raise Invalid(f"{count}: say which", rule="repository", hint="odfctl push NAME --to REPOSITORY")
         return names[0]
+
+
+def _at_node(url: str, dataset: str) -> Target:
+    """The last part of a URL is the dataset, unless it is named beside it and the URL is only a host."""
+    root, _, last = url.rpartition("/")
+    if root.endswith(":/"):
+        if not dataset:
+            text = f"{url[:200]} names a node, and no dataset"
+            raise Invalid(text, rule="repository", hint="odf+https://HOST/NAME is a dataset")
+        root, last = url, dataset
+    return Target(root, Place("node", root), parse_own_name(last))
 
 
 def _place(resource: DeclaredResource) -> Place:

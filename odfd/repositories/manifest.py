@@ -16,9 +16,16 @@ from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from p2p.web import folder_url
 
-Kind: TypeAlias = Literal["folder", "web", "bucket"]
+Kind: TypeAlias = Literal["folder", "web", "bucket", "node"]
 REGION: Final = "us-east-1"
-_HINT: Final = "file:///FOLDER, https://HOST/FOLDER, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"
+NODE: Final = "odf+"
+"""Before ``http``, ``https``, ``ws`` or ``wss``: a node that speaks the smart transfer protocol, odfd or kamu."""
+TOKEN: Final = "token"  # noqa: S105  the name of a secret
+"""The secret of a node: an access token."""
+_HINT: Final = (
+    "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"
+)
+_WS: Final = {"ws": "http", "wss": "https"}
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?\Z")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
@@ -28,13 +35,18 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
     """A place of many datasets, each in a folder of its name."""
 
     url: Annotated[
-        str, described("file:///FOLDER, https://HOST/FOLDER, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER.")
+        str,
+        described(
+            "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST (a node), s3://BUCKET/FOLDER or"
+            " s3+https://HOST/BUCKET/FOLDER."
+        ),
     ]
     credentials: (
         Annotated[
             str,
             described(
-                "The SecretSet with accessKeyId and secretAccessKey of a bucket, and sessionToken where there is one."
+                "The SecretSet with accessKeyId and secretAccessKey of a bucket, and sessionToken where there is one;"
+                " or with token, the access token of a node."
             ),
             refers_to("SecretSet"),
         ]
@@ -66,8 +78,10 @@ def check_repository(draft: Draft) -> None:
     except Fault as fault:
         draft.note("spec.url", fault.message, fault.rule, fault.hint)
         return
-    if place.kind != "bucket" and (draft.spec.credentials or draft.spec.region):
-        draft.note("spec", "credentials and region are of buckets", "repository-url", "leave them out")
+    if place.kind != "bucket" and draft.spec.region:
+        draft.note("spec", "a region is of buckets", "repository-url", "leave it out")
+    if place.kind not in ("bucket", "node") and draft.spec.credentials:
+        draft.note("spec", "credentials are of buckets and nodes", "repository-url", "leave them out")
 
 
 def place_of(url: str, region: str | None = None) -> Place:
@@ -82,9 +96,23 @@ def place_of(url: str, region: str | None = None) -> Place:
         return _folder(parts)
     if parts.scheme in ("s3", "s3+http", "s3+https"):
         return _bucket(url, parts, region or REGION)
+    if (node := node_place(url)) is not None:
+        return Place("node", node)
     if (web := folder_url.place_of(url)) is not None:
         return Place("web", web)
     raise _bad(f"nothing is known of {parts.scheme[:20] or 'its kind'}")
+
+
+def node_place(url: str) -> str | None:
+    """Returns the URL of a node, or of a dataset there, as ``odf+http…``; ``None``: it is another. Raises Invalid."""
+    scheme, _, rest = url.partition("://")
+    if not scheme.lower().startswith(NODE):
+        return None
+    plain = scheme.lower().removeprefix(NODE)
+    found = folder_url.place_of(f"{_WS.get(plain, plain)}://{rest}")
+    if found is None:
+        raise _bad(f"{scheme[:20]} is no way to a node: odf+http, odf+https, odf+ws and odf+wss are")
+    return NODE + found
 
 
 def _folder(parts: SplitResult) -> Place:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from chain.codec.blocks import MAX_BLOCK, read_link
 from chain.compare import Comparison, Relation
@@ -49,7 +49,7 @@ def push_dataset(
     head_file = bucket.get(f"{folder}/{HEAD}", _MAX_REF)
     trust_file = bucket.get(f"{folder}/{SIGNED_HEAD}", MAX_STATEMENT)
     there = None if head_file is None else _head(head_file.content, bucket, folder)
-    start = 0 if there is None else _continues(missing.chain, missing.head, there, bucket, folder)
+    start = 0 if there is None else continues(missing.chain, missing.head, there, bucket, folder)
     missing = missing._replace(start=start, there=there)
     if there != missing.head.hash:
         bucket.check_conditions()
@@ -171,8 +171,16 @@ def _head(text: bytes, bucket: Bucket, folder: str) -> Multihash:
         raise Remote(f"{HEAD} of {place} does not hold a block's hash", rule="layout-head") from None
 
 
-def _continues(chain: ChainReader, head: Head, there: Multihash, bucket: Bucket, folder: str) -> int:
-    """Number of blocks that are there of this chain already. Raises Conflict when others are."""
+class ReadFiles(Protocol):
+    """A ``Bucket``, or the files of a node."""
+
+    name: str
+
+    def get(self, path: str, limit: int) -> StoredFile | None: ...
+
+
+def continues(chain: ChainReader, head: Head, there: Multihash, bucket: ReadFiles, folder: str) -> int:
+    """Counts the blocks that are there of this chain already. Raises Conflict when others are, Remote."""
     number = _number(chain, there)
     if number is not None:
         return number + 1
@@ -183,7 +191,7 @@ def _continues(chain: ChainReader, head: Head, there: Multihash, bucket: Bucket,
     raise Conflict(found.describe("the node", f"{bucket.name}/{folder}"), rule=rule)
 
 
-def _parting(chain: ChainReader, there: Multihash, bucket: Bucket, folder: str) -> tuple[int, int]:
+def _parting(chain: ChainReader, there: Multihash, bucket: ReadFiles, folder: str) -> tuple[int, int]:
     """Returns where a history begins that is not ours, and how many blocks of it there are."""
     name: Multihash | None = there
     for walked in range(1, WALKED + 1):

@@ -25,6 +25,8 @@ async def taken(receive: Receive, most: int) -> bytes | int:
     return bytes(body)
 
 
+TRANSFERS: Final = ("pull", "push")
+"""Below a dataset: web sockets of the smart transfer protocol."""
 OWN: Final = "v1"
 """Below it stands what our client asks."""
 
@@ -35,3 +37,8 @@ def is_question(path: str) -> bool:
     if first == OWN and rest.partition("/")[0] in ("query", "datasets"):
         return True
     return (first in ("query", "verify") and not rest) or first == "odata" or rest in ("tail", "metadata")
+
+
+def is_transfer(path: str) -> bool:
+    """Whether a path is a web socket of the smart transfer protocol."""
+    return path.strip("/").partition("/")[2] in TRANSFERS

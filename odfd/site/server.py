@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import trio
 
+from chain.errors import Refused
 from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
-from odfd.site.requests import is_question
+from odfd.site.requests import is_question, is_transfer
 from p2p.budget.buckets import Rate
 from p2p.budget.work import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION, WorkBudget, WorkShares
 
@@ -26,6 +28,12 @@ SHARES: Final = WorkShares(
 """Of a core, for visitors: one reads 250 files or twelve packs a second for as long as it likes."""
 PAID_WITHIN: Final = 10.0
 """Seconds that a request may wait until its address has paid for it."""
+VISITOR: Final = "odfd.visitor"
+"""In the scope of a request: the address that it comes from."""
+PAY: Final = "odfd.pay"
+"""In the scope of a request that goes on for long: a ``Pay``. None: whoever asks pays for nothing."""
+Pay: TypeAlias = Callable[[float], Awaitable[None]]
+"""Waits until the visitor has paid for work, in microseconds of a core. Raises Refused where that takes too long."""
 LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, drain_bytes=65_536)
 
 
@@ -56,7 +64,8 @@ class SiteServer:
         visitor = str(stream.socket.getpeername()[0])
         self._visitors[visitor] += 1
         try:
-            yield Response(self._paid_by(visitor) if self._visitors[visitor] <= OF_ONE else _too_many)
+            answer = self._paid_by(visitor) if self._visitors[visitor] <= OF_ONE else _too_many
+            yield Response(answer, {VISITOR: visitor})
         finally:
             self._visitors[visitor] -= 1
             if not self._visitors[visitor]:
@@ -75,6 +84,8 @@ class SiteServer:
             cost = SITE_ANSWER if number_in(file) is None else SITE_PACK
             if is_question(scope["path"]):
                 cost = SITE_QUESTION
+            elif is_transfer(scope["path"]):
+                cost, scope[PAY] = SITE_PACK, partial(self._pay, visitor)
             wait = self._work.admit(visitor, cost, trio.current_time(), PAID_WITHIN)
             if wait is None:
                 return await _refused(send, "more than an address may ask for in a while\n")
@@ -82,6 +93,13 @@ class SiteServer:
             return await self._application(scope, receive, send)
 
         return answer
+
+    async def _pay(self, visitor: str, cost: float) -> None:
+        wait = self._work.admit(visitor, cost, trio.current_time(), PAID_WITHIN)
+        if wait is None:
+            text = "your address asks for more work than one may"
+            raise Refused(text, rule="site-work", hint="try again in a while")
+        await trio.sleep(wait)
 
 
 async def _too_many(_scope: Message, _receive: Receive, send: Send) -> None:

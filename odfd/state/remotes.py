@@ -1,12 +1,14 @@
-"""Reads and publishes datasets that lie elsewhere as files: on web servers, and on IPFS through the node's Kubo."""
+"""Reads and publishes datasets that lie elsewhere: on web servers, at nodes, and on IPFS through the node's Kubo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
+from functools import partial
 
 from chain.errors import Invalid
 from chain.ids import DatasetId, parse_own_name
+from chain.multihash import Multihash
 from config.model import Settings
 from odfd.ipfs import transport as ipfs_transport
 from odfd.ipfs.publishing import Publisher
@@ -17,14 +19,19 @@ from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport
 from odfd.repositories.catalog import Repositories, is_target
 from odfd.repositories.files import BucketFiles
+from odfd.repositories.manifest import NODE, node_place
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
+from odfd.smart.files import SmartFiles
+from odfd.smart.giving import SmartPusher
+from odfd.smart.transport import SmartTransport
 from odfd.state.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Bandwidth
 from p2p.ports import Replication, StatementStore
 from p2p.web import folder_url as web_place
 from p2p.web.site import Web
+from p2p.web.transfer import WebTransfers
 
 
 class Remotes:
@@ -56,6 +63,16 @@ class Remotes:
         self._from_buckets = PublishedSource(buckets, staged / "buckets", self.staging)
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
+        self._transfers = WebTransfers()
+        self.log: Callable[[str], object] = lambda _: None
+        """Is told where blocks of a node come one by one. Set by whoever has a log."""
+        files = SmartFiles(self._web, self.repositories.node, clock.now)
+        nodes = SmartTransport(
+            files, self._transfers, home.chains.raw_of, home.objects.missing, partial(held_head, home),
+            lambda text: self.log(text),
+        )  # fmt: skip
+        self._from_nodes = PublishedSource(nodes, staged / "nodes", self.staging)
+        self.pusher = SmartPusher(files, self._transfers)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
         self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, askable)
         self.publisher = (
@@ -65,6 +82,7 @@ class Remotes:
     async def run(self, life: Life) -> None:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._web)
+            await stack.enter_async_context(self._transfers)
             if self._ipfs is not None:
                 await stack.enter_async_context(self._ipfs)
             life.ready()
@@ -82,7 +100,8 @@ class Remotes:
         if web_place.place_of(place) is not None:
             return self._from_web
         if is_target(place):
-            return self._from_buckets
+            is_node = place.startswith(NODE) or self.repositories.kind(place.partition("/")[0]) == "node"
+            return self._from_nodes if is_node else self._from_buckets
         if self._from_ipfs is None:
             raise ipfs_transport.no_ipfs()
         return self._from_ipfs
@@ -90,13 +109,23 @@ class Remotes:
 
 def place_of(source: str) -> str | None:
     """Parses a place; ``None`` for other text, such as a folder or a did. Raises Invalid."""
-    return web_place.place_of(source) or ipfs_transport.place_of(source)
+    return node_place(source) or web_place.place_of(source) or ipfs_transport.place_of(source)
+
+
+def held_head(home: StateDirectory, root: str) -> Multihash | None:
+    """Returns the head of the dataset whose name here is the last part of its place, if any. Blocking."""
+    name = name_in(root)
+    with home.catalog() as catalog:
+        entry = catalog.look(name) if name else None
+    head = None if entry is None else home.chains.chain(entry.id).head()
+    return None if head is None else head.hash
 
 
 def name_in(place: str) -> str:
     """Returns the dataset's name in the place; empty if that is no valid name."""
-    if is_target(place):
+    if is_target(place) and not place.startswith(NODE):
         return place.rpartition("/")[2]
+    place = place.removeprefix(NODE)
     name = "" if web_place.place_of(place) is None else web_place.name_in(place)
     try:
         return parse_own_name(name)

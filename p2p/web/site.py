@@ -30,6 +30,7 @@ CONNECTIONS: Final = 16
 REDIRECTS: Final = 5
 _HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
 """Without compression: compressed answers could explode, and slices and blocks gain little."""
+NONE: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
@@ -60,14 +61,14 @@ class Web(Opened):
         finally:
             await super().__aexit__(kind, error, trace)
 
-    async def size_of(self, content: str) -> int | None:
+    async def size_of(self, content: str, headers: Mapping[str, str] = NONE) -> int | None:
         """Asks for the size by HEAD, or by a range of one byte if the server lacks HEAD or omits the length."""
         try:
-            async with self._answer("HEAD", content, also=_NO_HEAD) as answer:
+            async with self._answer("HEAD", content, headers, also=_NO_HEAD) as answer:
                 length = answer.headers.get("Content-Length", "")
                 if answer.is_success and length.isdecimal():
                     return int(length)
-            async with self._answer("GET", content, {"Range": "bytes=0-0"}) as answer:
+            async with self._answer("GET", content, {**headers, "Range": "bytes=0-0"}) as answer:
                 total = _range_of(answer)[1] if answer.status_code == httpx.codes.PARTIAL_CONTENT else None
                 length = answer.headers.get("Content-Length", "") if total is None else str(total)
                 if length.isdecimal():
@@ -76,10 +77,10 @@ class Web(Opened):
             return None
         raise Remote(f"{content} does not say how long it is", rule="web-answer")
 
-    async def cat(self, content: str, limit: int) -> bytes | None:
+    async def cat(self, content: str, limit: int, headers: Mapping[str, str] = NONE) -> bytes | None:
         found = bytearray()
         try:
-            async with self.open(content) as parts:
+            async with self.open(content, headers=headers) as parts:
                 async for part in parts:
                     found += part
                     if len(found) > limit:
@@ -88,14 +89,19 @@ class Web(Opened):
             return None
         return bytes(found)
 
-    def open(self, content: str, offset: int = 0) -> Content:
-        return self._open(content, offset)
+    def open(
+        self, content: str, offset: int = 0, headers: Mapping[str, str] = NONE, *, is_led: bool = False
+    ) -> Content:
+        """``is_led``: a server of the Internet named the place, which has to be there too."""
+        return self._open(content, offset, headers, is_led=is_led)
 
     @asynccontextmanager
-    async def _open(self, content: str, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        headers = {"Range": f"bytes={offset}-"} if offset else {}
+    async def _open(
+        self, content: str, offset: int, given: Mapping[str, str], *, is_led: bool
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        headers = {**given, "Range": f"bytes={offset}-"} if offset else given
         deadline = trio.current_time() + self._patience.total
-        async with self._answer("GET", content, headers) as answer:
+        async with self._answer("GET", content, headers, is_led=is_led) as answer:
             skip = offset
             if answer.status_code == httpx.codes.PARTIAL_CONTENT:
                 start, _ = _range_of(answer)
@@ -112,13 +118,20 @@ class Web(Opened):
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, content: str, headers: Mapping[str, str] | None = None, also: tuple[int, ...] = ()
+        self,
+        method: str,
+        content: str,
+        headers: Mapping[str, str] | None = None,
+        also: tuple[int, ...] = (),
+        *,
+        is_led: bool = False,
     ) -> AsyncIterator[httpx.Response]:
         """A successful answer, or one of a status in ``also``."""
         if self._led.has_ended:
             raise _stopping(content)
         try:
-            response = await self._follow(self.client.build_request(method, content, headers=headers))
+            client = self._led.client if is_led else self.client
+            response = await self._follow(client, client.build_request(method, content, headers=headers))
             try:
                 if response.status_code not in also:
                     _check(content, response)
@@ -132,8 +145,7 @@ class Web(Opened):
             told = str(error) or type(error).__name__
             raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
 
-    async def _follow(self, request: httpx.Request) -> httpx.Response:
-        client = self.client
+    async def _follow(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         for _ in range(REDIRECTS + 1):
             try:
                 with trio.fail_after(self._patience.head):

@@ -56,7 +56,7 @@ class Guard:
 
     async def dataset(self, ref: str, action: Action) -> DatasetEntry:
         """Returns a dataset on which an action is allowed. Raises NotFound, Invalid, Refused."""
-        return await trio.to_thread.run_sync(self._dataset, ref, action)
+        return await trio.to_thread.run_sync(self.dataset_now, ref, action)
 
     async def readable(self, datasets: Iterable[DatasetId]) -> Collection[DatasetId]:
         """Returns those of some datasets that may be read."""
@@ -72,7 +72,8 @@ class Guard:
         head = self.home.chains.chain(dataset).head()
         return head.size if head is not None and self.readable_of([dataset]) else 0
 
-    def _dataset(self, ref: str, action: Action) -> DatasetEntry:
+    def dataset_now(self, ref: str, action: Action) -> DatasetEntry:
+        """Does as ``dataset``, blocking."""
         state = self._reader.read()
         with self.home.catalog() as catalog:
             entry = catalog.look(ref)

@@ -71,6 +71,11 @@ class AccessControl:
         guard = Guard(self._home, self._reader, subject, again)
         return cast("S", GuardedServices(services, guard, self._tasks))
 
+    def guard_of(self, grant: TokenGrant) -> Guard:
+        """Returns what judges a request that has a token outside of the control API. Blocking. Raises Refused."""
+        again = partial(self._bearer, grant, "")
+        return Guard(self._home, self._reader, again(), again)
+
     def _now(self, scope: Message) -> Principal:
         """Blocking."""
         grant: TokenGrant | None = scope.get(GRANT)

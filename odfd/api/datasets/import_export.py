@@ -106,6 +106,9 @@ class ImportExport:
         """Raises Conflict where the repository has another history, or gets one meanwhile."""
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
         report.begin(f"pushing {entry.name} to {target}", None, "bytes")
+        chains = self._home.chains
+        if target.place.kind == "node":
+            return await self._remotes.pusher.push(str(target), self._whole(entry.id), report.advance)
         to_bucket = target.place.kind == "bucket"
 
         def show(so_far: Transfer) -> None:
@@ -117,14 +120,17 @@ class ImportExport:
             if not to_bucket:
                 return self._exported(entry.id, Path(target.at), show)
             bucket = self.repositories.bucket(target.repository)
-            chain, signed = chains.chain(entry.id), signed_state(self._home.database, chains, entry.id)
-            head = chain.head()
-            assert head is not None, "what has a signed state has a head"
-            whole = Missing(chain, self._home.objects, entry.id, 0, head, None)
-            return push_dataset(whole, bucket, target.dataset, signed, show, report.advance)
+            signed = signed_state(self._home.database, chains, entry.id)
+            return push_dataset(self._whole(entry.id), bucket, target.dataset, signed, show, report.advance)
 
-        chains = self._home.chains
         return await trio.to_thread.run_sync(give)
+
+    def _whole(self, dataset: DatasetId) -> Missing:
+        """Returns all of a dataset, as a copy would lack it that has nothing."""
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        assert head is not None, "what is in the catalogue has a head"
+        return Missing(chain, self._home.objects, dataset, 0, head, None)
 
     def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress) -> Transfer:
         with whole_or_gone(folder):
@@ -163,7 +169,7 @@ class ImportExport:
         return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
 
     def _pulling(self, target: Target, as_name: str | None) -> Work:
-        if target.place.kind == "bucket":
+        if target.place.kind in ("bucket", "node"):
             return self._import_published(str(target), wire.ImportRequest(source=str(target), as_name=as_name))
         return self.import_(wire.ImportRequest(source=target.at, as_name=as_name))
 
@@ -204,6 +210,30 @@ class ImportExport:
 
         return work
 
+    def check_pushed(self, chain: DirectoryChain, name: str) -> DatasetId:
+        """Checks that a pushed chain may be called so here, before its objects are taken. Blocking.
+
+        Raises Invalid; Refused for a dataset that this node writes itself.
+        """
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed):
+            raise Invalid("the first block of a chain is its Seed", rule="first-block-seed")
+        if self._home.keys.has_dataset_key(seed.dataset_id):
+            hint = "its blocks are made where its key is: ingest there"
+            raise Refused(f"{name} is written by this node, and takes no blocks of others", rule="push-own", hint=hint)
+        with self._home.catalog() as catalog:
+            catalog.check(name, seed.dataset_id)
+        return seed.dataset_id
+
+    async def take_pushed(self, folder: Path, name: str) -> Transfer:
+        """Verifies a chain that was pushed into a folder, whose objects are here, and takes it in, privately.
+
+        Raises NotVerified, Invalid, Environment; Conflict where the dataset is ahead of it by now, or has parted.
+        """
+        place = f"what was pushed to {name}"
+        copy = Copy(place, DirectoryChain(folder), self._home.objects, "nothing of it was taken")
+        return (await self._taken(copy, (), name, wire.ImportRequest(source=place, as_name=name), Report()))[0]
+
     async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
         """Those that its blocks name and that rows link to, many at once; they stay when the rest is cut off."""
         head = await trio.to_thread.run_sync(chain.head)
@@ -221,6 +251,12 @@ class ImportExport:
     async def _take_in(
         self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
     ) -> wire.TransferResult:
+        done, known_as = await self._taken(copy, statements, name, request, report)
+        return _result(known_as, request.source, done)
+
+    async def _taken(
+        self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
+    ) -> tuple[Transfer, str]:
         """Nothing of it, unless it is known to be of a history that goes on."""
 
         def take() -> tuple[Transfer, str]:
@@ -242,7 +278,7 @@ class ImportExport:
             report.begin(f"verifying {request.source}", None, "blocks")
             done, known_as = await trio.to_thread.run_sync(take)
         self._changed(done.dataset)
-        return _result(known_as, request.source, done)
+        return done, known_as
 
     def _take_back(self, chain: ChainReader, dataset: DatasetId, name: str) -> None:
         """Takes back what is kept from a deletion, where the copy goes on from it. Raises Refused where it does not."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
@@ -21,6 +22,7 @@ from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
 from odfd.site.ports import CheckpointReceiver, ShownDataset
 from odfd.site.server import SiteServer
+from odfd.smart.server import SmartApplication
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.cards import Cards
 
@@ -28,10 +30,11 @@ from odfd.trust.ledger.cards import Cards
 class NodeSiteLibrary:
     """The library of a site, over the store of one node. ``library`` applies the policy, and hashes what leaves."""
 
-    def __init__(self, home: StateDirectory, library: ServingLibrary, visibility: Visibility) -> None:
+    def __init__(self, home: StateDirectory, library: ServingLibrary, is_readable: Callable[[DatasetId], bool]) -> None:
+        """``is_readable``: whether the visitor may know of a dataset."""
         self._home = home
         self._library = library
-        self._visibility = visibility
+        self._is_readable = is_readable
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]:
         entries = self._home.entries()
@@ -51,7 +54,7 @@ class NodeSiteLibrary:
     def find(self, ref: str) -> DatasetId | None:
         """The dataset of a name; a private one is reported as absent."""
         found = self._find(ref)
-        return found if found is not None and self._visibility.is_public(found) else None
+        return found if found is not None and self._is_readable(found) else None
 
     def _find(self, ref: str) -> DatasetId | None:
         for text in (ref, DID_ODF + ref):
@@ -65,13 +68,23 @@ class NodeSiteLibrary:
         return self._home.chains.chain(dataset).block_at(size - 1).hash if size else None
 
     def block(self, dataset: DatasetId, name: Multihash) -> bytes | None:
+        number = self.number_of(dataset, name)
+        if number is None:
+            return None
+        return next(iter(self._library.blocks(dataset, number, 1)), None)
+
+    def size(self, dataset: DatasetId) -> int:
+        return self._library.size(dataset)
+
+    def number_of(self, dataset: DatasetId, name: Multihash) -> int | None:
         try:
             number = self._home.chains.chain(dataset).block_by_hash(name).sequence_number
         except NotFound:
             return None
-        if number >= self._library.size(dataset):
-            return None
-        return next(iter(self._library.blocks(dataset, number, 1)), None)
+        return number if number < self._library.size(dataset) else None
+
+    def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        return self._library.blocks(dataset, start, max_bytes)
 
     def pack(self, dataset: DatasetId, number: int) -> bytes | None:
         start = number * PACK
@@ -96,17 +109,31 @@ class NodeSiteLibrary:
         return self._library.read_object(name, offset, length)
 
 
+class OpenedSite(NamedTuple):
+    """A site, and what answers transfers there."""
+
+    server: SiteServer
+    smart: SmartApplication
+
+
 def open_site(
     settings: Settings,
     home: StateDirectory,
     given: tuple[ServingLibrary, Visibility],
     logger: Logger,
     asked: tuple[CheckpointReceiver | None, PublicAnswers],
-) -> SiteServer | None:
+) -> OpenedSite | None:
     """``None`` where the settings name no address for one. ``asked``: who answers what is not about files."""
-    addresses = settings.http.listen
+    if not settings.http.listen:
+        return None
     receiver, answers = asked
-    site: Application = Site(NodeSiteLibrary(home, *given), logger, receiver if settings.http.witness else None)
-    if settings.http.query:
-        site = KamuApplication(answers, site, logger)
-    return SiteServer(addresses, site, logger) if addresses else None
+    library, visibility = given
+    witness = receiver if settings.http.witness else None
+    smart = SmartApplication(
+        NodeSiteLibrary(home, library, visibility.is_public),
+        lambda read: Site(read, logger, witness),
+        logger,
+        takes_pushes=settings.http.push,
+    )
+    site: Application = KamuApplication(answers, smart, logger) if settings.http.query else smart
+    return OpenedSite(SiteServer(settings.http.listen, site, logger), smart)

@@ -25,7 +25,7 @@ NAMED = {"node": model.Node(name="Graz")}
 
 
 def site_of(node: Node) -> NodeSiteLibrary:
-    return NodeSiteLibrary(node.home, node.parts.library, node.parts.visibility)
+    return NodeSiteLibrary(node.home, node.parts.library, node.parts.visibility.is_public)
 
 
 async def search(node: Node, **asked: Any) -> list[wire.CardView]:

@@ -1,0 +1,299 @@
+"""Says what a token is good for over HTTP, and takes in what its account pushes (``odfd.smart.ports.SmartDoor``).
+
+Blocks of a push lie in a folder of their own until it is over, and objects in the store, where no block names them yet,
+until all is verified at level ``data``; then it is committed as an import is. What an interrupted push brought of
+objects is asked for no more. Who pushes needs the role maintainer: blocks say what a dataset is. A new dataset is the
+account's, and private, whatever the other side says, until it is published here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Invalid, NotFound, Refused
+from chain.ids import DatasetId, parse_own_name
+from chain.model.block import objects_of
+from chain.multihash import SHA3_256, Multihash
+from chain.store.files import disk
+from chain.store.layout import BLOCKS, HEAD, DirectoryChain
+from chain.wording import plural
+from odfd.access.relations import Action, Role
+from odfd.api.access.applying import check_name
+from odfd.api.access.guard import Guard
+from odfd.api.access.requests import AccessControl
+from odfd.api.datasets.import_export import ImportExport
+from odfd.api.network.site_library import NodeSiteLibrary
+from odfd.control.assembly import Context
+from odfd.datasets.catalog import DatasetEntry
+from odfd.network.library import ServingLibrary
+from odfd.published.web import link
+from odfd.resources.declared import DeclaredStore
+from odfd.smart.batches import NamedBlock
+from odfd.smart.messages import ObjectFile
+from odfd.smart.ports import Incoming, PushSession
+from odfd.state.access_tokens import TokenStore
+from odfd.state.directory import STAGED, StateDirectory
+from odfd.state.remotes import Remotes
+from odfd.transfer.folders import Transfer
+from odfd.transfer.named import may_link
+from odfd.verify.terms import pages_of
+
+MAX_OBJECT: Final = 16 << 30
+"""Bytes of one object that is uploaded."""
+BATCH: Final = 1024
+"""Blocks that are looked through at a time."""
+
+
+class NodeSmartDoor:
+    """The door of one node."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        library: ServingLibrary,
+        access: tuple[AccessControl, TokenStore],
+        import_export: ImportExport,
+        remotes: Remotes,
+        context: Context,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._home, self._library, self._context, self._new_id = home, library, context, new_id
+        self._access, self._tokens = access
+        self.import_export, self.room = import_export, remotes.staging
+        self._staging = home.folder(STAGED) / "pushed"
+        self.room.add(self._staging)
+        self.sessions: dict[tuple[str, str], list[NodePushSession]] = {}
+        """By account and name, in lower case."""
+
+    def guard(self, token: str) -> Guard:
+        """Blocking. Raises Refused."""
+        return self._access.guard_of(self._tokens.admit(token))
+
+    def library(self, token: str) -> NodeSiteLibrary:
+        guard = self.guard(token)
+        readable = self._library.as_read_by(lambda datasets: guard.readable_of(list(datasets)))
+        return NodeSiteLibrary(self._home, readable, lambda dataset: bool(guard.readable_of([dataset])))
+
+    def push(self, token: str, ref: str) -> PushSession:
+        guard, name = self.guard(token), parse_own_name(ref)
+        entry = self._entry(guard, name)
+        folder = self._staging / self._new_id()
+        session = NodePushSession(self, self._home, guard, (name, entry), folder)
+        self.sessions.setdefault(_key(guard, name), []).append(session)
+        return session
+
+    def _entry(self, guard: Guard, name: str) -> DatasetEntry | None:
+        """Returns the dataset that is changed; ``None``: there will be one."""
+        try:
+            return guard.dataset_now(name, Action.MAINTAIN)
+        except NotFound:
+            if not guard.subject.is_owner:
+                guard.identified("to push a new dataset", Role.MAINTAINER)
+            check_name(guard, name, "")
+            return None
+
+    def upload(self, token: str, ref: str, name: Multihash, size: int) -> Incoming | None:
+        guard = self.guard(token)
+        for session in self.sessions.get(_key(guard, parse_own_name(ref)), ()):
+            if (expected := session.expected.get(name)) is not None:
+                if size != expected:
+                    text = f"object {name.short} has {expected:,} bytes, and {size:,} are announced"
+                    raise Invalid(text, rule="smart-object-size")
+                return None if self._home.objects.has(name) else session.incoming(name, size)
+        hint = "objects are uploaded while a push to /NAME/push waits for them"
+        raise NotFound(f"no push expects the object {name.short}", rule="smart-objects", hint=hint)
+
+    def ended(self, session: NodePushSession, guard: Guard, name: str) -> None:
+        key = _key(guard, name)
+        found = [each for each in self.sessions.get(key, ()) if each is not session]
+        if found:
+            self.sessions[key] = found
+        else:
+            self.sessions.pop(key, None)
+
+    def landed(self, done: Transfer, guard: Guard, account: str | None, name: str, *, is_new: bool) -> None:
+        """Notes whose a new dataset is. Blocking."""
+        if is_new and account is not None:
+            guard.state()  # adopts what came by other ways, as the dataset did
+            now = self._context.clock.now()
+            with self._home.database.write() as connection:
+                store = DeclaredStore(connection)
+                made = store.with_did(str(done.dataset))
+                if made is not None and made.account is None:
+                    store.put(msgspec.structs.replace(made, account=account), now)
+        if done.blocks:
+            text = f"{plural(done.blocks, 'block')} by a push"
+            self._context.events.emit("dataset.appended", name, text, blocks=done.blocks, records=0)
+
+
+def _key(guard: Guard, name: str) -> tuple[str, str]:
+    return guard.subject.account or "", name.casefold()
+
+
+class NodePushSession:
+    """A push to one dataset."""
+
+    def __init__(
+        self,
+        door: NodeSmartDoor,
+        home: StateDirectory,
+        guard: Guard,
+        named: tuple[str, DatasetEntry | None],
+        folder: Path,
+    ) -> None:
+        self._door, self._home, self._guard, self._folder = door, home, guard, folder
+        self._name, self._entry = named
+        self._before: Multihash | None = None
+        self._last: Multihash | None = None
+        self._chain: DirectoryChain | None = None
+        self.expected: dict[Multihash, int] = {}
+        """Sizes of objects whose uploads are expected."""
+
+    def head(self) -> Multihash | None:
+        if self._entry is not None:
+            head = self._home.chains.chain(self._entry.id).head()
+            self._before = None if head is None else head.hash
+        return self._before
+
+    def stage(self, blocks: Sequence[NamedBlock]) -> None:
+        folder = self._folder / BLOCKS
+        self._door.room.take(self._folder, sum(len(raw) for _, raw in blocks), len(blocks), is_mirrored=False)
+        with disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, raw in blocks:
+                (folder / str(name)).write_bytes(raw)
+        self._last = blocks[-1][0]
+
+    def lacking(self, files: Sequence[ObjectFile]) -> Collection[Multihash]:
+        named, may_have_links = self._named_objects(self._linked())
+        wanted: dict[Multihash, int] = {}
+        for file in files:
+            name = file.hash
+            if named.get(name, file.size) != file.size:
+                raise Invalid(f"object {name.short} has another size in its block", rule="smart-object-size")
+            if name not in named and not may_have_links:
+                text = f"object {name.short} is named by no block that came"
+                raise Invalid(text, rule="smart-objects", hint="push the objects of these blocks alone")
+            if file.size > MAX_OBJECT:
+                raise Refused(
+                    f"object {name.short} has {file.size:,} bytes, and {MAX_OBJECT:,} are taken",
+                    rule="smart-object-size",
+                )
+            wanted[name] = file.size
+        missing = set(self._home.objects.missing(wanted))
+        self.expected |= {name: wanted[name] for name in missing}
+        return missing
+
+    def _linked(self) -> DirectoryChain:
+        """Returns the whole chain: what was staged, and what is here already."""
+        if self._chain is None:
+            assert self._last is not None
+            take = self._door.room.take
+            lacking = link(
+                self._last, self._folder, self._home.chains.raw_of,
+                lambda size, files=1: take(self._folder, size, files, is_mirrored=False),
+            )  # fmt: skip
+            if lacking is not None:
+                hint = "push all blocks after the head that is here"
+                raise Invalid(f"block {lacking.short} is missing before those that came", rule="prev-block", hint=hint)
+            with disk(self._folder):
+                (self._folder / HEAD).parent.mkdir(exist_ok=True)
+                (self._folder / HEAD).write_text(str(self._last))
+            chain = DirectoryChain(self._folder)
+            dataset = self._door.import_export.check_pushed(chain, self._name)
+            self._check_goes_on(chain, dataset)
+            self._chain = chain
+        return self._chain
+
+    def _check_goes_on(self, chain: DirectoryChain, dataset: DatasetId) -> None:
+        if self._entry is not None and dataset != self._entry.id:
+            hint = "push under another name"
+            raise Invalid(f"{self._name} is the name of another dataset here", rule="graft", hint=hint)
+        if self._before is None:
+            return
+        try:
+            chain.block_by_hash(self._before)
+            number = self._home.chains.chain(dataset).block_by_hash(self._before).sequence_number
+            goes_on = chain.block_at(number).hash == self._before
+        except NotFound:
+            goes_on = False
+        if not goes_on:
+            text = f"the chain that came does not go on from {self._before.short}, the head here"
+            raise Conflict(text, rule="import-diverged", hint="pull what is here, or push under another name")
+
+    def _named_objects(self, chain: DirectoryChain) -> tuple[Mapping[Multihash, int], bool]:
+        """Returns the objects of all blocks after the head, and whether their rows may link to others."""
+        head = chain.head()
+        assert head is not None
+        before = self._before
+        start = 0 if before is None or self._entry is None else chain.block_by_hash(before).sequence_number + 1
+        found: dict[Multihash, int] = {}
+        links = False
+        for terms, blocks in pages_of(chain, start, head.size, BATCH):
+            found |= {name: size for block in blocks for name, size in objects_of(block)}
+            links = links or may_link(terms, blocks)
+        return found, links
+
+    def incoming(self, name: Multihash, size: int) -> Incoming:
+        self._door.room.take(self._folder, size, 1, is_mirrored=False)
+        return _Incoming(self._home, name, size)
+
+    async def commit(self) -> None:
+        again = await trio.to_thread.run_sync(self._check_again)
+        done = await self._door.import_export.take_pushed(self._folder, self._name)
+        await trio.to_thread.run_sync(
+            lambda: self._door.landed(done, self._guard, again, self._name, is_new=self._entry is None)
+        )
+
+    def _check_again(self) -> str | None:
+        """Returns the account, where its token is still good and nothing is lacking."""
+        self._linked()
+        if not self._guard.is_same_caller():
+            raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
+        if self._entry is not None:
+            self._guard.dataset_now(self._name, Action.MAINTAIN)
+        subject = self._guard.subject
+        return None if subject.is_owner else subject.account
+
+    def close(self) -> None:
+        self._door.ended(self, self._guard, self._name)
+        self._door.room.remove(self._folder)
+
+
+class _Incoming:
+    """An object on its way into the store."""
+
+    def __init__(self, home: StateDirectory, name: Multihash, size: int) -> None:
+        self._objects, self._name, self._size = home.objects, name, size
+        self._staged = home.objects.stage()
+        self._digest = hashlib.sha3_256()
+        self._received = 0
+        with disk(self._staged):
+            self._file = self._staged.open("wb")
+
+    def write(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > self._size:
+            raise Invalid(f"more of {self._name.short} came than {self._size:,} bytes", rule="smart-object-size")
+        self._digest.update(data)
+        with disk(self._staged):
+            self._file.write(data)
+
+    def finish(self) -> None:
+        with disk(self._staged):
+            self._file.close()
+        if self._received != self._size:
+            raise Invalid(f"{self._name.short} ended after {self._received:,} bytes", rule="smart-object-size")
+        if Multihash.from_digest(SHA3_256, self._digest.digest()) != self._name:
+            raise Invalid(f"the bytes that came are not {self._name.short}", rule="slice-physical-hash")
+        self._objects.adopt(self._staged, self._name)
+
+    def close(self) -> None:
+        self._file.close()
+        self._staged.unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one where none speaks it.
+
+Both ways come to the same folder, so that what is missing after the one is fetched by the other, and a transfer that
+was cut off goes on there. Blocks are checked to be those of their names; the caller checks rules and signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+
+from chain.codec.blocks import decode_block
+from chain.errors import Conflict
+from chain.instant import Instant
+from chain.model.block import objects_of
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import Multihash
+from chain.store.files import disk
+from chain.store.layout import BLOCKS
+from odfd.errors import sole_faults
+from odfd.published.transport import Take
+from odfd.published.web import WebTransport
+from odfd.runtime.websocket import SocketClosed, WebSocket
+from odfd.smart.batches import MAX_TEXT, PULLED, NamedBlock, Unpacker
+from odfd.smart.client import NotOffered, conversation
+from odfd.smart.files import SmartFiles
+from odfd.smart.messages import ObjectFile, PullStrategy
+from odfd.smart.pull import FOLDERS, INTERVAL, Bye, NoBlocks, PullClient, ReadAt, Say, TakeBlocks
+from p2p.web.transfer import WebTransfers, leads_to
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+ANSWER_SECONDS: Final = 300.0
+"""For the other side to find what is asked for, which it may count block by block."""
+ASKED: Final = 1000
+"""Objects whose places are asked for at once,"""
+MAX_ASKED: Final = 10_000
+"""and of one transfer: others are read from the node itself."""
+
+
+class SmartTransport(WebTransport):
+    """The transport of datasets at nodes. ``held``: the head of the dataset that has a name here."""
+
+    def __init__(
+        self,
+        files: SmartFiles,
+        web: WebTransfers,
+        known: Callable[[Multihash], bytes | None],
+        lacking: Callable[[Iterable[Multihash]], Sequence[Multihash]],
+        held: Callable[[str], Multihash | None],
+        log: Callable[[str], object],
+    ) -> None:
+        """``known``: a local block by its name; ``lacking``: those of some objects that are not here.
+
+        ``log`` is told where the blocks come one by one.
+        """
+        super().__init__(files, known)
+        self._smart, self._web, self._lacking, self._held, self._log = files, web, lacking, held, log
+
+    async def resolve(self, place: str, _now: Instant) -> str:
+        return place
+
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take) -> None:
+        before = await trio.to_thread.run_sync(self._held, root)
+        pull = _Pull(self, root, folder, take)
+        try:
+            with sole_faults():
+                await pull.run(before, head)
+        except NotOffered as fault:
+            self._log(fault.message)
+        except Conflict as fault:
+            if fault.rule != INTERVAL:
+                raise
+            if before is not None:  # what has the name here is another dataset, or another history of it
+                try:
+                    await pull.run(None, head)
+                except (Conflict, NotOffered) as again:
+                    self._log(again.message)
+        await super().bring_blocks(root, head, first, folder, take)
+
+
+class _Pull:
+    """The pulls of one dataset."""
+
+    def __init__(self, transport: SmartTransport, root: str, folder: Path, take: Take) -> None:
+        self._of, self._root, self._folder, self._take = transport, root, folder / BLOCKS, take
+
+    async def run(self, begin_after: Multihash | None, head: Multihash) -> None:
+        """Raises NotOffered, Refused, Remote, Invalid; Conflict with INTERVAL where the first block is not there."""
+        if begin_after == head:
+            return
+        url, headers = await self._of._smart.access(f"{self._root}/pull")
+        async with conversation(self._of._web, url, headers) as (socket, is_inside):
+            machine = PullClient()
+            try:
+                await self._converse(
+                    machine, socket, (begin_after, head), lambda found: self._note(found, url, is_inside)
+                )
+            except SocketClosed as fault:
+                raise machine.closed(fault.reason) from None
+            finally:
+                await socket.close()
+
+    async def _converse(
+        self, machine: PullClient, socket: WebSocket, asked: tuple[Multihash | None, Multihash],
+        note: Callable[[Sequence[PullStrategy]], bool],
+    ) -> None:  # fmt: skip
+        await socket.send(machine.begin(*asked).text)
+        objects: list[ObjectFile] = []
+        for effect in machine.receive(await socket.receive(machine.limit, ANSWER_SECONDS)):
+            match effect:
+                case Say(text):
+                    await socket.send(text)
+                case TakeBlocks(plan):
+                    count, objects = await self._blocks(socket)
+                    machine.taken(plan, count)
+                case NoBlocks() | Bye():
+                    return
+        wanted = iter(objects[:MAX_ASKED])
+        while page := list(islice(wanted, ASKED)):
+            await socket.send(machine.ask(page).text)
+            for effect in machine.receive(await socket.receive(machine.limit, ANSWER_SECONDS)):
+                if isinstance(effect, ReadAt) and not note(effect.strategies):
+                    return  # all are with the node, and so will the others be
+
+    async def _blocks(self, socket: WebSocket) -> tuple[int, list[ObjectFile]]:
+        """Stages a batch. Returns its number of blocks, and the objects to ask for."""
+        unpacker, objects = Unpacker(PULLED), list[ObjectFile]()
+        async with aclosing(socket.receive_pieces(MAX_TEXT, ANSWER_SECONDS)) as pieces:
+            async for piece in pieces:
+                blocks = await _threaded(unpacker.feed, piece)
+                if blocks:
+                    found = await _threaded(self._keep, blocks, MAX_ASKED - len(objects))
+                    objects += found
+        return await _threaded(unpacker.finish), objects
+
+    def _keep(self, blocks: Sequence[NamedBlock], room: int) -> list[ObjectFile]:
+        self._take(sum(len(raw) for _, raw in blocks), len(blocks))
+        with disk(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name, raw in blocks:
+                (self._folder / str(name)).write_bytes(raw)
+        if room <= 0:
+            return []
+        found = {file.hash: file for _, raw in blocks for file in object_files(raw)}
+        return [found[name] for name in self._of._lacking(found)][:room]
+
+    def _note(self, strategies: Sequence[PullStrategy], url: str, is_inside: bool) -> bool:
+        """Notes objects that are elsewhere. Returns whether there was one. Raises Invalid, Refused."""
+        is_any = False
+        for each in strategies:
+            if leads_to(each.download_from.url, url):
+                path = f"{self._root}/{FOLDERS[each.object_file.object_type]}/{each.object_file.hash}"
+                self._of._smart.note(path, each.download_from, is_led=not is_inside)
+                is_any = True
+        return is_any
+
+
+def object_files(raw: bytes) -> list[ObjectFile]:
+    """Returns the objects that a block names. Raises Invalid."""
+    block = decode_block(raw)
+    event = block.event
+    if not objects_of(block) or not isinstance(event, AddData | ExecuteTransform):
+        return []
+    found = []
+    if (data := event.new_data) is not None:
+        found.append(ObjectFile(object_type="DataSlice", physical_hash=str(data.physical_hash), size=data.size))
+    if (checkpoint := event.new_checkpoint) is not None:
+        name = str(checkpoint.physical_hash)
+        found.append(ObjectFile(object_type="Checkpoint", physical_hash=name, size=checkpoint.size))
+    return found
+
+
+async def _threaded(call: Callable[[*Args], T], *args: *Args) -> T:
+    return await trio.to_thread.run_sync(call, *args)
