@@ -117,16 +117,18 @@ class NodeSmartDoor:
         else:
             self.sessions.pop(key, None)
 
-    def landed(self, done: Transfer, guard: Guard, account: str | None, name: str, *, is_new: bool) -> None:
+    def note_account(self, done: Transfer, guard: Guard, account: str) -> None:
         """Notes whose a new dataset is. Blocking."""
-        if is_new and account is not None:
-            guard.state()  # adopts what came by other ways, as the dataset did
-            now = self._context.clock.now()
-            with self._home.database.write() as connection:
-                store = DeclaredStore(connection)
-                made = store.with_did(str(done.dataset))
-                if made is not None and made.account is None:
-                    store.put(msgspec.structs.replace(made, account=account), now)
+        guard.state()  # adopts what came by other ways, as the dataset did
+        now = self._context.clock.now()
+        with self._home.database.write() as connection:
+            store = DeclaredStore(connection)
+            made = store.with_did(str(done.dataset))
+            if made is not None and made.account is None:
+                store.put(msgspec.structs.replace(made, account=account), now)
+
+    def tell(self, done: Transfer, name: str) -> None:
+        """Tells of blocks that came. In the event loop."""
         if done.blocks:
             text = f"{plural(done.blocks, 'block')} by a push"
             self._context.events.emit("dataset.appended", name, text, blocks=done.blocks, records=0)
@@ -247,9 +249,9 @@ class NodePushSession:
     async def commit(self) -> None:
         again = await trio.to_thread.run_sync(self._check_again)
         done = await self._door.import_export.take_pushed(self._folder, self._name)
-        await trio.to_thread.run_sync(
-            lambda: self._door.landed(done, self._guard, again, self._name, is_new=self._entry is None)
-        )
+        if self._entry is None and again is not None:
+            await trio.to_thread.run_sync(self._door.note_account, done, self._guard, again)
+        self._door.tell(done, self._name)
 
     def _check_again(self) -> str | None:
         """Returns the account, where its token is still good and nothing is lacking."""
