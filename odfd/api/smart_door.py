@@ -34,6 +34,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.network.library import ServingLibrary
 from odfd.published.web import link
 from odfd.resources.declared import DeclaredStore
+from odfd.runtime.about import about
 from odfd.smart.batches import NamedBlock
 from odfd.smart.messages import ObjectFile
 from odfd.smart.ports import Incoming, PushSession
@@ -131,7 +132,9 @@ class NodeSmartDoor:
         """Tells of blocks that came. In the event loop."""
         if done.blocks:
             text = f"{plural(done.blocks, 'block')} by a push"
-            self._context.events.emit("dataset.appended", name, text, blocks=done.blocks, records=0)
+            self._context.events.emit(
+                "dataset.appended", name, text, about=about(done.dataset), blocks=done.blocks, records=0
+            )
 
 
 def _key(guard: Guard, name: str) -> tuple[str, str]:

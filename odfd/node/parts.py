@@ -20,10 +20,8 @@ from chain.multihash import Multihash
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, decode_any
 from config.model import Settings
-from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
 from odfd.api.datasets.import_export import ImportExport
-from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.visibility import askable_peers, settle_visibility
 from odfd.api.network.site_library import open_site
 from odfd.api.transforms import TransformCheck
@@ -31,9 +29,7 @@ from odfd.api.trust.resolutions import PendingDecisions
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
-from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import confined
-from odfd.ingest.slices import SliceIndex
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
@@ -54,6 +50,7 @@ from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.node.card_parts import card_publishers_of
+from odfd.node.execution_parts import dependencies_of
 from odfd.node.query_parts import doors_of, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
@@ -81,7 +78,7 @@ from odfd.state.component_settings import (
     webhook_networks,
 )
 from odfd.state.damage import DamageRegistry
-from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, StateDirectory
+from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, StateDirectory
 from odfd.state.effective_policy import EffectivePolicy, purposes
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies
@@ -166,7 +163,7 @@ class NodeParts:
         self.heads = HeadSigner(home.chains, self.committer, self.home.name_of, context.events, context.logger)
         self._hold_mirrors()
         self._settle()
-        self.ingest_deps, self.transform_deps = self._dependencies()
+        self.ingest_deps, self.transform_deps = dependencies_of(self, self._usable)
         self.check = TransformCheck(home, self.engine)
         self._hold_speakers()
         self.suspension_review = SuspensionReview(
@@ -461,31 +458,6 @@ class NodeParts:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
         for part in (*followers, self.publications, self.flows, self.webhooks, self.volumes):
             part.loop.touch(dataset)
-
-    def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:
-        home, clock = self.home, self.context.clock
-        ingest = IngestDependencies(
-            store=home.chains,
-            objects=home.objects,
-            engine=self.engine,
-            committer=self.committer,
-            now=clock.now,
-            settings=ingest_settings(self.settings, home, os.environ),
-            index=SliceIndex(home.folder(SEGMENTS)),
-            quarantines=QuarantineDatasets(home, self.committer, clock.now),
-            is_captured=home.is_captured,
-        )
-        transform = TransformDependencies(
-            chains=home.chains,
-            objects=home.objects,
-            engines=EnginePool({"spark": self.engine}),
-            committer=self.committer,
-            now=clock.now,
-            staging=home.folder(STAGING),
-            rows=self.settings.engine.transaction_rows,
-            usable=self._usable,
-        )
-        return ingest, transform
 
     def signer(self) -> SignerContext:
         home, context = self.home, self.context

@@ -16,7 +16,7 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import block_to_builtins, render_manifest, render_yaml
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
@@ -292,6 +292,8 @@ class DatasetService:
         nothing that a person can see.
         """
         view = self._views.dataset(entry)
+        with suppress(Environment):  # a damaged chain has no size, and is deleted all the same
+            view = msgspec.structs.replace(view, bytes=self._sizes.of((entry.id,)).get(entry.id))
         now = self._clock.now()
         unneeded: list[Multihash] = []
         dropped: list[tuple[str, bool]] = []

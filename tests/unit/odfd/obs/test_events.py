@@ -80,6 +80,8 @@ OF_THE_NODE = {
     "journal.begun": "of keys of the node",
     "journal.lost": "of keys of the node",
     "key.discarded": "of a dataset that is deleted for good",
+    "node-card.heard": "of what the node tells of itself",
+    "node-card.signed": "of what the node tells of itself",
     "objects.collected": "of the disk, which all share",
     "policy.changed": "of the rules of the node",
     "policy.heard": "of a network",

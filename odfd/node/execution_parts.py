@@ -1,0 +1,59 @@
+"""Makes the dependencies of a node's ingests and transforms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from chain.ids import DatasetId
+from config.model import Settings
+from engines.provision.warm import EnginePool
+from odfd.api.datasets.quarantine import QuarantineDatasets
+from odfd.control.assembly import Context
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.slices import SliceIndex
+from odfd.state.component_settings import ingest_settings
+from odfd.state.directory import SEGMENTS, STAGING, StateDirectory
+from odfd.transform.driver import TransformDependencies
+from odfd.trust.signing.owner_commit import OwnerCommitter
+from odfd.workers.engine import NodeEngine
+
+
+class ExecutionContext(Protocol):
+    """The dependencies of these on a node; ``odfd.node.parts.NodeParts`` has them."""
+
+    home: StateDirectory
+    settings: Settings
+    context: Context
+    engine: NodeEngine
+    committer: OwnerCommitter
+
+
+def dependencies_of(
+    parts: ExecutionContext, usable: Callable[[DatasetId], int | None]
+) -> tuple[IngestDependencies, TransformDependencies]:
+    """``usable``: how many blocks of a dataset a transform may read; ``None``: all."""
+    home, clock = parts.home, parts.context.clock
+    ingest = IngestDependencies(
+        store=home.chains,
+        objects=home.objects,
+        engine=parts.engine,
+        committer=parts.committer,
+        now=clock.now,
+        settings=ingest_settings(parts.settings, home, os.environ),
+        index=SliceIndex(home.folder(SEGMENTS)),
+        quarantines=QuarantineDatasets(home, parts.committer, clock.now),
+        is_captured=home.is_captured,
+    )
+    transform = TransformDependencies(
+        chains=home.chains,
+        objects=home.objects,
+        engines=EnginePool({"spark": parts.engine}),
+        committer=parts.committer,
+        now=clock.now,
+        staging=home.folder(STAGING),
+        rows=parts.settings.engine.transaction_rows,
+        usable=usable,
+    )
+    return ingest, transform
