@@ -99,9 +99,11 @@ class SearchService:
     def _ranked(
         self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int
     ) -> tuple[wire.CardView, ...]:
-        names = {entry.id: entry.name for entry in self._home.entries()}
-        held = {view.id: view for view in self._views.all()} if any(card.dataset in names for card in cards) else {}
-        standings = {card.dataset: self._standing(card.dataset, held.get(str(card.dataset))) for card in cards}
+        found = {card.dataset for card in cards}
+        entries = {entry.id: entry for entry in self._views.cache.entries() if entry.id in found}
+        names = {dataset: entry.name for dataset, entry in entries.items()}
+        held = {dataset: self._views.dataset(entry) for dataset, entry in entries.items()}
+        standings = {card.dataset: self._standing(card.dataset, held.get(card.dataset)) for card in cards}
         wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
         wanted.sort(key=lambda card: (standings[card.dataset].rank, *reversed(counts[card.dataset])), reverse=True)
         nodes = self.names()
