@@ -23,6 +23,7 @@ from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
 from odfd.runtime.s3 import CHUNK
 from odfd.trust.keys.journal import sync_folder
+from odfd.volumes.mount_check import PATIENCE, MountCheck
 from p2p.files import Missing
 
 MARK: Final = ".odfd-volume"
@@ -56,14 +57,15 @@ class VolumePlace(Protocol):
 class FolderPlace:
     """A folder of this machine."""
 
-    def __init__(self, volume: str, root: Path) -> None:
-        """``volume``: its name, for messages."""
+    def __init__(self, volume: str, root: Path, patience: float = PATIENCE) -> None:
+        """``volume``: its name, for messages. ``patience``: seconds for a mount to answer, after which it is away."""
         self._volume, self._root = volume, root
+        self._is_marked = MountCheck((root / MARK).is_file, patience)
 
     def claim(self, volume: str, *, is_new: bool) -> None:
         with self._used():
             mark = self._root / MARK
-            if not mark.is_file():
+            if not self._is_marked():
                 if not is_new:
                     raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
                 self._begin(mark, volume)
@@ -84,6 +86,7 @@ class FolderPlace:
 
     def release(self) -> None:
         with self._used():
+            self._is_marked()
             (self._root / MARK).unlink(missing_ok=True)
 
     def put(self, name: Multihash, source: Path) -> None:
@@ -133,7 +136,7 @@ class FolderPlace:
                 each.unlink(missing_ok=True)
 
     def _check(self) -> None:
-        if not (self._root / MARK).is_file():
+        if not self._is_marked():
             raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
 
     def _place(self, name: Multihash) -> Path:
@@ -143,6 +146,8 @@ class FolderPlace:
     def _used(self) -> Iterator[None]:
         try:
             yield
+        except TimeoutError as error:
+            raise away(self._volume, f"{self._root} does not answer: is its server there?") from error
         except OSError as error:
             raise away(self._volume, f"{error.filename or self._root}: {error.strerror}") from error
 
