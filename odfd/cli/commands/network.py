@@ -209,7 +209,10 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 
 
 @network.add(
-    "show", argument("name", metavar="NAME"), help="list the datasets that are announced in a network", example="demo"
+    "show",
+    argument("name", metavar="NAME", nargs="?", help="may be left out where the node is in one network"),
+    help="list the datasets that are announced in a network",
+    example="demo",
 )
 def _show(session: Session, args: argparse.Namespace) -> None:
     now = session.clock.now()
@@ -224,7 +227,8 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("HELD", lambda row: "yes" if row.held else "no"),
         TableColumn("MET BY", lambda row: kinds.met(row.contact)),
     )
-    shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
+    name = args.name or _only_network(session)
+    shown = session.client.get(f"/networks/{part(name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
     session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}" + _members(shown.value))
     _warn_of_alike(session, shown.value.members)
@@ -232,6 +236,16 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         session.remark(contact.means)
         for each in contact.advice:
             session.remark(each)
+
+
+def _only_network(session: Session) -> str:
+    """Returns the network that this node is in. Raises Usage where there is none, or more than one."""
+    found = [each.name for each in session.client.get("/networks", list[wire.NetworkView]).value]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise Usage("this node is in no network", hint="odfctl network join NAME, or an invitation")
+    raise Usage(f"this node is in {len(found)} networks: {', '.join(found)}", hint="name one of them")
 
 
 def _members(shown: wire.NetworkView) -> str:
