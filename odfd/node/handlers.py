@@ -71,8 +71,7 @@ def services_of(parts: NodeParts) -> Services:
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
-    flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values, promises)
-    pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
+    pulling = _pulling(parts, declarations, promises)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     mirrors = MirrorService(
@@ -256,12 +255,18 @@ def _networks(
     return networks, peers
 
 
-def _uploads(parts: NodeParts) -> Uploads:
-    return Uploads(
+def _pulling(parts: NodeParts, declarations: DeclarationService, promises: Promises) -> IngestPullService:
+    uploads = Uploads(
         parts.home.folder(UPLOADS),
         lambda: parts.settings.limits.upload_bytes,
         lambda: secrets.token_hex(8),
         lambda: parts.settings.limits.disk_reserve_bytes,
+    )
+    others = IngestPullParts(
+        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers
+    )
+    return IngestPullService(
+        parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context
     )
 
 

@@ -29,7 +29,7 @@ from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
-from odfd.api.views.views import rows_view
+from odfd.api.views.views import DerivativeIndex, rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -77,6 +77,7 @@ class IngestPullParts(NamedTuple):
     values: Callable[[str], Mapping[str, str]]
     """What sources of the dataset of a name may read, beside what the settings let all sources read."""
     promises: Promises
+    derivatives: DerivativeIndex
 
 
 class IngestPullService:
@@ -85,21 +86,22 @@ class IngestPullService:
     def __init__(
         self,
         home: StateDirectory,
-        shops: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
+        dependencies: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
         scheduler: MirrorScheduler,
-        hands: IngestPullParts,
+        parts: IngestPullParts,
         context: Context,
     ) -> None:
         self._home = home
-        self._ingest, self._transform = shops
+        self._ingest, self._transform = dependencies
         self._scheduler = scheduler
-        self._uploads, self._import_export, self._repairing, self._values, self._promises = hands
+        self._uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
+        self._values, self._promises = parts.values, parts.promises
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
-        self._repositories = hands.import_export.repositories
+        self._repositories = parts.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
-        self._altering = SchemaAlterations(home, self._ingest, context)
+        self._altering = SchemaAlterations(home, self._ingest, context, parts.derivatives)
         self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
         """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
 

@@ -29,12 +29,14 @@ from odfd.state.directory import StateDirectory
 class SchemaAlterations:
     """The part of the ingest service that alters schemas, each request as a task."""
 
-    def __init__(self, home: StateDirectory, deps: IngestDependencies, context: Context) -> None:
+    def __init__(
+        self, home: StateDirectory, deps: IngestDependencies, context: Context, derivatives: DerivativeIndex
+    ) -> None:
         self._home = home
         self._deps = deps
         self._board = context.board
         self._events = context.events
-        self._derivatives = DerivativeIndex(home)
+        self._derivatives = derivatives
 
     async def submit(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Result: AlterSchemaResult."""
