@@ -30,7 +30,7 @@ def is_hook(scope: Message) -> bool:
     return scope["method"] == "POST" and scope["path"].startswith(PREFIX) and not named
 
 
-class HookDoor:
+class HookApplication:
     """Reads calls, and gives them to ``push``, which knows the Sources and their secrets."""
 
     def __init__(self, push: SignedPush) -> None:

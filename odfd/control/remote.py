@@ -21,7 +21,7 @@ from chain.errors import Fault, Refused
 from config.model import Api
 from odfd.access.tokens import TokenGrant
 from odfd.control.endpoint import CALLER, GRANT, OWNED
-from odfd.control.hooks import HOOK_RULE, HookDoor, SignedPush, is_hook
+from odfd.control.hooks import HOOK_RULE, HookApplication, SignedPush, is_hook
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import HttpServer, Response, address_of, listening, parsed, places_of, url_of
@@ -42,7 +42,7 @@ _UNKNOWN: Final = Refused(
 )
 
 
-class RemoteDoor:
+class RemoteApplication:
     """The application: asks for the token, then ``api``. ``admit`` raises Refused for one that is not good.
 
     ``hook`` takes calls that are signed for a Source instead; ``None``: there are none.
@@ -52,7 +52,7 @@ class RemoteDoor:
         self, api: Application, admit: Callable[[str], TokenGrant], places: frozenset[str], logger: Logger,
         now: Callable[[], float], hook: SignedPush | None = None,
     ) -> None:  # fmt: skip
-        self._hooks = None if hook is None else HookDoor(hook)
+        self._hooks = None if hook is None else HookApplication(hook)
         self._api, self._admit, self._places, self._logger, self._now = api, admit, places, logger, now
         self._wrong = Budget[str](WRONG)
         self._busy = Counter[str]()
@@ -74,7 +74,7 @@ class RemoteDoor:
 
         return answer
 
-    async def _hooked(self, hooks: HookDoor, scope: Message, receive: Receive, send: Send, address: str) -> None:
+    async def _hooked(self, hooks: HookApplication, scope: Message, receive: Receive, send: Send, address: str) -> None:
         """A call that is signed for no Source costs its address as much as a wrong token."""
         try:
             self._check_place(dict(scope["headers"]))
@@ -137,7 +137,7 @@ class RemoteServer:
         """Set by the node with it: takes calls that are signed for a Source."""
         self.urls: tuple[str, ...] = ()
         self.server = HttpServer("api", [], self._respond, logger, LIMITS)
-        self._door: RemoteDoor | None = None
+        self._application: RemoteApplication | None = None
 
     async def run(self, life: Life) -> None:
         """Runs until stopped. Raises Environment where it cannot listen, or its certificate cannot be used."""
@@ -154,7 +154,7 @@ class RemoteServer:
             for place, port in zip(self._places, ports, strict=True):
                 hosts = names or (f"[{place.host}]" if ":" in place.host else place.host, "localhost")
                 places |= places_of(hosts, port, is_secure=bool(names))
-            self._door = RemoteDoor(
+            self._application = RemoteApplication(
                 self.api, self._admit, frozenset(places), self._logger, trio.current_time, self.hook
             )
             self.urls = tuple(
@@ -169,8 +169,8 @@ class RemoteServer:
 
     @contextmanager
     def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
-        assert self._door is not None
-        yield Response(self._door.of(address_of(stream)))
+        assert self._application is not None
+        yield Response(self._application.of(address_of(stream)))
 
 
 def _network(address: str) -> str:

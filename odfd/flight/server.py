@@ -50,17 +50,23 @@ class FlightListener:
 
 
 class FlightServer:
-    """The server. ``desk`` answers the process. ``urls``: its addresses, for people, while it runs."""
+    """The server. ``backend`` answers the process. ``urls``: its addresses, for people, while it runs."""
 
     def __init__(
         self,
-        door: FlightListener,
-        desk: Application,
+        listener: FlightListener,
+        backend: Application,
         choose: Callable[[], Awaitable[Choice]],
         version: str,
         logger: Logger,
     ) -> None:
-        self._door, self._desk, self._choose, self._version, self._logger = door, desk, choose, version, logger
+        self._listener, self._backend, self._choose, self._version, self._logger = (
+            listener,
+            backend,
+            choose,
+            version,
+            logger,
+        )
         self.urls: tuple[str, ...] = ()
         self.process: ConfinedProcess | None = None
         self.born = trio.Event()
@@ -69,9 +75,9 @@ class FlightServer:
     async def run(self, life: Life) -> None:
         """Runs until stopped. Raises Environment when it cannot listen, Refused where no sandbox is strong enough."""
         tls = None
-        if self._door.certificate:
-            tls = tls_context(self._door.certificate, self._door.key, "flight.certificate", ("h2",))
-        with _folder() as place, _listening(self._door) as listeners:
+        if self._listener.certificate:
+            tls = tls_context(self._listener.certificate, self._listener.key, "flight.certificate", ("h2",))
+        with _folder() as place, _listening(self._listener) as listeners:
             scheme = "grpc" if tls is None else "grpc+tls"
             self.urls = tuple(_url(scheme, each) for each in listeners)
             async with trio.open_nursery() as nursery:
@@ -80,7 +86,7 @@ class FlightServer:
                 await listens.wait()
                 nursery.start_soon(self._keep, place, serves)
                 await serves.wait()
-                relay = Relay(place / SERVED, self._door.connections, tls, self._logger)
+                relay = Relay(place / SERVED, self._listener.connections, tls, self._logger)
                 nursery.start_soon(relay.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(each))
                                                  for each in listeners])  # fmt: skip
                 life.ready()
@@ -93,7 +99,7 @@ class FlightServer:
 
         @contextmanager
         def respond(_: trio.SocketStream) -> Iterator[Response]:
-            yield Response(self._desk)
+            yield Response(self._backend)
 
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place / ASKED))
@@ -166,20 +172,19 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _listening(door: FlightListener) -> Iterator[list[socket.socket]]:
+def _listening(declared: FlightListener) -> Iterator[list[socket.socket]]:
     made: list[socket.socket] = []
     try:
-        for host, port in door.addresses:
+        for host, port in declared.addresses:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
-                listener = socket.create_server((host, port), family=family)
+                made.append(socket.create_server((host, port), family=family))
             except OSError as error:
                 raise Environment(
                     f"cannot serve Flight at {host} port {port}: {error.strerror or error}", rule="flight-listen",
                     hint="another program may have the port: choose another in flight.listen, or 0 for any",
                 ) from error  # fmt: skip
-            listener.setblocking(False)
-            made.append(listener)
+            made[-1].setblocking(False)
         yield made
     finally:
         for listener in made:

@@ -12,7 +12,7 @@ from odfd.api.routes import application
 from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
 from odfd.node.gauges import serve_metrics
-from odfd.node.handlers import access_of, services_of, smart_door_of
+from odfd.node.handlers import access_of, services_of, smart_backend_of
 from odfd.node.parts import NodeParts
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
@@ -59,7 +59,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     api = services.page.api = application(services, parts.context.logger, answers, access)
     parts.context.servers.append(services.page.server)
     if parts.smart is not None:
-        parts.smart.door = smart_door_of(parts, access)
+        parts.smart.backend = smart_backend_of(parts, access)
     if parts.remote is not None:
         parts.remote.api, parts.remote.hook = api, services.endpoints.signed_push
         parts.context.servers.append(parts.remote.server)

@@ -47,7 +47,7 @@ from odfd.api.resources.history import HistoryService
 from odfd.api.resources.sources import SourceReader
 from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
-from odfd.api.smart_door import NodeSmartDoor
+from odfd.api.smart_backend import NodeSmartBackend
 from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.policies import PolicyService
@@ -136,9 +136,9 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good)
 
 
-def smart_door_of(parts: NodeParts, access: AccessControl) -> NodeSmartDoor:
+def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBackend:
     """Makes what says what tokens are good for over HTTP."""
-    return NodeSmartDoor(
+    return NodeSmartBackend(
         parts.home, parts.library, (access, parts.tokens), parts.import_export, parts.remotes, parts.context,
         lambda: secrets.token_hex(8),
     )  # fmt: skip

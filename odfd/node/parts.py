@@ -51,7 +51,7 @@ from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.node.card_parts import card_publishers_of
 from odfd.node.execution_parts import dependencies_of
-from odfd.node.query_parts import doors_of, queries_of
+from odfd.node.query_parts import network_listeners, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
     checkpoint_receiver_of,
@@ -240,7 +240,9 @@ class NodeParts:
         self.flows = FlowWorker(home, context, self._follow)
         self.webhooks = WebhookWorker(home, context, webhook_networks(settings), partial(secrets.token_hex, 16))
         self.volumes = VolumeWorker(home, context)
-        self.flight, self.tokens, self.remote = doors_of(settings, home, (self.queries, self.public_queries), context)
+        self.flight, self.tokens, self.remote = network_listeners(
+            settings, home, (self.queries, self.public_queries), context
+        )
 
     def _follow(self) -> FollowSettings:
         flows = self.settings.flows

@@ -65,7 +65,7 @@ def queries_of(
     return queries, public, projections
 
 
-def doors_of(
+def network_listeners(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> tuple[FlightServer | None, TokenStore, RemoteServer | None]:
     """Makes the Flight SQL server, the tokens of accounts, and the server of the control API over TCP.
@@ -87,14 +87,14 @@ def _flight_of(
     path = Path(flight.tokens) if flight.tokens else None
     tokens = Tokens(path, "flight.tokens", required=not all(map(is_loopback, flight.listen)))
     places = (address.rpartition(":") for address in flight.listen)
-    door = FlightListener(
+    listener = FlightListener(
         addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),
         certificate=flight.certificate,
         key=flight.key,
         connections=flight.connections,
     )
-    desk = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
-    return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)
+    backend = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
+    return FlightServer(listener, backend, lambda: query_isolation(settings), context.version, context.logger)
 
 
 async def run_readers(readers: QueryProcesses, life: Life) -> None:

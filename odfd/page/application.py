@@ -77,7 +77,7 @@ def page_files() -> Mapping[str, PageFile]:
     return {"/": found.pop("/index.html"), **found}
 
 
-class PageDoor(NamedTuple):
+class PageEndpoint(NamedTuple):
     """How the page is requested."""
 
     places: frozenset[str]
@@ -90,8 +90,10 @@ class PageDoor(NamedTuple):
 class PageApplication:
     """The application; ``api`` serves ``/v1``."""
 
-    def __init__(self, api: Application, sessions: PageSessions, door: PageDoor, now: Callable[[], float]) -> None:
-        self._api, self._sessions, self._door, self._now = api, sessions, door, now
+    def __init__(
+        self, api: Application, sessions: PageSessions, endpoint: PageEndpoint, now: Callable[[], float]
+    ) -> None:
+        self._api, self._sessions, self._endpoint, self._now = api, sessions, endpoint, now
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -110,11 +112,11 @@ class PageApplication:
     def _check_place(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
         """Raises Refused for what another page asks, or who was led here by a name that is not this machine's."""
         host, origin = (_text(headers, name) for name in (b"host", b"origin"))
-        if host not in self._door.places:
+        if host not in self._endpoint.places:
             raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
         is_file = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/v1/")
         foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
-        other = origin and origin != f"{self._door.scheme}://{host}"
+        other = origin and origin != f"{self._endpoint.scheme}://{host}"
         if foreign or other or not (origin or scope["method"] in ("GET", "HEAD")):
             raise Refused("the request comes from another page, or has no origin", rule="page-origin")
 
@@ -148,7 +150,7 @@ class PageApplication:
 
     async def _is_known(self, token: str) -> bool:
         """Raises Refused for a token that is not in the file, Environment for a file that cannot be."""
-        tokens = self._door.tokens
+        tokens = self._endpoint.tokens
         return tokens is not None and await trio.to_thread.run_sync(tokens.admits, token)
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
@@ -164,7 +166,7 @@ class PageApplication:
 
     @property
     def _secure(self) -> str:
-        return "; Secure" if self._door.scheme == "https" else ""
+        return "; Secure" if self._endpoint.scheme == "https" else ""
 
 
 async def _token(receive: Receive) -> str:

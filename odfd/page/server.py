@@ -17,7 +17,7 @@ from chain.errors import Environment
 from config.model import Http
 from odfd.control import wire
 from odfd.control.tokens import Tokens
-from odfd.page.application import PageApplication, PageDoor
+from odfd.page.application import PageApplication, PageEndpoint
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
 from odfd.runtime.serving import HttpServer, Response, listening, parsed, places_of
@@ -80,19 +80,21 @@ class PageServer:
             hosts = hosts_of(settings.ui_certificate, CERTIFICATE)
         self._listener = listening(self._place)
         self.server.listeners = [self._listener]
-        door, self._url = self._page_door(hosts, self._listener.getsockname()[1])
-        self._application = PageApplication(self.api, self._sessions, door, trio.current_time)
+        endpoint, self._url = self._page_endpoint(hosts, self._listener.getsockname()[1])
+        self._application = PageApplication(self.api, self._sessions, endpoint, trio.current_time)
         self._logger.info("page", url=self._url)
         self._asked.set()
 
-    def _page_door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
-        """Makes the door, and its address for people."""
+    def _page_endpoint(self, hosts: Sequence[str], port: int) -> tuple[PageEndpoint, str]:
+        """Makes the endpoint, and its address for people."""
         settings = self._settings
         tokens = Tokens(Path(settings.ui_tokens), "http.ui-tokens", required=True) if settings.ui_tokens else None
         if not settings.ui_certificate:
-            return PageDoor(frozenset(f"{host}:{port}" for host in hosts), "http", tokens), f"http://{hosts[0]}:{port}"
+            return PageEndpoint(
+                frozenset(f"{host}:{port}" for host in hosts), "http", tokens
+            ), f"http://{hosts[0]}:{port}"
         places = places_of(hosts, port, is_secure=True)
-        return PageDoor(frozenset(places), "https", tokens), f"https://{hosts[0]}:{port}"
+        return PageEndpoint(frozenset(places), "https", tokens), f"https://{hosts[0]}:{port}"
 
     async def _serve(self, life: Life) -> None:
         await self._asked.wait()

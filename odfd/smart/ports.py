@@ -1,4 +1,4 @@
-"""Declares what the server of the smart protocol asks of its node. ``odfd.api.smart_door`` implements it."""
+"""Declares what the server of the smart protocol asks of its node. ``odfd.api.smart_backend`` implements it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PushSession(Protocol):
         """Forgets what was staged; objects that came stay."""
 
 
-class SmartDoor(Protocol):
+class SmartBackend(Protocol):
     """The port to what a token is good for, called from worker threads. All raise Refused for a token that is not."""
 
     def library(self, token: str) -> VisitorLibrary:

@@ -28,7 +28,7 @@ from odfd.site.server import PAY, VISITOR
 from odfd.smart import plans, push
 from odfd.smart.batches import MAX_TEXT, PULLED, PUSHED, Unpacker, pack
 from odfd.smart.messages import VERSION, VERSION_HEADER
-from odfd.smart.ports import ChainLibrary, PushSession, SmartDoor, VisitorLibrary
+from odfd.smart.ports import ChainLibrary, PushSession, SmartBackend, VisitorLibrary
 from odfd.smart.pull import Fail, GiveBlocks, PullServer, Resolve, Say, TakeBlocks
 from odfd.smart.push import PushServer
 from p2p.budget.silent_connections import SilentConnections
@@ -66,8 +66,8 @@ class SmartApplication:
         *,
         takes_pushes: bool,
     ) -> None:
-        """``door`` is set by the node when it knows accounts; without it no token is good."""
-        self.door: SmartDoor | None = None
+        """``backend`` is set by the node when it knows accounts; without it no token is good."""
+        self.backend: SmartBackend | None = None
         self._library, self._site_of, self._site, self._logger = library, site, site(library), logger
         self._takes_pushes = takes_pushes
         self._threads = trio.CapacityLimiter(THREADS)
@@ -92,7 +92,7 @@ class SmartApplication:
             return await self._upload(call, token, receive, send)
         if call.file == "push":
             return await self._push(call, token)
-        library = self._library if token is None else await self._ask(self._good_door().library, token)
+        library = self._library if token is None else await self._ask(self._known_backend().library, token)
         if call.file == "pull":
             return await self._pull(call, library)
         return await self._site_of(library)(call.scope, receive, send)
@@ -149,8 +149,8 @@ class SmartApplication:
     # Push.
 
     async def _push(self, call: _Call, token: str | None) -> None:
-        door, accept = self._pushing_door(token), _handshake(call)
-        session = await self._ask(door.push, token or "", call.ref)
+        backend, accept = self._pushing_backend(token), _handshake(call)
+        session = await self._ask(backend.push, token or "", call.ref)
         machine = PushServer(call.url, call.passed_on)
         try:
             async with self._opened(call, accept) as socket:
@@ -207,8 +207,8 @@ class SmartApplication:
             raise Refused("PUT is for objects of a push", rule="site-method", hint="odfctl push")
         if not re.fullmatch(r"[0-9]{1,18}", length):
             raise Invalid("an upload says how long it is", rule="smart-length", hint="send Content-Length")
-        door, name = self._pushing_door(token), Multihash.parse(found[2])
-        incoming = await self._ask(door.upload, token or "", call.ref, name, int(length))
+        backend, name = self._pushing_backend(token), Multihash.parse(found[2])
+        incoming = await self._ask(backend.upload, token or "", call.ref, name, int(length))
         try:
             more = True
             while more:
@@ -238,18 +238,18 @@ class SmartApplication:
             raise Refused(text, rule="smart-clear", hint=hint)
         return given
 
-    def _good_door(self) -> SmartDoor:
-        if self.door is None:
+    def _known_backend(self) -> SmartBackend:
+        if self.backend is None:
             raise _no_token()
-        return self.door
+        return self.backend
 
-    def _pushing_door(self, token: str | None) -> SmartDoor:
+    def _pushing_backend(self, token: str | None) -> SmartBackend:
         if not self._takes_pushes:
             hint = "its owner sets http.push; datasets are pulled all the same"
             raise Refused("this node takes no pushes over HTTP", rule="smart-push-off", hint=hint)
         if token is None:
             raise _no_token()
-        return self._good_door()
+        return self._known_backend()
 
     @asynccontextmanager
     async def _opened(self, call: _Call, accept: bytes) -> AsyncIterator[WebSocket]:

@@ -201,9 +201,9 @@ def hash_of(path: Path) -> str:
 
 def _object_files(folder: Path) -> Iterator[Path]:
     """Yields the files of the folders of two digits, in order; what is being written lies elsewhere."""
-    shelves = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
-    for shelf in shelves:
-        yield from sorted(shelf.iterdir())
+    folders = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
+    for each in folders:
+        yield from sorted(each.iterdir())
 
 
 def _saved(snapshot: Path) -> Iterator[SavedFile]:

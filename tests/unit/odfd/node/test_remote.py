@@ -27,7 +27,7 @@ from odfd.api.routes import application
 from odfd.control import remote, wire
 from odfd.control.client import Client
 from odfd.control.endpoint import CALLER, Caller
-from odfd.control.remote import LIMITS, RemoteDoor, RemoteServer
+from odfd.control.remote import LIMITS, RemoteApplication, RemoteServer
 from odfd.control.remote_node import remote_node
 from odfd.node.handlers import access_of
 from odfd.runtime.supervision import Life
@@ -343,7 +343,7 @@ async def test_an_account_has_a_part_of_the_connections(monkeypatch: pytest.Monk
     def admit(token: str) -> Any:
         return type("Grant", (), {"account": token})()
 
-    door = RemoteDoor(api, admit, frozenset({"h"}), structlog.get_logger(), lambda: 0.0)
+    door = RemoteApplication(api, admit, frozenset({"h"}), structlog.get_logger(), lambda: 0.0)
     statuses: list[int] = []
 
     async def ask(account: str) -> None:

@@ -250,7 +250,7 @@ async def test_objects_that_are_there_are_not_sent_again(
         assert (await pushed(alice)).fault.rule == "cut"
         assert not house.home.chains.datasets()
         monkeypatch.undo()
-        await worlds.until(lambda: not house.parts.smart.door.sessions)
+        await worlds.until(lambda: not house.parts.smart.backend.sessions)
         item = await pushed(alice)
         assert (item.outcome, item.objects, raws(house)) == ("pushed", 1, raws(alice))
 
@@ -395,7 +395,7 @@ async def test_a_push_that_lies_achieves_nothing(world: Any, worlds: Any) -> Non
                 await socket.receive(1 << 20)
             assert caught.value.code == 1008, "kamu takes 1011 for a confirmation there"
         assert not house.home.chains.datasets()
-        await worlds.until(lambda: not house.parts.smart.door.sessions)
+        await worlds.until(lambda: not house.parts.smart.backend.sessions)
         staged = house.home.directory / "staged" / "pushed"
         assert not list(staged.iterdir())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfd.page.application import MAX_TOKEN_BODY, PageApplication, PageDoor
+from odfd.page.application import MAX_TOKEN_BODY, PageApplication, PageEndpoint
 from odfd.page.sessions import PageSessions
 
 PLACE = "127.0.0.1:7464"
@@ -24,7 +24,7 @@ class Asked:
         numbers = itertools.count()
         self.sessions = PageSessions(lambda: f"secret-{next(numbers)}")
         self.passed: list[str] = []
-        door = PageDoor(frozenset({PLACE, "localhost:7464"}))
+        door = PageEndpoint(frozenset({PLACE, "localhost:7464"}))
         self.application = PageApplication(self._api, self.sessions, door, lambda: 0.0)
 
     async def _api(self, scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Says what a token is good for over HTTP, and takes in what its account pushes (``odfd.smart.ports.SmartDoor``).
+"""Says what a token is good for over HTTP, and takes in what its account pushes (``odfd.smart.ports.SmartBackend``).
 
 Blocks of a push lie in a folder of their own until it is over, and objects in the store, where no block names them yet,
 until all is verified at level ``data``; then it is committed as an import is. What an interrupted push brought of
@@ -51,8 +51,8 @@ BATCH: Final = 1024
 """Blocks that are looked through at a time."""
 
 
-class NodeSmartDoor:
-    """The door of one node."""
+class NodeSmartBackend:
+    """The smart protocol on one node: libraries of accounts, and their pushes."""
 
     def __init__(
         self,
@@ -146,13 +146,13 @@ class NodePushSession:
 
     def __init__(
         self,
-        door: NodeSmartDoor,
+        backend: NodeSmartBackend,
         home: StateDirectory,
         guard: Guard,
         named: tuple[str, DatasetEntry | None],
         folder: Path,
     ) -> None:
-        self._door, self._home, self._guard, self._folder = door, home, guard, folder
+        self._backend, self._home, self._guard, self._folder = backend, home, guard, folder
         self._name, self._entry = named
         self._before: Multihash | None = None
         self._last: Multihash | None = None
@@ -168,7 +168,7 @@ class NodePushSession:
 
     def stage(self, blocks: Sequence[NamedBlock]) -> None:
         folder = self._folder / BLOCKS
-        self._door.room.take(self._folder, sum(len(raw) for _, raw in blocks), len(blocks), is_mirrored=False)
+        self._backend.room.take(self._folder, sum(len(raw) for _, raw in blocks), len(blocks), is_mirrored=False)
         with disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for name, raw in blocks:
@@ -199,7 +199,7 @@ class NodePushSession:
         """Returns the whole chain: what was staged, and what is here already."""
         if self._chain is None:
             assert self._last is not None
-            take = self._door.room.take
+            take = self._backend.room.take
             lacking = link(
                 self._last, self._folder, self._home.chains.raw_of,
                 lambda size, files=1: take(self._folder, size, files, is_mirrored=False),
@@ -211,7 +211,7 @@ class NodePushSession:
                 (self._folder / HEAD).parent.mkdir(exist_ok=True)
                 (self._folder / HEAD).write_text(str(self._last))
             chain = DirectoryChain(self._folder)
-            dataset = self._door.import_export.check_pushed(chain, self._name)
+            dataset = self._backend.import_export.check_pushed(chain, self._name)
             self._check_goes_on(chain, dataset)
             self._chain = chain
         return self._chain
@@ -246,15 +246,15 @@ class NodePushSession:
         return found, links
 
     def incoming(self, name: Multihash, size: int) -> Incoming:
-        self._door.room.take(self._folder, size, 1, is_mirrored=False)
+        self._backend.room.take(self._folder, size, 1, is_mirrored=False)
         return _Incoming(self._home, name, size)
 
     async def commit(self) -> None:
         again = await trio.to_thread.run_sync(self._check_again)
-        done = await self._door.import_export.take_pushed(self._folder, self._name)
+        done = await self._backend.import_export.take_pushed(self._folder, self._name)
         if self._entry is None and again is not None:
-            await trio.to_thread.run_sync(self._door.note_account, done, self._guard, again)
-        self._door.tell(done, self._name)
+            await trio.to_thread.run_sync(self._backend.note_account, done, self._guard, again)
+        self._backend.tell(done, self._name)
 
     def _check_again(self) -> str | None:
         """Returns the account, where its token is still good and nothing is lacking."""
@@ -267,8 +267,8 @@ class NodePushSession:
         return None if subject.is_owner else subject.account
 
     def close(self) -> None:
-        self._door.ended(self, self._guard, self._name)
-        self._door.room.remove(self._folder)
+        self._backend.ended(self, self._guard, self._name)
+        self._backend.room.remove(self._folder)
 
 
 class _Incoming:
