@@ -118,7 +118,7 @@ class ObjectFetcher:
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         missing = await trio.to_thread.run_sync(self._missing, wanted)
         promised = await trio.to_thread.run_sync(self._promise, spec, missing)
-        counted, pace = _Counted(self.keeping, self.room, spec), self.paces.of(spec)
+        counted, pace = _Counted(self.keeping, self.room, spec, tally), self.paces.of(spec)
 
         async def take(group: Sequence[Bringing]) -> None:
             sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
@@ -354,15 +354,19 @@ class _Offers:
 class _Counted:
     """Objects that came for a dataset, counted in pages."""
 
-    def __init__(self, keeping: DataRetention, room: MirrorQuota, spec: MirrorSpec | None) -> None:
+    def __init__(
+        self, keeping: DataRetention, room: MirrorQuota, spec: MirrorSpec | None, tally: MirrorProgress
+    ) -> None:
         self._keeping = keeping
         self._room = room
+        self._tally = tally
         self.spec = spec
         self._waiting: list[tuple[Multihash, int, int]] = []
 
     async def add(self, name: Multihash, size: int, number: int) -> None:
         """Brought by, or linked from, the block of this number."""
         self._waiting.append((name, size, number))
+        self._tally.slices_uncounted = len(self._waiting)
         if len(self._waiting) >= PAGE:
             await self.settle()
 
@@ -370,6 +374,7 @@ class _Counted:
         page, self._waiting = self._waiting, []
         if page and self.spec is not None:
             await trio.to_thread.run_sync(self._note, self.spec.id, page)
+        self._tally.slices_uncounted = len(self._waiting)
 
     def _note(self, dataset: DatasetId, page: Sequence[tuple[Multihash, int, int]]) -> None:
         self._keeping.note(dataset, page)

@@ -12,6 +12,8 @@ class MirrorProgress(msgspec.Struct):
     blocks_wanted: int = 0
     slices: int = 0
     slices_wanted: int = 0
+    slices_uncounted: int = 0
+    """Of ``slices``, those that are not yet counted among what is held."""
     bytes: int = 0
     bytes_wanted: int = 0
 

@@ -270,7 +270,7 @@ class MirrorService:
             serve=str(serve),
             serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(spec.id),
             blocks=_blocks(tally, known),
-            slices=_slices(tally, objects),
+            slices=slices_of(tally, objects),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=peers,
             message=_message(mirror),
@@ -293,9 +293,10 @@ def _blocks(tally: MirrorProgress, known: DatasetFacts) -> wire.Share:
     return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
 
 
-def _slices(tally: MirrorProgress, held: int) -> wire.Share:
+def slices_of(tally: MirrorProgress, held: int) -> wire.Share:
     """All that is held, and what the pass that runs, or ran last, has still to bring."""
-    return wire.Share(have=held, want=held + max(0, tally.slices_wanted - tally.slices))
+    have = held + tally.slices_uncounted
+    return wire.Share(have=have, want=have + max(0, tally.slices_wanted - tally.slices))
 
 
 async def _settled(mirror: Mirror) -> None:

@@ -14,9 +14,11 @@ from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
+from odfd.api.network.mirrors import slices_of
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
+from odfd.mirrors.progress import MirrorProgress
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -62,6 +64,14 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         assert listed.slices == wire.Share(have=2, want=2), "those of earlier passes too"
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.ok
+
+
+def test_slices_are_those_counted_and_those_that_just_came() -> None:
+    """Of five held before, three of nine came, none of which is counted yet; later two of them are."""
+    came = MirrorProgress(slices=3, slices_wanted=9, slices_uncounted=3)
+    assert slices_of(came, held=5) == wire.Share(have=8, want=14)
+    assert slices_of(msgspec.structs.replace(came, slices_uncounted=1), held=7) == wire.Share(have=8, want=14)
+    assert slices_of(MirrorProgress(), held=5) == wire.Share(have=5, want=5)
 
 
 async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
