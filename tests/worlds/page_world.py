@@ -329,9 +329,7 @@ def strangers() -> SimpleNamespace:
             )
         ),
         queries=SimpleNamespace(answer=_answer),
-        events=SimpleNamespace(
-            kept=lambda _: [_event(number, name) for number, name in enumerate(ATTACKS)], follow=_follow
-        ),
+        events=SimpleNamespace(kept=_kept, follow=_follow),
         flow=SimpleNamespace(pull=says(wire.TaskRef(id="t1", kind="pull", target=LOUD))),
     )
 
@@ -530,6 +528,10 @@ def _event(number: int, name: str) -> wire.EventView:
     return wire.EventView(
         sequence=number, time="2026-01-01T00:00:00Z", kind=name, subject=name, message=LOUD, data={name: name}
     )
+
+
+async def _kept(_: Any) -> list[wire.EventView]:
+    return [_event(number, name) for number, name in enumerate(ATTACKS)]
 
 
 async def _follow(since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
