@@ -16,6 +16,7 @@ from odfd.trust.ledger.node_cards import NodeCards
 from p2p.ports import Topic
 from worlds.manifests import ROOT
 from worlds.node_world import PATIENCE, Node
+from worlds.node_world import until as comes
 
 T = TypeVar("T")
 SILENT = {"node": model.Node(name="Graz", contact="mail@example.org")}
@@ -84,8 +85,7 @@ async def test_a_name_is_told_kept_while_away_changed_and_taken_back(world: Any)
             assert await until(bob, sees(bob, alice, None))
             assert calls(alice, alice) is None
         async with world.running("dora") as dora:
-            refs = dora.parts.board.peer_cards.refs()
-            assert len(refs) == 1, "the withdrawal is passed on"
+            await until(dora, _is(lambda: len(dora.parts.board.peer_cards.refs()) == 1))  # the withdrawal is passed on
             assert calls(dora, alice) is None
 
 
@@ -167,15 +167,19 @@ async def test_a_damaged_card_is_signed_anew(world: Any) -> None:
         assert kept.claims is not None
 
 
+def _heads(node: Any) -> list[bytes]:
+    return [raw for topic, raw in node.member.announced if topic is Topic.HEADS]
+
+
 async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: Any) -> None:
     """A node in two networks tells its own card in both, and a stranger's where it came from."""
     async with (
         world.running("alice", private=True, **named("Graz")) as alice,
         world.running("bob", **named("Wien")) as bob,
     ):
-        await alice.parts.node_card.loop._work()
-        await bob.parts.node_card.loop._work()
-        ((_, raw),) = [(topic, raw) for topic, raw in bob.member.announced if topic is Topic.HEADS]
+        await comes(lambda: alice.parts.node_card.current is not None)
+        await comes(lambda: _heads(bob))
+        raw = _heads(bob)[0]
         alice.member.networks = (Network(name="a"), Network(name="b"))
         alice.parts.board.peer_cards._kept.clear()
         alice.parts.board.within("a").judge(Topic.HEADS, raw, bob.member.peer_id)
