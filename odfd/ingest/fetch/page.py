@@ -113,10 +113,17 @@ def _wait(found: Page, number: int, now: Instant) -> float | None:
     said = found.headers.get("Retry-After", "")
     if said.isdecimal() and len(said) < len("1000000"):
         return float(said)
+    if (moment := http_date(said)) is not None:
+        return max(0.0, (moment - now) / SECOND)
+    return _FIRST_WAIT * 2 ** (number - 1) if found.status == TOO_MANY else None
+
+
+def http_date(text: str | None) -> Instant | None:
+    """Reads a date of a header (RFC 9110, 5.6.7); ``None`` for what is none, which a server may send."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - now / SECOND)
-    except ValueError:
-        return _FIRST_WAIT * 2 ** (number - 1) if found.status == TOO_MANY else None
+        return Instant(int(email.utils.parsedate_to_datetime(text or "").timestamp()) * SECOND)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 class _Question(NamedTuple):

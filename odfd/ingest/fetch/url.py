@@ -35,7 +35,7 @@ from odfd.ingest.fetch.base import (
 )
 from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
 from odfd.ingest.fetch.ftp import check_ftp, fetch_ftp
-from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, patient_page
+from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, http_date, patient_page
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import (
@@ -271,7 +271,7 @@ async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> 
 def _fetched(
     url: FilledTemplate, step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob
 ) -> Fetched:
-    etag, modified = headers.get("ETag"), _http_time(headers.get("Last-Modified"))
+    etag, modified = headers.get("ETag"), http_date(headers.get("Last-Modified"))
     state = None
     if etag and not tells(etag, job.settings.variables):  # else everybody who has the chain would read it there
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=etag)
@@ -290,13 +290,3 @@ def _fetched(
 def _name(url: FilledTemplate, otherwise: str) -> str:
     """Returns what messages call the document: the last part of its path, as the manifest writes it."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]) or otherwise
-
-
-def _http_time(text: str | None) -> Instant | None:
-    if not text:
-        return None
-    try:
-        found = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return Instant(int(found.timestamp()) * SECOND)

@@ -200,10 +200,12 @@ def test_a_server_that_is_asked_too_often_is_waited_for(
             assert answered(status, {"Retry-After": later(-9)}) == [0.0, 0.0]
         assert answered(429, {}) == [1.0, 2.0]
         waits.clear()
-        Service.answers["/orders"] = lambda _: (429, {"Retry-After": "soon"}, b"")
-        with pytest.raises(Remote, match="too often"):
-            pull(request)
-        assert waits == [1.0, 2.0, 4.0, 8.0]
+        for said in ("soon", "Sat, 01 Jan 99999999999999999999 00:00:00 GMT", "Sat, 01 Jan 2050 00:00:00 +999999"):
+            waits.clear()
+            Service.answers["/orders"] = lambda _, said=said: (429, {"Retry-After": said}, b"")
+            with pytest.raises(Remote, match="too often"):
+                pull(request)
+            assert waits == [1.0, 2.0, 4.0, 8.0]
         waits.clear()
         for said in ({"Retry-After": "86400"}, {}):
             Service.answers["/orders"] = lambda _, said=said: (503, said, b"")
