@@ -35,7 +35,8 @@ PATIENCE_SECONDS: Final = 30.0
 """From connecting to the last byte: a server that drips is left."""
 CONNECT_SECONDS: Final = 10.0
 _AGAIN: Final = "it is asked again later"
-_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
+PLAIN: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
+"""Headers of requests. Compressed answers could explode, and slices and blocks gain little."""
 
 
 @cache
@@ -209,6 +210,25 @@ class Opened:
             await self._made.aclose()
 
 
+class WebClients(Opened):
+    """A caller of places that a person named (``client``), and of those that servers lead to (``led``).
+
+    The latter have to be addresses of the Internet. ``make``: takes which addresses may be, all where it is not said.
+    """
+
+    def __init__(self, make: Callable[..., httpx.AsyncClient]) -> None:
+        super().__init__(make)
+        self.led = Opened(partial(make, is_global))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.led.__aexit__(kind, error, trace)
+        finally:
+            await super().__aexit__(kind, error, trace)
+
+
 def keeps_scheme(here: httpx.URL, there: httpx.URL) -> bool:
     """Whether a redirect stays on the web, and with TLS where there was TLS, which no server may make us give up."""
     return there.scheme in SCHEMES and (here.scheme != "https" or there.scheme == "https")
@@ -254,7 +274,7 @@ class Posts(Opened):
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
-        super().__init__(partial(new_client, timeout=times, headers=_HEADERS))
+        super().__init__(partial(new_client, timeout=times, headers=PLAIN))
 
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
         try:

@@ -11,7 +11,6 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import Final
 
 import httpx
@@ -20,16 +19,13 @@ import trio
 from chain.errors import Remote
 from p2p.dial import NotAllowed
 from p2p.files import Content, Missing
-from p2p.ip import is_global
 from p2p.pace import Pace
 from p2p.web.body import Patience, body_of, lively, paced
-from p2p.web.client import Opened, is_from_inside, keeps_scheme, new_client
+from p2p.web.client import PLAIN, WebClients, is_from_inside, keeps_scheme, new_client
 
 CONNECTIONS: Final = 16
 """At once, over all sites; more wait."""
 REDIRECTS: Final = 5
-_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
-"""Without compression: compressed answers could explode, and slices and blocks gain little."""
 NONE: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
@@ -40,7 +36,7 @@ _AGAIN: Final = "try again later: what came is kept; a mirror asks again by itse
 PATIENCE: Final = Patience(total=6 * 3600.0)
 
 
-class Web(Opened):
+class Web(WebClients):
     """A reader of files on the web. Used inside ``async with``."""
 
     def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
@@ -48,18 +44,8 @@ class Web(Opened):
         self._patience = patience or PATIENCE
         self._pace = pace or Pace()
         limits = httpx.Limits(max_connections=CONNECTIONS)
-        make = partial(new_client, timeout=self._patience.times, limits=limits, headers=_HEADERS)
+        make = partial(new_client, timeout=self._patience.times, limits=limits, headers=PLAIN)
         super().__init__(make)
-        self._led = Opened(partial(make, is_global))
-        """For places that servers lead to."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._led.__aexit__(kind, error, trace)
-        finally:
-            await super().__aexit__(kind, error, trace)
 
     async def size_of(self, content: str, headers: Mapping[str, str] = NONE) -> int | None:
         """Asks for the size by HEAD, or by a range of one byte if the server lacks HEAD or omits the length."""
@@ -127,10 +113,10 @@ class Web(Opened):
         is_led: bool = False,
     ) -> AsyncIterator[httpx.Response]:
         """A successful answer, or one of a status in ``also``."""
-        if self._led.has_ended:
+        if self.led.has_ended:
             raise _stopping(content)
         try:
-            client = self._led.client if is_led else self.client
+            client = self.led.client if is_led else self.client
             response = await self._follow(client, client.build_request(method, content, headers=headers))
             try:
                 if response.status_code not in also:
@@ -163,9 +149,9 @@ class Web(Opened):
             if not keeps_scheme(here, request.url):
                 hint = "name the place itself, if that is right"
                 raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
-            if self._led.has_ended:
+            if self.led.has_ended:
                 raise _stopping(str(request.url))
-            client = self.client if is_inside else self._led.client
+            client = self.client if is_inside else self.led.client
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 
     async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:

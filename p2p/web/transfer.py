@@ -18,8 +18,7 @@ import trio
 
 from chain.errors import Invalid, Refused, Remote
 from p2p.dial import NotAllowed
-from p2p.ip import is_global
-from p2p.web.client import Answer, Opened, is_from_inside, keeps_scheme, new_client
+from p2p.web.client import PLAIN, Answer, WebClients, is_from_inside, keeps_scheme, new_client
 
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
@@ -30,7 +29,6 @@ CONNECTIONS: Final = 16
 MAX_ANSWER: Final = 16 << 10
 """Bytes of an answer that are looked at."""
 _CHUNK: Final = 65_536
-_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
 _LOST: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
 
 
@@ -64,23 +62,13 @@ class UpgradedStream:
             raise trio.BrokenResourceError from error
 
 
-class WebTransfers(Opened):
+class WebTransfers(WebClients):
     """A sender. Used inside ``async with``."""
 
     def __init__(self) -> None:
         times = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
-        make = partial(new_client, timeout=times, limits=httpx.Limits(max_connections=CONNECTIONS), headers=_HEADERS)
+        make = partial(new_client, timeout=times, limits=httpx.Limits(max_connections=CONNECTIONS), headers=PLAIN)
         super().__init__(make)
-        self._led = Opened(partial(make, is_global))
-        """For places that servers name."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._led.__aexit__(kind, error, trace)
-        finally:
-            await super().__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def upgraded(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[UpgradedStream]:
@@ -112,7 +100,7 @@ class WebTransfers(Opened):
         """
         if self.has_ended:
             raise _stopping(url)
-        client = self._led.client if is_led else self.client
+        client = self.led.client if is_led else self.client
         sent = {**headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with _told(url), trio.move_on_after(UPLOAD_SECONDS):
             request = client.build_request("PUT", url, headers=sent)
