@@ -56,7 +56,7 @@ async def tried(*questions: Callable[[], Awaitable[object]]) -> list[object]:
 def website(_: Path) -> Iterator[Decode]:
     """Raw bytes on the connection: headers and chunks are read by the library, what they mean by us."""
     web, transport = Web(), httpx.AsyncHTTPTransport(verify=False)
-    web._made = web._led._made = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    web._made = web.led._made = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
 
     async def read(offset: int) -> int:
         async with web.open(URL, offset) as parts:
