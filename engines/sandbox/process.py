@@ -49,27 +49,37 @@ class ConfinedProcess:
 
     @property
     def returncode(self) -> int | None:
-        return self._popen.poll()
+        if self._popen.returncode is None and self._has_ended():
+            self._kill_group()
+            self._popen.poll()
+        return self._popen.returncode
 
     async def wait(self) -> int:
-        """Waits for the end. Returns the exit code, negative for a signal."""
-        while self._popen.poll() is None:
+        """Waits for the end, which is that of its children too. Returns the exit code, negative for a signal."""
+        while (code := self.returncode) is None:
             await trio.lowlevel.wait_readable(self._pidfd)
-        return self._popen.wait()
+        return code
 
     def kill(self) -> None:
         """Kills the process and its children. Idempotent; ``wait`` still has to reap it."""
-        if self._popen.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        if self.returncode is None:
+            self._kill_group()
         if self._group is not None:
             self._group.end()
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended. It is not reaped: until then its number stands for its group and no other."""
+        return os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
 
     async def stop(self, grace: float) -> int:
         """Asks the process to exit; after ``grace`` seconds kills it and its group. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             await self.stdin.aclose()
-            if self._popen.poll() is None:
+            if self.returncode is None:
                 # To the leader alone: it may have a JVM to end in order. Bubblewrap just goes, with all inside.
                 os.kill(self._popen.pid, signal.SIGTERM)
             with trio.move_on_after(grace):
