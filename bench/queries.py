@@ -33,7 +33,7 @@ def measure_queries(size: Size, folder: Path) -> list[Row]:
     changes = _slices(folder / "changes", keys // 100, 10, start=keys)
     base = msgspec.structs.replace(_view(held), fold="key", key=("key",))
     kept = folder / "fold"
-    QuerySession(_LIMITS, folder, folder).save(base, kept)
+    QuerySession(_LIMITS, folder, folder).save_fold(base, kept)
     current = msgspec.structs.replace(base, files=changes, earlier=str(kept))
     costs = in_turns(_asked(_ALL, current, folder), _asked(_ALL, _view(held), folder), rounds)
     found.append(

@@ -23,6 +23,7 @@ from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
 from engines.query.statement_check import TableRef, check_statement, without_schemas
 from engines.query.temporal import take_out
 from engines.query.views import (
+    FOLD_TABLE,
     MOST_MARKED,
     SliceView,
     can_mark,
@@ -37,6 +38,8 @@ from engines.query.views import (
 
 BATCH_ROWS: Final = 65_536
 _MOST_ROWS: Final = 2**62
+_STORAGE: Final = "v1.2.0"
+"""The format of folds, which DuckDB 1.2 and later read."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,7 @@ class QuerySession:
 
     def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:
         self._limits = limits
+        self._folds: dict[str, str] = {}
         self._connection = duckdb.connect(
             ":memory:",
             config={
@@ -149,7 +153,20 @@ class QuerySession:
             said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             ((rows,),) = self._connection.execute(said).fetchall()
             if self._types(files_sql((str(path),), mixed=False)) != self._types(quoted(view.name)):
-                raise Refused("a file cannot hold its columns as they are", rule="query-fold")
+                raise Refused("a file cannot hold its columns as they are", rule="query-view")
+        return int(rows)
+
+    def save_fold(self, view: SliceView, path: Path) -> int:
+        """Writes the rows of a view to a new database, in their order. Returns their number. Raises Refused.
+
+        DuckDB reads its own files in half the time of Parquet, with any columns that a view has.
+        """
+        with translated_faults(b"", ()):
+            self._make(view)
+            self._connection.execute(f"ATTACH {text(str(path))} AS kept (STORAGE_VERSION {text(_STORAGE)})")
+            said = f"CREATE TABLE kept.main.{FOLD_TABLE} AS SELECT * FROM {quoted(view.name)}"
+            ((rows,),) = self._connection.execute(said).fetchall()
+            self._connection.execute("DETACH kept")
         return int(rows)
 
     def save_answer(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int], path: Path) -> int:
@@ -190,15 +207,24 @@ class QuerySession:
 
     def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
         """SQL of a view. Marks the rows of before that are no longer what they were, where that is possible."""
-        if not view.files or view.earlier is None or not can_mark(view, wanted):
+        if view.earlier is None:
             return folded_sql(view, source, wanted)
-        earlier = files_sql((view.earlier,), mixed=False)
-        ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {earlier}").fetchall()
+        held = self._held_table(view.earlier)
+        if not view.files or not can_mark(view, wanted):
+            return folded_sql(view, source, wanted, held)
+        ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {held}").fetchall()
         if not 0 < rows <= MOST_MARKED:
-            return folded_sql(view, source, wanted)
+            return folded_sql(view, source, wanted, held)
         marks = f"{view.name} touched"
-        self._connection.execute(f"SET VARIABLE {quoted(marks)} = ({marks_sql(view, source, rows)})")
-        return marked_sql(view, source, wanted, marks)
+        self._connection.execute(f"SET VARIABLE {quoted(marks)} = ({marks_sql(view, source, held, rows)})")
+        return marked_sql(view, source, wanted, held, marks)
+
+    def _held_table(self, fold: str) -> str:
+        """Returns the table of a fold's file, which can be attached once."""
+        if fold not in self._folds:
+            self._folds[fold] = quoted(f"odfd fold {len(self._folds)}")
+            self._connection.execute(f"ATTACH {text(fold)} AS {self._folds[fold]} (READ_ONLY)")
+        return f"{self._folds[fold]}.main.{FOLD_TABLE}"
 
     def _shape(self, name: str, schema: pa.Schema) -> None:
         self._connection.register("odfd shape", pa.Table.from_batches((), schema))

@@ -134,18 +134,18 @@ class QueryProcess:
                 yield found
 
     async def save(self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int) -> Saved:
-        """Writes views to files that it sees, except those without a name. Raises as ``execute`` does."""
-        wanted = Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most)
-        async with aclosing(self.execute(wanted)) as frames:
-            async for kind, whole in frames:
-                if kind == END:
-                    saved: Saved = _decoded(whole, Saved)
-                    return saved
-        raise self._lost()
+        """Writes views to Parquet files that it sees, except those without a name. Raises as ``execute`` does."""
+        return await self._save(Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most))
+
+    async def save_fold(self, view: SliceView, file: str, most: int) -> Saved:
+        """Writes a view to a file that a later view may have as ``earlier``. Raises as ``execute`` does."""
+        return await self._save(Execute(views=(view,), places=(), folds=(file,), save_bytes=most))
 
     async def save_answer(self, views: Sequence[SliceView], places: Sequence[int], file: str, most: int) -> Saved:
         """Writes the answer of the statement to a Parquet file that it sees. Raises as ``execute`` does."""
-        wanted = Execute(views=tuple(views), places=tuple(places), answer=file, save_bytes=most)
+        return await self._save(Execute(views=tuple(views), places=tuple(places), answer=file, save_bytes=most))
+
+    async def _save(self, wanted: Execute) -> Saved:
         async with aclosing(self.execute(wanted)) as frames:
             async for kind, whole in frames:
                 if kind == END:

@@ -93,13 +93,15 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     """Write the views to these files, instead of answering; the end says the statement as another engine reads it."""
     answer: str = ""
     """With ``save_bytes``: write the rows of the statement to this file instead."""
+    folds: tuple[str, ...] = ()
+    """With ``save_bytes``: write the views to these database files instead, as earlier rows of later views."""
     save_bytes: int = 0
     """That a file may have."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
-    statement: str
+    statement: str = ""
 
 
 class FaultReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,10 @@ Fold = Literal["log", "key", "rows"]
 """``log``: all rows as published. ``key``: of each key the last row, if it stands. ``rows``: those never taken back."""
 ASSERTS: Final = "(0, 3)"
 """Operations that say a row; the others take one back."""
-_PLACE: Final = "file_row_number"
-"""DuckDB's column for the place of a row in its file."""
+_PLACE: Final = "rowid"
+"""DuckDB's column for the place of a row in a table."""
+FOLD_TABLE: Final = "rows"
+"""In the database that is the file of a fold."""
 MOST_MARKED: Final = 100_000_000
 """Rows of before that are marked, in a bit each."""
 _HOW: Final = ("ANTI", "SEMI")
@@ -39,7 +41,7 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     """Microseconds since 1970: rows with a later event time, or none, are left out."""
     earlier: str | None = None
-    """A file of what held before ``files``, folded in the same way."""
+    """A database file with the rows that held before ``files``, folded in the same way."""
 
     @property
     def is_computed(self) -> bool:
@@ -77,37 +79,33 @@ def can_mark(view: SliceView, wanted: Iterable[str]) -> bool:
     return is_fold and _PLACE not in map(str.lower, wanted)
 
 
-def marks_sql(view: SliceView, source: str, rows: int) -> str:
+def marks_sql(view: SliceView, source: str, held_table: str, rows: int) -> str:
     """Builds SQL for a bit for each of the ``rows`` of before, set where ``source`` says something of its key."""
     names = ", ".join(map(quoted, view.key))
-    held = f"SELECT {names}, {_PLACE} FROM {_numbered(view)}"
+    held = f"SELECT {names}, {_PLACE} FROM {held_table}"
     _, touched = _apart(view, held, source, view.key)
     none = f"bitstring('0', {rows})"
     return f"SELECT coalesce(bitstring_agg({_PLACE}::BIGINT, 0, {rows - 1}), {none}) FROM ({touched})"
 
 
-def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], marks: str) -> str:
+def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str, marks: str) -> str:
     """Builds the SQL of ``folded_sql`` over marks in a variable: offsets of ``source`` are behind all of before."""
     columns = ", ".join(map(quoted, wanted))
-    kept = f"SELECT {columns} FROM {_numbered(view)} WHERE get_bit(getvariable({text(marks)}), {_PLACE}::INT) = 0"
+    kept = f"SELECT {columns} FROM {held_table} WHERE get_bit(getvariable({text(marks)}), {_PLACE}::INT) = 0"
     stands = _stands(view, source, view.key, wanted)
     return f"{kept} UNION ALL (SELECT * FROM ({stands}) ORDER BY {quoted(view.system[0])})"
 
 
-def _numbered(view: SliceView) -> str:
-    return f"read_parquet([{text(view.earlier or '')}], hive_partitioning=false, file_row_number=true)"
-
-
-def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
-    """Builds SQL for the rows of ``source`` that are in force, after those of before (``earlier``)."""
+def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str = "") -> str:
+    """Builds SQL for the rows of ``source`` that are in force, after those of before, if there is a table of them."""
     offset = quoted(view.system[0])
     if view.fold == "log":
         return source
     same = view.key if view.fold == "key" else tuple(name for name in wanted if name not in view.system)
-    if view.earlier is None:
+    if not held_table:
         return f"{_stands(view, source, same, wanted)} ORDER BY {offset}"
     columns = ", ".join(map(quoted, wanted))
-    held = f"SELECT {columns} FROM {files_sql((view.earlier,), mixed=False)}"
+    held = f"SELECT {columns} FROM {held_table}"
     if not same:
         return f"{_stands(view, f'{held} UNION ALL {source}', same, wanted)} ORDER BY {offset}"
     kept, touched = _apart(view, held, source, same)

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
-from engines.query.duckdb_session import Limits, QuerySession, over_views
+from engines.query.duckdb_session import Limits, Prepared, QuerySession, over_views
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
-from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed, json_pieces
+from engines.query.requests import Execute, FaultReport, Prepare, Saved, TableNamed, TablesNamed, json_pieces
 from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")
@@ -130,14 +130,7 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     wanted = _request(requests, Execute)
     if wanted.save_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
-        if wanted.answer:
-            rows = answering.save_answer(prepared, wanted.views, wanted.places, Path(wanted.answer))
-            out.write(frame(END, msgspec.json.encode({"rows": rows, "statement": ""})))
-            return
-        views = zip(wanted.saves, wanted.views, strict=True)
-        end = {"rows": sum(answering.save(view, Path(path)) for path, view in views if path)}
-        statement = over_views(prepared, wanted.views, wanted.places)
-        out.write(frame(END, msgspec.json.encode({**end, "statement": with_backquotes(statement)})))
+        out.write(frame(END, msgspec.json.encode(_saved(answering, prepared, wanted))))
         return
     reader = answering.run(
         prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows
@@ -157,6 +150,18 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
                 sink.write(piece)
                 sink.flush()
     out.write(frame(END, msgspec.json.encode({"rows": counted.rows})))
+
+
+def _saved(answering: QuerySession, prepared: Prepared, wanted: Execute) -> Saved:
+    if wanted.answer:
+        rows = answering.save_answer(prepared, wanted.views, wanted.places, Path(wanted.answer))
+        return Saved(rows=rows)
+    if wanted.folds:
+        folds = zip(wanted.folds, wanted.views, strict=True)
+        return Saved(rows=sum(answering.save_fold(view, Path(path)) for path, view in folds))
+    views = zip(wanted.saves, wanted.views, strict=True)
+    rows = sum(answering.save(view, Path(path)) for path, view in views if path)
+    return Saved(rows=rows, statement=with_backquotes(over_views(prepared, wanted.views, wanted.places)))
 
 
 def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Rows) -> None:

@@ -23,8 +23,8 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import SliceView
 
-_VERSION: Final = 1
-"""Of what a fold holds."""
+_VERSION: Final = 2
+"""Of what a fold holds: since 2 it is a database of DuckDB, before it was a Parquet file."""
 _PIECE: Final = 1 << 20
 _PART: Final = ".part"
 
