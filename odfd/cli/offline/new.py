@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 import urllib.parse
 from collections.abc import Callable
@@ -42,7 +43,11 @@ commands = Commands()
         "Look into a file, or at a URL, and write the manifest of a root dataset for it (†: no daemon "
         "needed). Guesses are marked by comments in it. A file is pushed, a URL is polled."
     ),
-    epilog="example:  odfctl new nyc.flights january.csv.gz\n          odfctl apply -f nyc.flights.yaml",
+    epilog=(
+        "example:  odfctl new nyc.flights january.csv.gz\n"
+        "          odfctl apply -f nyc.flights.yaml\n"
+        "          odfctl ingest nyc.flights january.csv.gz"
+    ),
 )
 def _new(session: Session, args: argparse.Namespace) -> None:
     need_spark()
@@ -65,7 +70,9 @@ def _new(session: Session, args: argparse.Namespace) -> None:
     with disk(Path(to)):
         Path(to).write_text(text)
     seen["manifest"] = to
-    session.show(seen, lambda answer: f"{_rows_text(answer)}\n{to} is written; look at it, and odfctl apply -f {to}")
+    fill = f"odfctl pull {args.name}" if is_url else f"odfctl ingest {args.name} {shlex.quote(args.source)}"
+    steps = f"{to} is written; look at it, then: odfctl apply -f {shlex.quote(to)} && {fill}"
+    session.show(seen, lambda answer: f"{_rows_text(answer)}\n{steps}")
 
 
 def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
