@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
+from odfd.errors import ExitCode, exit_code
+from odfd.errors import render as render_fault
 from odfd.output import visible_values
 from odfd.runtime.clock import SystemClock
 
@@ -107,6 +110,14 @@ class Session:
         """Prints a remark for people, separate from the answer."""
         if not self.quiet:
             output.remark(text)
+
+
+    def failure(self, name: str, fault: Fault) -> ExitCode:
+        """Reports why one of several failed, on standard error: by its name, if the fault has none."""
+        if not fault.place and name not in fault.message:
+            fault.place = name
+        output.remark(render_fault(fault, self.verbose))
+        return ExitCode(exit_code(fault))
 
 
 def socket_path(given: str | None, environ: Mapping[str, str]) -> Path:

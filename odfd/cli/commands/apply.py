@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
 from chain.wording import agree
-from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.progress import submit
@@ -20,7 +19,6 @@ from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
-from odfd.errors import render as render_fault
 
 SHOWN: Final = 3
 """Of several new datasets."""
@@ -105,8 +103,7 @@ def _report(session: Session, result: wire.ApplyResult) -> int:
         for warning in item.warnings:
             session.remark(f"warning: {item.name}: {warning}")
         if item.fault:
-            output.remark(render_fault(item.fault.fault(), session.verbose))
-            codes.append(ExitCode(item.fault.exit_code))
+            codes.append(session.failure(item.name, item.fault.fault()))
     return max(codes)
 
 

@@ -19,8 +19,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
-from odfd.errors import Bug, ExitCode, Usage, exit_code, from_problem
-from odfd.errors import render as render_fault
+from odfd.errors import Bug, ExitCode, Usage, from_problem
 
 commands = Commands()
 
@@ -173,9 +172,7 @@ def outcome(session: Session, sent: Any) -> int:
     code = ExitCode.OK
     for item in items:
         if item.get("fault"):
-            fault = from_problem(item["fault"])
-            output.remark(render_fault(fault, session.verbose))
-            code = max(code, ExitCode(exit_code(fault)))
+            code = max(code, session.failure(str(item.get("ref", "")), from_problem(item["fault"])))
         elif item.get("outcome") in ("failed", "blocked"):
             code = max(code, ExitCode.NO)
     return code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from odfd import output
 from odfd.cli import formatting, kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import apply_texts
@@ -15,8 +14,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode, Usage, exit_code
-from odfd.errors import render as render_fault
+from odfd.errors import ExitCode, Usage
 
 commands = Commands()
 repo = commands.group(
@@ -90,9 +88,9 @@ def _push(session: Session, args: argparse.Namespace) -> int:
     done = submit(session, "/push", request, wire.PushResult)
     session.answer(done, lambda done: render(_COLUMNS, done.items))
     code = ExitCode.OK
-    for fault in (item.fault.fault() for item in done.value.items if item.fault is not None):
-        output.remark(render_fault(fault, session.verbose))
-        code = max(code, ExitCode(exit_code(fault)))
+    for item in done.value.items:
+        if item.fault is not None:
+            code = max(code, session.failure(item.ref, item.fault.fault()))
     if any(item.outcome == "private" for item in done.value.items):
         session.remark("what is private was not pushed: odfctl publish NAME, or --private")
     return code
