@@ -250,6 +250,12 @@ class Ingest:
     )
     pipe_memory_mib: int = setting(1024, "of one such command", unit="MiB", low=16)
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
+    container: str = setting(
+        "never",
+        "whether podman runs images of fetch: Container; offline: without a network; network: with it, where asked",
+        choices=("never", "offline", "network"),
+    )
+    container_memory_mib: int = setting(1024, "of one such container", unit="MiB", low=16)
 
 
 @dataclass(frozen=True, slots=True)

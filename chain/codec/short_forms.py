@@ -26,6 +26,7 @@ from chain.model.read_options import (
     declared_quarantine,
 )
 from chain.model.source import (
+    FetchContainer,
     FetchFilesGlob,
     FetchUrl,
     ReadCsv,
@@ -49,6 +50,7 @@ MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
     **dict.fromkeys(READ_STEPS, (ON_ERROR, *NAMES)),
     FetchFilesGlob: sorted(fetch_options.names_beside("FilesGlob")),
     FetchUrl: sorted(fetch_options.names_beside("Url")),
+    FetchContainer: sorted(fetch_options.names_beside("Container")),
 }
 _OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
 

@@ -1,5 +1,5 @@
 """Declares kinds of sources that the format has no fetch step for: queries of databases, answers in pages, topics of
-brokers; and who reads a bucket or a server of SFTP that a step of the format names.
+brokers; who reads a bucket or a server of SFTP that a step of the format names, and whether a container has a network.
 
 As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
 Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
@@ -123,7 +123,16 @@ class SftpAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sft
     private_key: _Text | None = None
 
 
-FetchOptions: TypeAlias = SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess | SftpAccess
+class ContainerAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Container"):
+    """The wish of a step ``Container`` for more than its image."""
+
+    network: bool = False
+    """Whether it reaches a network; the settings of the node have to allow it too."""
+
+
+FetchOptions: TypeAlias = (
+    SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess | SftpAccess | ContainerAccess
+)
 KINDS: Final[Mapping[str, type[FetchOptions]]] = {
     "Sql": SqlQuery,
     "Http": HttpRequest,
@@ -133,8 +142,18 @@ KINDS: Final[Mapping[str, type[FetchOptions]]] = {
 """Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
 SFTP: Final = "Sftp"
-_ALL: Final[Mapping[str, type[FetchOptions]]] = {**KINDS, BUCKET: BucketAccess, SFTP: SftpAccess}
-BESIDE: Final[Mapping[str, tuple[str, ...]]] = {"FilesGlob": (BUCKET, SFTP), "Url": (SFTP,)}
+CONTAINER: Final = "Container"
+_ALL: Final[Mapping[str, type[FetchOptions]]] = {
+    **KINDS,
+    BUCKET: BucketAccess,
+    SFTP: SftpAccess,
+    CONTAINER: ContainerAccess,
+}
+BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
+    "FilesGlob": (BUCKET, SFTP),
+    "Url": (SFTP,),
+    "Container": (CONTAINER,),
+}
 """Options that manifests may write in steps of the format, by the kind of the step."""
 OWN_SCHEME: Final = "odfd+"
 """Begins the URL of kinds ``Http`` and ``Sse`` in a chain: others must not take the first page for the whole."""

@@ -70,6 +70,7 @@ def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
         settings,
         max_source_bytes=size,
         pipe="never",
+        container="never",
         variables={},
         base=None,
         may_dial=may_dial,

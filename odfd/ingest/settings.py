@@ -25,6 +25,9 @@ PIPE_TIMEOUT: Final = 3600.0
 PIPE_MEMORY: Final = 1 << 30
 """Bytes that it may take: each of its processes, and all together where control groups can be made."""
 PipeMode: TypeAlias = Literal["sandbox", "user", "never"]
+CONTAINER_MEMORY: Final = 1 << 30
+"""Bytes that all processes of a container may take together."""
+ContainerMode: TypeAlias = Literal["never", "offline", "network"]
 CHUNK: Final = 1 << 20
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -50,6 +53,9 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where commands of ``prepare: Pipe`` run: without network and files, with the rights of this user, or nowhere."""
     pipe_timeout: float = PIPE_TIMEOUT
     pipe_memory: int = PIPE_MEMORY
+    container: ContainerMode = "never"
+    """Whether images of ``fetch: Container`` run: not at all, without a network, or with one where a source asks."""
+    container_memory: int = CONTAINER_MEMORY
     sandbox: CommandSandbox = msgspec.field(default_factory=CommandSandbox)
     environment: Mapping[str, str] = _NO_VARIABLES
     """What commands are started with as this user, beside ``variables``."""

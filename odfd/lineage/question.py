@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.libraries import pa, pc
 from chain.model.block import Block
 from chain.model.events import AddData, DataEvent, ExecuteTransform, ExecuteTransformInput, SourceState
-from chain.model.source import FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
+from chain.model.source import FetchContainer, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from chain.multihash import Multihash
 from chain.state import InputPosition, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectStore
@@ -110,6 +110,8 @@ def _address(fetch: FetchStep) -> str:
             return path
         case FetchMqtt(host=host, port=port, topics=topics):
             return f"mqtt://{host}:{port}/{','.join(topic.path for topic in topics)}"
+        case FetchContainer(image=image):
+            return f"the container of {image}"
         case _:
             return type(fetch).__name__.removeprefix("Fetch")
 

@@ -16,7 +16,7 @@ from engines.request_control import CallLimits
 from engines.sandbox.base import Level
 from engines.sandbox.probe import Choice, choose
 from odfd.ingest.readable import Readable
-from odfd.ingest.settings import IngestSettings, PipeMode
+from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, StateDirectory
@@ -102,6 +102,8 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
         pipe=_PIPES[ingest.pipe],
         pipe_memory=ingest.pipe_memory_mib << 20,
         pipe_timeout=ingest.pipe_seconds,
+        container=_CONTAINERS[ingest.container],
+        container_memory=ingest.container_memory_mib << 20,
         variables=_those(ingest.variables, environ),
         allowed=ingest.variables,
         environment=_those(_PLAIN, environ),
@@ -109,6 +111,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
 
 
 _PIPES: Final[Mapping[str, PipeMode]] = {"sandbox": "sandbox", "user": "user", "never": "never"}
+_CONTAINERS: Final[Mapping[str, ContainerMode]] = {"never": "never", "offline": "offline", "network": "network"}
 _PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that a command of Pipe needs, and that hold no secrets."""
 

@@ -1,13 +1,14 @@
-"""Fetches from a source of any kind; refuses kinds that are not supported by name, before anything is fetched."""
+"""Fetches from a source of any kind; checks its step before anything is fetched."""
 
 from __future__ import annotations
 
 import trio
 
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid
 from chain.model.fetch_options import (
     RULE,
     BucketAccess,
+    ContainerAccess,
     FetchOptions,
     HttpRequest,
     KafkaTopic,
@@ -15,9 +16,10 @@ from chain.model.fetch_options import (
     SftpAccess,
     SqlQuery,
 )
-from chain.model.source import FetchEthereumLogs, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
+from chain.model.source import FetchContainer, FetchEthereumLogs, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
+from odfd.ingest.fetch.container import check_container, fetch_container
 from odfd.ingest.fetch.evm import check_evm, fetch_evm
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
@@ -31,7 +33,7 @@ from odfd.ingest.settings import IngestSettings
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
-    """Fetches by the kind of step. Raises Refused for unsupported kinds; else as the fetcher does."""
+    """Fetches by the kind of step. Raises what its fetcher does."""
     match step:
         case FetchUrl() if isinstance(job.options, SqlQuery):
             return await fetch_sql(step, job.options, job)
@@ -53,11 +55,12 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await fetch_mqtt(step, job)
         case FetchEthereumLogs():
             return await fetch_evm(step, job)
-    raise _not_built(step)
+        case FetchContainer():
+            return await fetch_container(step, _container_access(job.options), job)
 
 
 def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions | None = None) -> None:
-    """Checks a step before a fetch. Raises Refused for unsupported kinds, Invalid. Blocking."""
+    """Checks a step before a fetch. Raises Refused, Invalid. Blocking."""
     match step:
         case FetchUrl() if isinstance(options, SqlQuery):
             check_sql(step, options, settings)
@@ -73,6 +76,8 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_sftp(step, _sftp_access(options), settings)
         case FetchFilesGlob() if is_bucket(step.path) and isinstance(options, BucketAccess | None):
             check_bucket(step, _access(options), settings)
+        case FetchContainer() if isinstance(options, ContainerAccess | None):
+            check_container(step, _container_access(options), settings)
         case FetchFilesGlob() if isinstance(options, BucketAccess):
             raise Invalid(
                 f"{step.path} is no bucket, and has neither region nor keys",
@@ -93,8 +98,6 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             check_mqtt(step, settings)
         case FetchEthereumLogs():
             check_evm(step, settings)
-        case _:
-            raise _not_built(step)
 
 
 def _access(options: FetchOptions | None) -> BucketAccess:
@@ -105,10 +108,5 @@ def _sftp_access(options: FetchOptions | None) -> SftpAccess:
     return options if isinstance(options, SftpAccess) else SftpAccess()
 
 
-def _not_built(step: FetchStep) -> Refused:
-    kind = step.__struct_config__.tag
-    return Refused(
-        f"sources of kind {kind} cannot be fetched yet",
-        rule="fetch-kind",
-        hint="fetch with a tool of your own and use FilesGlob, or push with `odfctl ingest`",
-    )
+def _container_access(options: FetchOptions | None) -> ContainerAccess:
+    return options if isinstance(options, ContainerAccess) else ContainerAccess()

@@ -18,7 +18,6 @@ from chain import instant
 from chain.errors import Environment, Invalid, NotFound, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import (
-    FetchContainer,
     FetchFilesGlob,
     FetchUrl,
     Forever,
@@ -327,8 +326,3 @@ def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
     with pytest.raises(Invalid, match="no variable 'KEY'"):
         fetch(step, job())
     assert fill("${{env.A||'x'}}${{ env.A }}", {"A": "1"}).reveal() == "11"
-
-
-def test_kinds_not_built_are_refused_by_name(job: Callable[..., FetchJob]) -> None:
-    with pytest.raises(Refused, match="sources of kind Container cannot be fetched yet"):
-        fetch(FetchContainer(image="x"), job())

@@ -64,20 +64,20 @@ def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any)
 
 async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> None:
     """A node's own sources, and within their bounds those that strangers declared, which run no commands."""
-    said = model.Ingest(source_bytes=1000, silence_seconds=7, pipe="user", pipe_seconds=9)
+    said = model.Ingest(source_bytes=1000, silence_seconds=7, pipe="user", pipe_seconds=9, container="offline")
     async with world.running("alice", ingest=said) as alice:
         parts = alice.parts
         for _ in range(2):
             own, strange = parts.ingest_deps.settings, parts.observer.deps.settings
-            assert (own.max_source_bytes, own.pipe, own.pipe_timeout) == (
-                said.source_bytes, said.pipe, said.pipe_seconds
+            assert (own.max_source_bytes, own.pipe, own.pipe_timeout, own.container) == (
+                said.source_bytes, said.pipe, said.pipe_seconds, said.container
             )  # fmt: skip
             assert own.patience == strange.patience == Patience(
                 said.connect_seconds, said.silence_seconds, said.silence_seconds,
                 round(said.least_rate * said.silence_seconds), said.fetch_seconds,
             )  # fmt: skip
             assert strange.max_source_bytes == said.source_bytes
-            assert (strange.pipe, dict(strange.variables)) == ("never", {})
+            assert (strange.pipe, strange.container, dict(strange.variables)) == ("never", "never", {})
             said = model.Ingest(
                 connect_seconds=3,
                 fetch_seconds=4,
@@ -86,6 +86,7 @@ async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> 
                 silence_seconds=8,
                 pipe="never",
                 pipe_seconds=10,
+                container="network",
             )
             alice.assembly.reload(model.Settings(ingest=said))
 

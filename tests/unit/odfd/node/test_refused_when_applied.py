@@ -44,7 +44,7 @@ content:
 
 
 FETCHES = {
-    "fetch-kind": [
+    "fetch-container": [
         "{kind: Container, image: alpine}",
     ],
     "evm-node": ["{kind: EthereumLogs, chainId: 1}"],

@@ -1,0 +1,296 @@
+"""Runs the image of a source in a container of podman: nothing as its input, what it prints as a file.
+
+A container has no rights, a read-only root, bounded memory, processes and time, and no network unless it is given one.
+The image is named by digest, has to be here already, and is never fetched. What outlives a killed node ends by podman's
+own timeout, and is removed before the next container of the dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import resource
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Invalid, Refused
+from chain.wording import plural
+from engines.sandbox.process import ConfinedProcess
+from odfd.errors import sole_fault
+from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.settings import IngestSettings
+
+RULE: Final = "fetch-container"
+OUT: Final = "/opt/odf/out"
+"""Folder inside in which a container leaves what it says beside its output."""
+MAX_OUT: Final = 1 << 20
+"""Bytes of all files in that folder."""
+MAX_OUT_FILES: Final = 64
+PROCESSES: Final = 256
+"""Of a container at once, threads included."""
+MAX_SAID: Final = 500
+"""Bytes of what it wrote to its standard error that are shown."""
+GRACE: Final = 60
+"""Seconds after which podman itself ends a container that its node did not end in time."""
+REMOVE_SECONDS: Final = 30.0
+"""For podman to say whether an image is here, or to remove a container."""
+_LOOK: Final = 0.25
+"""Seconds between two looks at the size of the folder, which podman cannot bound."""
+_FILES: Final = 4096
+_TMP: Final = 256 << 20
+"""Bytes of each folder of temporary files, which are in memory and count as such."""
+_NOBODY: Final = 65534
+_PODMAN_FAILED: Final = 125
+_TOOL_ENVIRONMENT: Final = (
+    *("PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+    *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+)
+
+
+class ContainerJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run. ``image`` is named by digest."""
+
+    image: str
+    command: tuple[str, ...] | None
+    """In place of the image's entry point."""
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    network: bool
+    owner: str
+    """Whose container it is: there is one at a time."""
+    folder: Path
+    """An empty folder for what it leaves; files that podman needs lie there too."""
+
+    @property
+    def out(self) -> Path:
+        """The folder that is ``OUT`` inside."""
+        return self.folder / "out"
+
+    @property
+    def variables(self) -> Path:
+        return self.folder / "variables"
+
+    def name(self, staging: Path) -> str:
+        """Returns the name of the container; another node of this machine has others."""
+        digest = hashlib.sha3_256("\0".join((str(staging), self.owner)).encode())
+        return f"odfd-fetch-{digest.hexdigest()[:24]}"
+
+
+async def run_container(job: ContainerJob, target: Path, settings: IngestSettings) -> None:
+    """Writes what a container prints to ``target``. It ends with all that it started, however this ends.
+
+    Raises Refused (too much time or output), Invalid (it failed), Environment (no podman, no image, cannot be started).
+    """
+    binary = shutil.which("podman")
+    if binary is None:
+        raise no_podman()
+    name = job.name(settings.staging)
+    await _remove(binary, name)
+    await _check_image(binary, job.image)
+    await trio.to_thread.run_sync(_make_folder, job)
+    try:
+        code, said = await _run([binary, *arguments(job, name, settings)], job, target, settings)
+    finally:
+        with trio.CancelScope(shield=True):
+            await _remove(binary, name)
+            job.variables.unlink(missing_ok=True)
+    if code:
+        raise _failed(job.image, code, said, settings)
+
+
+async def _run(argv: list[str], job: ContainerJob, target: Path, settings: IngestSettings) -> tuple[int, bytes]:
+    """Returns the exit code and the end of the standard error."""
+    try:
+        process = ConfinedProcess(_popen(argv, job.folder))
+    except OSError as error:
+        raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
+    said = bytearray()
+    try:
+        await process.stdin.aclose()
+        with trio.fail_after(settings.patience.total):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch, job.out)
+                async with trio.open_nursery() as streams:
+                    streams.start_soon(_listen, process, said)
+                    streams.start_soon(_take, process, job.image, target, settings)
+                nursery.cancel_scope.cancel()
+            code = await process.wait()
+    except BaseExceptionGroup as error:
+        raise sole_fault(error) or error from None
+    except trio.TooSlowError as error:
+        raise Refused(
+            f"the container of {job.image} ran over {settings.patience.total:g} s",
+            rule=RULE,
+            hint="raise ingest.fetch-seconds of the settings, if it needs longer",
+        ) from error
+    finally:
+        await process.stop(0)
+    return code, bytes(said)
+
+
+def _popen(argv: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Podman sees nothing of the environment but what it needs to find images."""
+    return subprocess.Popen(
+        argv,
+        env=_environment(),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _TOOL_ENVIRONMENT if name in os.environ}
+
+
+def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[str]:
+    """Returns the arguments of podman. Values of the environment are in a file, since others see arguments."""
+    memory = settings.container_memory
+    files = min(_FILES, _hard(resource.RLIMIT_NOFILE))
+    entry = () if job.command is None else (f"--entrypoint={msgspec.json.encode(job.command).decode()}",)
+    return [
+        *("run", "--rm", "--pull=never", "--name", name, "--log-driver=none"),
+        *("--network=private" if job.network else "--network=none", "--hostname=localhost", "--ipc=private"),
+        *("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
+        *("--user", f"{user()}:{user()}" if not os.geteuid() else f"{os.geteuid()}:{os.getegid()}"),
+        *(("--userns=keep-id",) if os.geteuid() else ()),
+        *(f"--memory={memory}", f"--memory-swap={memory}", f"--pids-limit={PROCESSES}"),
+        *("--ulimit", f"nofile={files}:{files}", "--ulimit", f"nproc={_processes()}", "--ulimit", "core=0:0"),
+        f"--timeout={math.ceil(settings.patience.total) + GRACE}",
+        *(word for place in ("/tmp", "/var/tmp", "/run") for word in ("--tmpfs", f"{place}:{_tmpfs()}")),  # noqa: S108
+        *("--volume", f"{job.out}:{OUT}:rw", "--env-file", str(job.variables), *entry),
+        job.image,
+        *job.args,
+    ]
+
+
+def user() -> int:
+    """Number of the user inside: root outside is nobody inside; any other user is the same."""
+    return os.geteuid() or _NOBODY
+
+
+def _tmpfs() -> str:
+    return f"rw,nosuid,nodev,mode=1777,size={_TMP}"
+
+
+def _hard(number: int) -> int:
+    most = resource.getrlimit(number)[1]
+    return _FILES if most == resource.RLIM_INFINITY else most
+
+
+def _processes() -> str:
+    most = min(_FILES, _hard(resource.RLIMIT_NPROC))
+    return f"{most}:{most}"
+
+
+def _make_folder(job: ContainerJob) -> None:
+    job.out.mkdir()
+    if not os.geteuid():
+        os.chown(job.out, _NOBODY, _NOBODY)
+    lines = "".join(f"{name}={value}\n" for name, value in job.env.items())
+    with os.fdopen(os.open(job.variables, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(lines)
+
+
+def no_podman() -> Refused:
+    return Refused(
+        "fetch: Container needs podman, which is not installed",
+        rule=RULE,
+        hint="install podman, or fetch with a tool of your own and use FilesGlob",
+    )
+
+
+async def _check_image(binary: str, image: str) -> None:
+    """Raises Environment for an image that is not here."""
+    found = await _podman(binary, "image", "exists", image)
+    if found.returncode:
+        words = found.stderr.decode("utf-8", "replace").strip()[-MAX_SAID:]
+        raise Environment(
+            f"the image {image} is not on this machine" + (f": {words}" if words else ""),
+            rule=RULE,
+            hint=f"a node fetches no images; as its user: podman pull {image}",
+        )
+
+
+async def _remove(binary: str, name: str) -> None:
+    """Ends and removes a container, if there is one. Raises Environment."""
+    done = await _podman(binary, "rm", "--force", "--ignore", "--time=0", "--volumes", name)
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip()[-MAX_SAID:]
+        raise Environment(f"podman cannot remove the container {name}: {words}", rule=RULE)
+
+
+async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        with trio.fail_after(REMOVE_SECONDS):
+            return await trio.run_process(
+                [binary, *words], capture_stdout=True, capture_stderr=True, check=False, env=_environment()
+            )
+    except trio.TooSlowError as error:
+        raise Environment(
+            f"podman {' '.join(words[:2])} gave no answer in {REMOVE_SECONDS:g} s", rule=RULE, hint="does podman work?"
+        ) from error
+    except OSError as error:
+        raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
+
+
+def _failed(image: str, code: int, said: bytes, settings: IngestSettings) -> Invalid | Environment:
+    words = said.decode("utf-8", "replace").strip()
+    text = f": {words}" if words else ""
+    if code == _PODMAN_FAILED:
+        return Environment(f"podman cannot run {image}{text}", rule=RULE, hint="does `podman run` work for this user?")
+    mib = settings.container_memory >> 20
+    return Invalid(
+        f"the container of {image} ended with {code}{text}",
+        rule=RULE,
+        hint=f"it may use {mib:,} MiB of memory (ingest.container-memory-mib)" if not text else "",
+    )
+
+
+async def _take(process: ConfinedProcess, image: str, target: Path, settings: IngestSettings) -> None:
+    with FileWriter(target, f"what the container of {image} gave", settings) as out:
+        async for block in process.stdout:
+            await trio.to_thread.run_sync(out.write, bytes(block))
+
+
+async def _listen(process: ConfinedProcess, said: bytearray) -> None:
+    """Keeps the end of what it complains of."""
+    async for block in process.stderr:
+        said += block
+        del said[:-MAX_SAID]
+
+
+async def _watch(out: Path) -> None:
+    """Raises Refused when more is left in the folder than may be."""
+    while True:
+        await trio.to_thread.run_sync(check_left, out)
+        await trio.sleep(_LOOK)
+
+
+def check_left(out: Path) -> None:
+    """Raises Refused when more is left in a folder than may be. Blocking."""
+    files = size = 0
+    for folder, folders, names in os.walk(out):
+        files += len(folders) + len(names)
+        for path in (Path(folder, name) for name in names):
+            try:
+                found = path.lstat()
+            except OSError:  # gone meanwhile
+                continue
+            size += max(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
+        if files > MAX_OUT_FILES or size > MAX_OUT:
+            raise Refused(
+                f"a container left {plural(files, 'file')} and {size:,} bytes in {OUT}",
+                rule=RULE,
+                hint=f"at most {MAX_OUT_FILES} files and {MAX_OUT:,} bytes; data belong on its standard output",
+            )

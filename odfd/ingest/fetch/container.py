@@ -1,0 +1,269 @@
+"""Fetches ``Container`` sources: what a program of an image prints, which is told where the last fetch ended.
+
+The words between both are those of kamu: ``ODF_ETAG`` or ``ODF_LAST_MODIFIED`` is the state of the last fetch,
+``ODF_BATCH_SIZE`` how many records a batch may have, and ``ODF_NEW_…_PATH`` are files in which the program leaves the
+new state, and that there is more. Only images that are named by digest run, if the settings allow it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid, Refused
+from chain.instant import parse, render
+from chain.model.events import SourceState
+from chain.model.fetch_options import ContainerAccess
+from chain.model.source import EnvVar, FetchContainer
+from odfd.ingest.containers import OUT, RULE, ContainerJob, check_left, no_podman, run_container
+from odfd.ingest.fetch.base import (
+    DEFAULT_SOURCE,
+    ETAG,
+    LAST_MODIFIED,
+    Fetched,
+    FetchJob,
+    FetchOutcome,
+    Unchanged,
+)
+from odfd.ingest.settings import CHUNK, IngestSettings
+from odfd.ingest.templates import TEMPLATE, fill
+
+BATCH_SIZE: Final = "ODF_BATCH_SIZE"
+BATCH_RECORDS: Final = 10_000
+"""Of ``ODF_BATCH_SIZE`` where a source does not say it; kamu's."""
+MAX_STATE: Final = 4096
+"""Bytes of a state that a container leaves."""
+NEW_ETAG: Final = "new-etag"
+NEW_LAST_MODIFIED: Final = "new-last-modified"
+NEW_HAS_MORE: Final = "new-has-more-data"
+_MAX_WORDS: Final = 1024
+_IMAGE: Final = re.compile(
+    r"(?:[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::\d{1,5})?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*@sha256:[0-9a-f]{64}\Z"
+)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OURS: Final = "ODF_"
+_LINE_ENDS: Final = re.compile(r"[\0\r\n]")
+
+
+async def fetch_container(step: FetchContainer, access: ContainerAccess, job: FetchJob) -> FetchOutcome:
+    """Raises Refused (not allowed, too much of something), Invalid (it failed, or says what cannot be), Environment."""
+    await trio.to_thread.run_sync(check_container, step, access, job.settings)
+    folder = job.folder / "container"
+    await trio.to_thread.run_sync(folder.mkdir)
+    wanted = ContainerJob(
+        image=step.image,
+        command=step.command,
+        args=tuple(fill(each, job.settings.variables).reveal() for each in step.args or ()),
+        env=_environment(step, job),
+        network=access.network,
+        owner=job.dataset,
+        folder=folder,
+    )
+    target = job.folder / "printed"
+    await run_container(wanted, target, job.settings)
+    return await trio.to_thread.run_sync(_outcome, step, job, wanted.out, target)
+
+
+def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> FetchOutcome:
+    """Blocking."""
+    check_left(out)
+    state, has_more = _new_state(out), _regular(out / NEW_HAS_MORE)
+    size = target.stat().st_size
+    if state is not None and job.known(state.kind) == state.value:
+        if size:
+            raise Invalid(
+                f"the container of {step.image} gave {size:,} bytes, and the state that it had before: {state.value!r}",
+                rule=RULE,
+                hint="it has to print nothing, or to leave another state",
+            )
+        return Unchanged()
+    if has_more and state is None:
+        raise Invalid(
+            f"the container of {step.image} says that there is more, and leaves no state to go on from",
+            rule=RULE,
+            hint="it has to write to $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
+        )
+    return Fetched(
+        path=target,
+        name=f"the container of {step.image}",
+        identity=f"sha3-256:{_digest(target)}",
+        event_time=job.now,
+        state=state,
+        has_more=has_more,
+    )
+
+
+def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
+    """Raises Invalid for a value that no variable of a program can have."""
+    variables = job.settings.variables
+    found = {"HOME": "/tmp", BATCH_SIZE: str(BATCH_RECORDS)}  # noqa: S108  # inside
+    for each in step.env or ():
+        written = _written(each)
+        found[each.name] = fill(written, variables).reveal()
+        if _LINE_ENDS.search(found[each.name]):
+            raise Invalid(
+                f"the value of {each.name} of a container has several lines", rule=RULE, hint="give it as one line"
+            )
+    _check_batch(found[BATCH_SIZE])
+    last = job.known(LAST_MODIFIED)
+    return {
+        **found,
+        "ODF_ETAG": _one_line(job.known(ETAG) or ""),
+        "ODF_LAST_MODIFIED": "" if last is None else _one_line(last),
+        "ODF_NEW_ETAG_PATH": f"{OUT}/{NEW_ETAG}",
+        "ODF_NEW_LAST_MODIFIED_PATH": f"{OUT}/{NEW_LAST_MODIFIED}",
+        "ODF_NEW_HAS_MORE_DATA_PATH": f"{OUT}/{NEW_HAS_MORE}",
+    }
+
+
+def _written(each: EnvVar) -> str:
+    """A name without a value is that of a variable."""
+    return each.value if each.value is not None else f"${{{{ env.{each.name} }}}}"
+
+
+def _one_line(state: str) -> str:
+    if _LINE_ENDS.search(state):
+        raise Invalid(
+            f"the state of the last fetch has several lines: {state[:80]!r}",
+            rule=RULE,
+            hint="it was left by another source; begin the dataset anew",
+        )
+    return state
+
+
+def _new_state(out: Path) -> SourceState | None:
+    """Raises Invalid for a state that cannot be."""
+    if (etag := _text(out / NEW_ETAG)) is not None:
+        return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=etag)
+    if (changed := _text(out / NEW_LAST_MODIFIED)) is not None:
+        try:
+            value = render(parse(changed.strip()))
+        except Invalid as error:
+            raise Invalid(
+                f"a container left no time in {NEW_LAST_MODIFIED}: {changed[:80]!r}",
+                rule=RULE,
+                hint="write it as in RFC 3339: 2024-05-01T12:00:00Z",
+            ) from error
+        return SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=value)
+    return None
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file that a container left, if it did. It is a stranger: what is no plain file is not opened."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _no_file(path) from error
+    with os.fdopen(file, "rb") as source:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise _no_file(path)
+        found = source.read(MAX_STATE + 1)
+    try:
+        text = found.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        text = None
+    if text is None or len(found) > MAX_STATE or _LINE_ENDS.search(text):
+        raise Invalid(
+            f"a container left something else than a line of {MAX_STATE:,} bytes of UTF-8 in {path.name}",
+            rule=RULE,
+            hint="a state is a short text: where to go on",
+        )
+    return text
+
+
+def _no_file(path: Path) -> Invalid:
+    return Invalid(f"what a container left as {path.name} is no plain file", rule=RULE, hint="it has to write a file")
+
+
+def _regular(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise _no_file(path)
+    return True
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha3_256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_container(step: FetchContainer, access: ContainerAccess, settings: IngestSettings) -> None:
+    """Checks a step before a fetch. Raises Refused where the settings forbid it or podman is missing, Invalid."""
+    if settings.container == "never":
+        raise Refused(
+            f"fetch: Container would run {step.image[:120]}, and no images are run here",
+            rule=RULE,
+            hint='ingest.container = "offline" of the settings runs them by podman, without a network',
+        )
+    if access.network and settings.container != "network":
+        raise Refused(
+            f"the container of {step.image[:120]} asks for a network, and gets none here",
+            rule=RULE,
+            hint='ingest.container = "network" of the settings gives it one; it reaches what this machine reaches',
+        )
+    if not _IMAGE.match(step.image):
+        raise Invalid(
+            f"the image {step.image[:120]!r} is not named by its digest, so nobody could say later what was run",
+            rule=RULE,
+            hint="write NAME@sha256:…, as `podman image inspect --format '{{.RepoDigests}}' NAME` shows it",
+        )
+    _check_words(step)
+    for each in step.env or ():
+        _check_variable(each, settings)
+    for text in step.args or ():
+        settings.check_variables(text)
+    if shutil.which("podman") is None:
+        raise no_podman()
+
+
+def _check_words(step: FetchContainer) -> None:
+    if step.command is not None and not (step.command and step.command[0]):
+        raise Invalid(
+            "a container's command is empty", rule=RULE, hint="command: [program, argument, …], or leave it out"
+        )
+    words = [*(step.command or ()), *(step.args or ())]
+    if len(words) + len(step.env or ()) > _MAX_WORDS:
+        raise Invalid(f"a container has more than {_MAX_WORDS:,} arguments and variables", rule=RULE)
+    if any("\0" in word for word in words):
+        raise Invalid("an argument of a container has a character 0", rule=RULE)
+    for word in step.command or ():
+        if TEMPLATE.search(word):
+            raise Invalid(
+                f"nothing is filled into the command of a container: {word[:80]}",
+                rule="source-variable",
+                hint="variables stand in env, or in args",
+            )
+
+
+def _check_variable(each: EnvVar, settings: IngestSettings) -> None:
+    if not _NAME.match(each.name) or (each.name.startswith(_OURS) and each.name != BATCH_SIZE):
+        raise Invalid(
+            f"a container has no variable {each.name[:80]!r} of a source",
+            rule=RULE,
+            hint=f"names are of letters, digits and _; those with {_OURS} are the node's, but {BATCH_SIZE}",
+        )
+    written = _written(each)
+    settings.check_variables(written)
+    if each.name == BATCH_SIZE and not TEMPLATE.search(written):
+        _check_batch(written)
+
+
+def _check_batch(text: str) -> None:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise Invalid(f"{BATCH_SIZE} is no number of records: {text[:80]!r}", rule=RULE, hint="write 1 or more")

@@ -1,0 +1,337 @@
+"""What images of sources give, run by a real podman: the words between node and program are kamu's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain import instant
+from chain.errors import Environment, Fault, Invalid, Refused
+from chain.model.events import SourceState
+from chain.model.fetch_options import ContainerAccess, fetch_options
+from chain.model.source import EnvVar, FetchContainer
+from odfd.ingest import containers
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.containers import ContainerJob, arguments, check_left
+from odfd.ingest.fetch import container
+from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.refetch import confined
+from odfd.ingest.settings import PATIENCE, IngestSettings
+from worlds.containers import image_of_programs, of_this_test
+from worlds.eventually import became
+from worlds.sources import examples, source
+
+NOW = instant.parse("2050-01-01T12:00:00Z")
+DIGEST = "sha256:" + "ab" * 32
+NAMED = f"registry.example:5000/a/b@{DIGEST}"
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    with image_of_programs() as made:
+        yield made
+
+
+class Program:
+    """A shell script as a source, and what the chain would say of it."""
+
+    def __init__(self, image: str, folder: Path) -> None:
+        self.image, self.folder, self.number = image, folder, 0
+        self.state: SourceState | None = None
+
+    def job(self, network: bool = False, **more: Any) -> FetchJob:
+        self.number += 1
+        folder = self.folder / str(self.number)
+        folder.mkdir()
+        settings = IngestSettings(
+            staging=self.folder, **{"container": "offline", "variables": {"KEY": 'it\'s a "key" #=$X \\n '}, **more}
+        )
+        return FetchJob(
+            state=self.state,
+            now=NOW,
+            folder=folder,
+            settings=settings,
+            dataset="did:odf:a",
+            options=ContainerAccess(network=network),
+        )
+
+    def fetch(self, script: str, *words: str, network: bool = False, env: Any = None, **more: Any) -> Any:
+        step = FetchContainer(image=self.image, command=("sh", "-c"), args=(script, "sh", *words), env=env)
+        try:
+            found = trio.run(fetch, step, self.job(network, **more))
+        finally:
+            assert not of_this_test("odfd-fetch-"), "it is gone, however it ended"
+        if isinstance(found, Fetched):
+            self.state = found.state
+        return found
+
+    def said(self, script: str, *words: str, **more: Any) -> str:
+        return self.fetch(script, *words, **more).path.read_text()
+
+
+@pytest.fixture
+def program(image: str, tmp_path: Path) -> Program:
+    return Program(image, tmp_path)
+
+
+@pytest.mark.slow
+def test_its_output_is_the_file(program: Program) -> None:
+    """Of kamu's tests: what is printed, also when the command is that of the image."""
+    assert program.said("printf 'a,b\\n1,2\\n'") == "a,b\n1,2\n"
+    assert program.said("seq 200000; echo on the other >&2").splitlines()[-1] == "200000"
+    step = FetchContainer(image=program.image, command=("seq", "2"))
+    assert trio.run(fetch, step, program.job()).path.read_text() == "1\n2\n"
+    found = program.fetch("true")
+    assert isinstance(found, Fetched), "of a source without a state all is news"
+    assert (found.path.read_text(), found.state, found.has_more) == ("", None, False)
+    assert program.image in found.name
+
+
+@pytest.mark.slow
+def test_variables_and_arguments_are_filled_in_and_no_others_are_seen(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hush")
+    env = (
+        EnvVar(name="PLAIN", value=" VAL "),
+        EnvVar(name="FILLED", value="tpl_${{ env.KEY }}"),
+        EnvVar(name="KEY", value=None),
+        EnvVar(name="QUOTED", value='"x y"'),
+    )
+    key = 'it\'s a "key" #=$X \\n '
+    lines = program.said("env", env=env).splitlines()
+    assert {"PLAIN= VAL ", f"FILLED=tpl_{key}", f"KEY={key}", 'QUOTED="x y"', "ODF_BATCH_SIZE=10000"} <= set(lines)
+    assert not [line for line in lines if "hush" in line]
+    assert program.said('printf %s "$1"', "${{ env.KEY || 'b' }}") == key
+    assert program.said("echo $ODF_BATCH_SIZE", env=(EnvVar(name="ODF_BATCH_SIZE", value="40000"),)) == "40000\n"
+    with pytest.raises(Invalid, match="several lines"):
+        program.fetch("env", env=(EnvVar(name="A", value="b\nc"),))
+
+
+BATCHES = """
+    done=${ODF_ETAG:-0}; next=$((done + ODF_BATCH_SIZE)); [ $next -lt $ROWS ] || next=$ROWS
+    [ $done -eq $ROWS ] || seq $((done + 1)) $next
+    [ $next -eq $ROWS ] || touch $ODF_NEW_HAS_MORE_DATA_PATH
+    echo $next > $ODF_NEW_ETAG_PATH
+"""
+
+
+@pytest.mark.slow
+def test_batches_go_on_where_the_last_one_ended(program: Program) -> None:
+    env = (EnvVar(name="ODF_BATCH_SIZE", value="40"), EnvVar(name="ROWS", value="100"))
+    found = []
+    for _ in range(3):
+        fetched = program.fetch(BATCHES, env=env)
+        assert fetched.state.kind == ETAG
+        found.append((fetched.state.value, fetched.has_more, len(fetched.path.read_text().split())))
+    assert found == [("40", True, 40), ("80", True, 40), ("100", False, 20)]
+    assert isinstance(program.fetch(BATCHES, env=env), Unchanged)
+
+
+@pytest.mark.slow
+def test_a_time_can_be_the_state(program: Program) -> None:
+    script = '[ -n "$ODF_LAST_MODIFIED" ] || echo a; echo 2024-05-01T12:00:00+02:00 > $ODF_NEW_LAST_MODIFIED_PATH'
+    assert program.fetch(script).state.value == "2024-05-01T10:00:00Z"
+    assert isinstance(program.fetch(script), Unchanged)
+    assert program.said("echo $ODF_LAST_MODIFIED,$ODF_ETAG") == "2024-05-01T10:00:00Z,\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo a; echo 1 > $ODF_NEW_ETAG_PATH", "and the state that it had before: '1'"),
+        ("touch $ODF_NEW_HAS_MORE_DATA_PATH", "leaves no state to go on from"),
+        ("echo gestern > $ODF_NEW_LAST_MODIFIED_PATH", "no time in new-last-modified"),
+        ("seq 5000 > $ODF_NEW_ETAG_PATH", "else than a line of 4,096 bytes"),
+        ("printf '\\377' > $ODF_NEW_ETAG_PATH", "else than a line of 4,096 bytes"),
+        ("ln -s /etc/passwd $ODF_NEW_ETAG_PATH", "new-etag is no plain file"),
+        ("mkfifo $ODF_NEW_ETAG_PATH", "new-etag is no plain file"),
+        ("mkdir $ODF_NEW_HAS_MORE_DATA_PATH", "new-has-more-data is no plain file"),
+        ("echo oh >&2; exit 3", "ended with 3: oh"),
+        ("no-such-program", "ended with 127: .*not found"),
+    ],
+)
+def test_what_cannot_be_is_refused(program: Program, script: str, told: str) -> None:
+    program.state = SourceState(source_name="default", kind=ETAG, value="1")
+    with pytest.raises(Invalid, match=told):
+        program.fetch(script)
+
+
+@pytest.mark.slow
+def test_it_reaches_nothing_and_changes_nothing(program: Program) -> None:
+    """The network is that of a container without one: its loopback alone."""
+    assert [line.split(":")[0].strip() for line in program.said("cat /proc/net/dev").splitlines()[2:]] == ["lo"]
+    seen = program.said("cat /proc/self/status; touch /tmp/a /run/a")
+    status = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    assert status["Uid"].split()[0] != "0"
+    assert "Read-only" in program.said("touch /etc/a 2>&1 || true")
+
+
+@pytest.mark.slow
+def test_time_memory_and_output_are_bounded(program: Program) -> None:
+    with pytest.raises(Refused, match=r"ran over 1\.5 s"):
+        program.fetch("sleep 100", patience=PATIENCE._replace(total=1.5))
+    with pytest.raises(Refused, match="is larger than 1000 bytes"):
+        program.fetch("while true; do echo abcdefghij; done", max_source_bytes=1000)
+    with pytest.raises(Refused, match="left 1 file and"):
+        program.fetch("seq 10000000 > /opt/odf/out/a; sleep 100")
+    with pytest.raises(Invalid, match="ended with 137"):
+        program.fetch("head -c 200000000 /dev/zero > /tmp/a; sleep 100", container_memory=64 << 20)
+
+
+@pytest.mark.slow
+def test_what_outlived_a_killed_node_ends_with_the_next_fetch(program: Program) -> None:
+    """A node that was killed has left a container that goes on: the name says whose it is."""
+    name = ContainerJob(
+        image=program.image, command=None, args=(), env={}, network=False, owner="did:odf:a", folder=program.folder
+    ).name(program.folder)
+
+    async def left() -> None:
+        await trio.run_process(
+            ["podman", "run", "--detach", "--name", name, "--network=none", "--ulimit=nofile=1024:1024",
+             "--ulimit=nproc=1024:1024", program.image, "sleep", "1000"], capture_stdout=True
+        )  # fmt: skip
+
+    trio.run(left)
+    assert of_this_test("odfd-fetch-") == [name]
+    assert program.said("echo a") == "a\n"
+
+
+@pytest.mark.slow
+def test_a_cancelled_fetch_leaves_no_container(program: Program) -> None:
+    async def cancelled() -> None:
+        step = FetchContainer(image=program.image, command=("sh", "-c"), args=("echo a; sleep 1000",))
+        job = program.job()
+        printed = job.folder / "printed"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch, step, job)
+            await became(lambda: printed.is_file() and bool(of_this_test("odfd-fetch-")))
+            nursery.cancel_scope.cancel()
+
+    trio.run(cancelled)
+    assert of_this_test("odfd-fetch-") == []
+    assert not list(program.folder.rglob("variables"))
+
+
+@pytest.mark.slow
+def test_a_network_is_given_where_source_and_settings_say_so(program: Program) -> None:
+    with pytest.raises(Refused, match="asks for a network, and gets none here"):
+        program.fetch("true", network=True)
+    try:
+        lines = program.said("cat /proc/net/dev", network=True, container="network").splitlines()[2:]
+    except Environment as fault:
+        pytest.skip(f"podman gives no network here: {fault.message[-200:]}")
+    assert len(lines) > 1
+    assert len(program.said("cat /proc/net/dev", container="network").splitlines()[2:]) == 1
+
+
+@pytest.mark.slow
+def test_an_image_that_is_not_here_is_not_fetched(image: str, tmp_path: Path) -> None:
+    with pytest.raises(Environment, match="is not on this machine") as caught:
+        Program(f"localhost/none@{DIGEST}", tmp_path).fetch("true")
+    assert "podman pull localhost/none@sha256:" in (caught.value.hint or "")
+
+
+def test_a_podman_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = tmp_path / "podman"
+    silent.write_text("#!/bin/sh\nexec sleep 1000\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name, **_: str(silent))
+    monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.1)
+    step = FetchContainer(image=NAMED)
+    with pytest.raises(Environment, match=r"podman rm --force gave no answer in 0\.1 s"):
+        trio.run(fetch, step, Program(NAMED, tmp_path).job())
+
+
+def checked(tmp_path: Path, network: bool = False, mode: str = "offline", **more: Any) -> None:
+    settings = IngestSettings(staging=tmp_path, container=mode, variables={"KEY": "x"})  # type: ignore[arg-type]
+    check_fetch(FetchContainer(**{"image": NAMED, **more}), settings, ContainerAccess(network=network))
+
+
+@pytest.fixture
+def podman_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, **_: f"/usr/bin/{name}")
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ({"mode": "never"}, "fetch-container"),
+        ({"network": True}, "fetch-container"),
+        ({"image": "alpine"}, "fetch-container"),
+        ({"image": "docker.io/alpine:3"}, "fetch-container"),
+        ({"image": f"alpine:3@{DIGEST}"}, "fetch-container"),
+        ({"image": f"-v@{DIGEST}"}, "fetch-container"),
+        ({"image": f"${{{{ env.KEY }}}}@{DIGEST}"}, "fetch-container"),
+        ({"command": ()}, "fetch-container"),
+        ({"command": ("",)}, "fetch-container"),
+        ({"command": ("${{ env.KEY }}",)}, "source-variable"),
+        ({"args": ("a\0b",)}, "fetch-container"),
+        ({"args": ("a",) * 1025}, "fetch-container"),
+        ({"args": ("${{ env.NONE }}",)}, "source-variable"),
+        ({"env": (EnvVar(name="A B", value="x"),)}, "fetch-container"),
+        ({"env": (EnvVar(name="ODF_ETAG", value="x"),)}, "fetch-container"),
+        ({"env": (EnvVar(name="ODF_BATCH_SIZE", value="-42"),)}, "fetch-container"),
+        ({"env": (EnvVar(name="NONE", value=None),)}, "source-variable"),
+    ],
+)
+def test_what_is_no_container_of_a_source_is_refused(
+    more: dict[str, Any], rule: str, tmp_path: Path, podman_here: None
+) -> None:
+    with pytest.raises(Fault) as caught:
+        checked(tmp_path, **more)
+    assert caught.value.rule == rule
+
+
+def test_what_may_run_is_accepted(tmp_path: Path, podman_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = (EnvVar(name="KEY", value=None), EnvVar(name="ODF_BATCH_SIZE", value="${{ env.KEY }}"))
+    checked(tmp_path, args=("${{ env.KEY }}",), env=env, command=("sh",))
+    checked(tmp_path, network=True, mode="network")
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
+    with pytest.raises(Refused, match="needs podman, which is not installed"):
+        checked(tmp_path)
+
+
+def test_no_image_of_another_nodes_manifest_runs(tmp_path: Path) -> None:
+    """Whatever the settings allow for sources of this node."""
+    mine = IngestSettings(staging=tmp_path, container="network")
+    assert confined(mine, lambda _: True).container == "never"
+
+
+def test_no_value_of_a_variable_is_an_argument_of_podman(tmp_path: Path) -> None:
+    """Arguments are shown to every user of the machine."""
+    job = ContainerJob(
+        image=NAMED, command=("a", "b c"), args=("d",), env={"KEY": "hush"}, network=False, owner="x", folder=tmp_path
+    )
+    words = arguments(job, "n", IngestSettings(staging=tmp_path))
+    assert not [word for word in words if "hush" in word]
+    assert words[-3:] == ['--entrypoint=["a","b c"]', NAMED, "d"]
+    assert {"--network=none", "--pull=never", "--cap-drop=all", "--read-only", "--log-driver=none"} <= set(words)
+
+
+def test_what_is_left_is_bounded_in_files(tmp_path: Path) -> None:
+    for number in range(65):
+        (tmp_path / str(number)).mkdir()
+    with pytest.raises(Refused, match="left 65 files and 0 bytes"):
+        check_left(tmp_path)
+
+
+def test_the_example_of_the_page_is_accepted(tmp_path: Path, podman_here: None) -> None:
+    (text,) = examples("Container")
+    event = source(text)
+    settings = IngestSettings(staging=tmp_path, container="network", variables={"KEY": "x"})
+    assert check_source(event, settings) is None
+    assert fetch_options(event.read.schema) == ContainerAccess(network=True)
+    assert check_source(event, msgspec.structs.replace(settings, container="never")) is not None
+    assert isinstance(event.fetch, FetchContainer)  # type: ignore[union-attr]
+    assert container.BATCH_SIZE not in event.fetch.image  # type: ignore[union-attr]
