@@ -8,24 +8,32 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from worlds.certificates import certified
 from worlds.eventually import PATIENCE, until
 
 JARS = Path(__file__).parents[2] / ".venv" / "share" / "odfd" / "kafka"
 PASSWORD = "p@ss/word:1"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{signed},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{signed},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
-sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_plaintext.sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN
 listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config={module} required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module} required;
+listener.name.sasl_ssl.plain.sasl.jaas.config={plain} required user_reader="{password}";
+listener.name.sasl_ssl.ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={keystore}
 log.dirs={folder}/data
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
@@ -43,6 +51,9 @@ class Broker(NamedTuple):
     address: str
     signed: str
     """The same for a user ``reader`` with ``PASSWORD``."""
+    secure: str
+    """The same over TLS, with a certificate of ``authority`` for 127.0.0.1."""
+    authority: Path
 
     @property
     def client(self) -> dict[str, Any]:
@@ -120,9 +131,12 @@ def kafka_served() -> Iterator[Broker]:
 
 
 def _running(java: str, folder: Path) -> Iterator[Broker]:
-    ports = dict(zip(("port", "signed", "controller"), _free_ports(3), strict=True))
-    settings = folder / "server.properties"
-    settings.write_text(_SETTINGS.format(folder=folder, module=_SCRAM, **ports))
+    ports = dict(zip(("port", "signed", "secure", "controller"), _free_ports(4), strict=True))
+    settings, keystore = folder / "server.properties", folder / "keystore.pem"
+    certificate, key = certified(folder, "broker.example", addresses=[IPv4Address("127.0.0.1")])
+    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    words = {"module": _SCRAM, "plain": _PLAIN, "password": PASSWORD, "keystore": keystore}
+    settings.write_text(_SETTINGS.format(folder=folder, **words, **ports))
     run = [java, "-Xmx256m", "-cp", f"{JARS}/*"]
     scram = f"SCRAM-SHA-512=[name=reader,password={PASSWORD}]"
     made = [*run, "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", settings, "-S", scram]
@@ -130,8 +144,9 @@ def _running(java: str, folder: Path) -> Iterator[Broker]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*run, "kafka.Kafka", settings], stdout=log, stderr=log)
     try:
-        broker = Broker(f"127.0.0.1:{ports['port']}", f"127.0.0.1:{ports['signed']}")
-        until(lambda: _answers(ports["port"]) and _answers(ports["signed"]))
+        places = [f"127.0.0.1:{ports[name]}" for name in ("port", "signed", "secure")]
+        broker = Broker(*places, authority=certificate)
+        until(lambda: all(_answers(ports[name]) for name in ("port", "signed", "secure")))
         yield broker
     finally:
         process.kill()

@@ -9,11 +9,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from worlds.certificates import certified
 from worlds.eventually import until
 
 PASSWORD = "p@ss/word:1"
@@ -23,6 +25,9 @@ class MqttBroker(NamedTuple):
     port: int
     signed: int
     """The same for a user ``reader`` with ``PASSWORD``."""
+    secure: int
+    """The same over TLS, with a certificate of ``authority`` for 127.0.0.1."""
+    authority: Path
 
     def send(self, topic: str, *values: bytes, qos: int = 1, retain: bool = False) -> None:
         """Published, and acknowledged by the broker."""
@@ -44,17 +49,20 @@ def mosquitto_served() -> Iterator[MqttBroker]:
 
 
 def _running(program: str, folder: Path) -> Iterator[MqttBroker]:
-    port, signed = _free_ports()
+    port, signed, secure = _free_ports()
+    certificate, key = certified(folder, "broker.example", addresses=[IPv4Address("127.0.0.1")])
     (folder / "conf").write_text(
         f"per_listener_settings true\nuser {_user()}\nmax_queued_messages 0\nlistener {port} 127.0.0.1\n"
         f"allow_anonymous true\nlistener {signed} 127.0.0.1\nallow_anonymous false\npassword_file {folder}/words\n"
+        f"listener {secure} 127.0.0.1\nallow_anonymous false\npassword_file {folder}/words\n"
+        f"certfile {certificate}\nkeyfile {key}\n"
     )
     subprocess.run(["mosquitto_passwd", "-b", "-c", folder / "words", "reader", PASSWORD], check=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([program, "-c", folder / "conf"], stdout=log, stderr=log)
     try:
-        until(lambda: _answers(port) and _answers(signed))
-        yield MqttBroker(port, signed)
+        until(lambda: all(map(_answers, (port, signed, secure))))
+        yield MqttBroker(port, signed, secure, certificate)
     finally:
         process.terminate()
         process.wait()
@@ -69,8 +77,8 @@ def _answers(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(two.getsockname()[1])
+def _free_ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for each in (one, two, three):
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in (one, two, three)]

@@ -6,6 +6,7 @@ does it, when the chain has it.
 
 from __future__ import annotations
 
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -61,6 +62,12 @@ class _Session:
             while client.want_write() and self._fault is None:
                 client.loop(_LOOK)  # what is acknowledged is sent before the end
             client.disconnect()
+        except ssl.SSLCertVerificationError as error:
+            raise Refused(
+                f"the broker's certificate is not that of {job.host}: {error.verify_message}",
+                rule="mqtt-certificate",
+                hint="SSL_CERT_FILE of the daemon's environment names authorities of your own",
+            ) from error
         except (OSError, ValueError) as error:
             raise Remote(f"the broker cannot be asked: {error}", rule=RULE, hint="try again later") from error
         if self._fault is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from chain.errors import Environment, Refused, Remote
 from odfd.ingest.apart import R, SourceJob
 
 _SAID: Final = 300
+_CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _FAULTS: Final = {
     each.__name__: each for each in (errors.Invalid, errors.NotFound, errors.Refused, errors.Remote, errors.Environment)
 }
@@ -41,7 +43,7 @@ async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str
             capture_stdout=True,
             capture_stderr=True,
             check=False,
-            env={"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC"},
+            env={"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC", **authorities()},
         )
     if done is None:
         raise Remote(
@@ -59,6 +61,11 @@ async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str
     except msgspec.DecodeError as error:
         raise Environment(f"{shown}: the process that asks it wrote half an answer", rule=rule) from error
     return without_fault(result, shown)
+
+
+def authorities() -> dict[str, str]:
+    """Returns what the environment says of whom to trust for TLS: nothing, for the authorities of this machine."""
+    return {name: os.environ[name] for name in _CERTIFICATES if name in os.environ}
 
 
 def without_fault(result: R, shown: str) -> R:

@@ -16,7 +16,7 @@ from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
 from odfd.ingest.brokers.job import RULE, TopicJob, TopicResult, decode_position
 from odfd.ingest.brokers.kafka import main
-from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
+from odfd.ingest.fetch.apart import TimeLimit, ask, authorities, check_client
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.sql import filled_url
 from odfd.ingest.settings import IngestSettings
@@ -99,6 +99,8 @@ def _client(place: _Place, topic: KafkaTopic) -> dict[str, str]:
     """Settings of the client."""
     protocol = "ssl" if place.secure else "plaintext"
     settings = {"bootstrap.servers": place.brokers, "security.protocol": protocol}
+    if place.secure and (file := authorities().get("SSL_CERT_FILE")):
+        settings["ssl.ca.location"] = file
     if place.user is None:
         return settings
     name, _, password = place.user.partition(":")

@@ -65,10 +65,12 @@ class Topic:
     def url(self, scheme: str = "kafka") -> str:
         return f"{scheme}://{self.broker.address}/{self.name}"
 
-    def fetch(self, url: str = "", *, keep: bool = True, limit: int = 1 << 30, **options: Any) -> Any:
+    def fetch(
+        self, url: str = "", *, keep: bool = True, limit: int = 1 << 30, silence: float = 15.0, **options: Any
+    ) -> Any:
         settings = IngestSettings(
             staging=self.folder, variables={"KAFKA": PASSWORD}, max_source_bytes=limit,
-            patience=PATIENCE._replace(silence=15.0),
+            patience=PATIENCE._replace(silence=silence),
         )  # fmt: skip
         job = FetchJob(state=self.state, now=NOW, folder=self.folder, settings=settings, options=KafkaTopic(**options))
         found = trio.run(fetch, FetchUrl(url=url or self.url()), job)
@@ -221,6 +223,25 @@ def test_a_user_signs_in_and_a_wrong_one_is_refused(topic: Callable[..., Topic])
     assert made.rows(url=url) == [{"n": 1}]
     with pytest.raises((Refused, Remote)) as caught:
         made.fetch(url=url.replace("reader", "nobody"), keep=False)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_over_tls_a_user_signs_in_to_a_broker_of_the_right_certificate(
+    topic: Callable[..., Topic], mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = topic()
+    made.send(b'{"n": 1}')
+    url = f"kafka+tls://reader:${{{{ env.KAFKA }}}}@{made.broker.secure}/{made.name}"
+    with pytest.raises(Remote, match="cannot be asked"):
+        made.fetch(url=url, mechanism=mechanism, silence=3.0)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.broker.authority))
+    assert made.rows(url=url, mechanism=mechanism) == [{"n": 1}]
+    with pytest.raises(Remote, match="cannot be asked"):
+        made.fetch(url=url.replace("127.0.0.1", "localhost"), mechanism=mechanism, silence=3.0)
+    with pytest.raises((Refused, Remote)) as caught:
+        made.fetch(url=url.replace("reader", "nobody"), mechanism=mechanism, silence=3.0)
     assert PASSWORD not in str(caught.value)
 
 

@@ -147,6 +147,27 @@ def test_a_user_signs_in_and_a_wrong_one_is_refused(topic: Callable[[], Topic]) 
 
 
 @pytest.mark.slow
+def test_over_tls_the_broker_has_the_certificate_of_its_name(
+    broker: MqttBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process of its own, which trusts whom the daemon's environment names. TLS goes by the port."""
+    made = Topic(broker, tmp_path)
+    signed: dict[str, Any] = {"port": broker.secure, "username": "reader", "password": "${{ env.MQTT }}"}
+    monkeypatch.setattr(mqtt, "TLS_PORT", broker.secure)
+    with pytest.raises(Refused, match="is not that of 127") as unknown:
+        made.fetch(**signed)
+    assert unknown.value.rule == "mqtt-certificate"
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.authority))
+    assert made.rows(**signed) == []
+    made.send(3)
+    assert made.rows(**signed) == [3]
+    with pytest.raises(Refused, match="is not that of localhost"):
+        made.fetch(**{**signed, "host": "localhost"})
+    with pytest.raises(Refused, match="refuses this node"):
+        made.fetch(**{**signed, "password": None})
+
+
+@pytest.mark.slow
 def test_a_session_that_the_broker_forgot_is_told(topic: Callable[[], Topic]) -> None:
     from paho.mqtt.client import Client, MQTTv311
     from paho.mqtt.enums import CallbackAPIVersion
