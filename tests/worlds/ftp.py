@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyftpdlib.authorizers import DummyAuthorizer
-from pyftpdlib.handlers import DTPHandler, FTPHandler
+from pyftpdlib.handlers import DTPHandler, FTPHandler, TLS_DTPHandler, TLS_FTPHandler
 from pyftpdlib.ioloop import IOLoop
 from pyftpdlib.servers import FTPServer
+
+from worlds.certificates import certified
 
 PASSWORD = "p@ss/word:1"
 
@@ -19,8 +23,8 @@ PASSWORD = "p@ss/word:1"
 class Served:
     """A server of a folder, for anybody and for ``reader`` with ``PASSWORD``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, tls: str) -> None:
+        self.folder, self.tls = folder, tls
         self.port = 0
         self.commands: list[tuple[str, str]] = []
         """What was sent to it, but passwords."""
@@ -36,18 +40,22 @@ class Served:
         """Called once when a transfer begins."""
 
     def url(self, path: str, user: str = "") -> str:
-        return f"ftp://{user}127.0.0.1:{self.port}/{path}"
+        scheme = "ftp" if self.tls == "never" else "ftps"
+        return f"{scheme}://{user}127.0.0.1:{self.port}/{path}"
 
-    def put(self, name: str, body: bytes) -> Path:
+    def put(self, name: str, body: bytes, modified: int | None = None) -> Path:
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(body)
+        if modified is not None:
+            os.utime(path, (modified, modified))
         return path
 
 
 @contextmanager
-def ftp_served(folder: Path) -> Iterator[Served]:
-    served = Served(folder)
+def ftp_served(folder: Path, tls: Literal["never", "explicit", "implicit"] = "never") -> Iterator[Served]:
+    """``folder.parent`` has the certificate of a server with TLS, ``certificate.pem``, for 127.0.0.1 alone."""
+    served = Served(folder, tls)
     server = FTPServer(("127.0.0.1", 0), _handler(served), ioloop=IOLoop())
     served.port = server.address[1]
     stopped = threading.Event()
@@ -71,7 +79,9 @@ def _handler(served: Served) -> type[FTPHandler]:
     people.add_anonymous(str(served.folder))
     people.add_user("reader", PASSWORD, str(served.folder))
 
-    class Transfer(DTPHandler):
+    transfers, handlers = (DTPHandler, FTPHandler) if served.tls == "never" else (TLS_DTPHandler, TLS_FTPHandler)
+
+    class Transfer(transfers):  # type: ignore[misc, valid-type]
         def send(self, data: bytes) -> Any:
             if served.breaks and self.tot_bytes_sent >= served.cut_after:
                 served.breaks -= 1
@@ -79,7 +89,7 @@ def _handler(served: Served) -> type[FTPHandler]:
                 return 0
             return super().send(data)
 
-    class Handler(FTPHandler):
+    class Handler(handlers):  # type: ignore[misc, valid-type]
         authorizer = people
         auth_failed_timeout = 0
         dtp_handler = Transfer
@@ -99,4 +109,16 @@ def _handler(served: Served) -> type[FTPHandler]:
                 now()
             return super().ftp_RETR(file)
 
+        def handle(self) -> None:
+            if served.tls == "implicit":
+                self.secure_connection(self.ssl_context)
+            super().handle()
+
+    if served.tls != "never":
+        certificate, key = certified(served.folder.parent, "ftp.example", addresses=[IPv4Address("127.0.0.1")])
+        both = certificate.with_name("both.pem")
+        both.write_bytes(certificate.read_bytes() + key.read_bytes())
+        Handler.certfile = str(both)
+        Handler.tls_control_required = served.tls == "explicit"
+        Handler.tls_data_required = True
     return Handler

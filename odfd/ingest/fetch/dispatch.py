@@ -22,6 +22,7 @@ from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
 from odfd.ingest.fetch.container import check_container, fetch_container
 from odfd.ingest.fetch.evm import check_evm, fetch_evm
 from odfd.ingest.fetch.files import check_files, fetch_files
+from odfd.ingest.fetch.ftp import check_ftp_files, fetch_ftp, is_ftp
 from odfd.ingest.fetch.http_pages import check_http, fetch_http
 from odfd.ingest.fetch.kafka import check_kafka, fetch_kafka
 from odfd.ingest.fetch.mqtt import check_mqtt, fetch_mqtt
@@ -45,6 +46,8 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await fetch_sse(step, job.options, job)
         case FetchUrl(url=place) | FetchFilesGlob(path=place) if is_sftp(place):
             return await fetch_sftp(step, _sftp_access(job.options), job)
+        case FetchFilesGlob() if is_ftp(step.path):
+            return await fetch_ftp(step, job)
         case FetchFilesGlob() if is_bucket(step.path):
             return await fetch_bucket(step, _access(job.options), job)
         case FetchFilesGlob():
@@ -90,6 +93,8 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
                 rule=RULE,
                 hint="see docs/sources.md",
             )
+        case FetchFilesGlob() if is_ftp(step.path):
+            check_ftp_files(step, settings)
         case FetchFilesGlob():
             check_files(step, settings)
         case FetchUrl():

@@ -1,7 +1,7 @@
-"""Fetches ``Url`` sources of ``ftp://``: one file, again only when its size or time changed.
+"""Fetches ``Url`` and ``FilesGlob`` sources of ``ftp(s)://``: one file when it changed, or files that appear.
 
-A process of its own asks the server, at addresses that were judged here. What goes by FTP can be read on the way, the
-password too.
+A process of its own asks the server, at addresses that were judged here. What goes by FTP without TLS can be read on
+the way, the password too.
 """
 
 from __future__ import annotations
@@ -9,28 +9,38 @@ from __future__ import annotations
 import datetime as dt
 import re
 import urllib.parse
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from chain.errors import Invalid, Remote
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
-from chain.model.source import FetchUrl, FromSystemTime
+from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, FromSystemTime
 from odfd.ingest.fetch.apart import TimeLimit, ask
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
+from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
 from odfd.ingest.fetch.sql import filled_url
 from odfd.ingest.servers.ftp import main
-from odfd.ingest.servers.job import FTP, FtpJob, FtpResult
-from odfd.ingest.templates import TEMPLATE, tells
+from odfd.ingest.servers.job import FTP, FtpJob, FtpResult, Tls
+from odfd.ingest.servers.remote_files import Pattern
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, tells
 from p2p.dial import resolve
 from p2p.ip import anywhere
 
 PORT: Final = 21
+IMPLICIT_PORT: Final = 990
+_PATTERN: Final = re.compile(
+    r"(ftps?)://(?:([^@/]*)@)?([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/([^\x00-\x1f\x7f]+)\Z"
+)
 _NO_COMMAND: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ANYTHING: Final = "1"
 """Stands for the value of a variable, as a host, port, path or text may be."""
 
 
 class _Place(NamedTuple):
+    tls: Tls
     host: str
     port: int
     user: str
@@ -38,29 +48,49 @@ class _Place(NamedTuple):
     path: str
 
 
-async def fetch_ftp(step: FetchUrl, job: FetchJob) -> FetchOutcome:
+def is_ftp(url: str) -> bool:
+    """Tells whether a URL or a pattern is one of FTP, with TLS or without."""
+    return url.startswith(("ftp://", "ftps://"))
+
+
+async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound, Remote, Refused, Invalid, Environment."""
-    url = filled_url(step.url, job.settings)
-    place = _place(url.reveal(), str(url))
+    url = filled_url(written(step), job.settings)
+    pattern = pattern_of(step, job)
+    place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
+    target, time = job.folder / "download", TimeLimit(job.settings.patience.total, "have it served in smaller files")
+    request = await _request(place, job, url, target, pattern)
+    done = await ask(main, request, FtpResult, str(url), time)
+    return _file(step, url, done, job, target) if pattern is None else _file_of(step, url, done, job, pattern)
+
+
+async def _request(place: _Place, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None) -> FtpJob:
     try:
         found = await resolve(place.host, place.port, job.settings.may_dial or anywhere)
     except OSError as error:
         raise Remote(f"{url}: there is no host of this name", rule=FTP, hint="is the URL right?") from error
-    target, patience = job.folder / "download", job.settings.patience
-    request = FtpJob(
+    patience = job.settings.patience
+    return FtpJob(
         addresses=tuple(map(str, found)),
         port=place.port,
+        host=place.host,
+        tls=place.tls,
         user=place.user,
         password=place.password,
         path=place.path,
         known=job.known(ETAG),
+        pattern=pattern,
         connect=patience.connect,
         silence=patience.silence,
         reserve=job.settings.disk_reserve,
         target=str(target),
         limit=job.settings.max_source_bytes,
     )
-    done = await ask(main, request, FtpResult, str(url), TimeLimit(patience.total, "have it served in smaller files"))
+
+
+def _file(
+    step: FetchUrl | FetchFilesGlob, url: FilledTemplate, done: FtpResult, job: FetchJob, target: Path
+) -> FetchOutcome:
     if done.unchanged:
         return Unchanged()
     state = None
@@ -75,6 +105,34 @@ async def fetch_ftp(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     )
 
 
+def _file_of(
+    step: FetchUrl | FetchFilesGlob, url: FilledTemplate, done: FtpResult, job: FetchJob, pattern: Pattern
+) -> FetchOutcome:
+    late = late_files(done.behind, job)
+    if done.found is None and pattern.last is None:
+        raise no_match(str(url), FTP)
+    if done.found is None:
+        return Unchanged(late)
+    return Fetched(
+        path=job.folder / "download",
+        name=done.found.key.rpartition("/")[2],
+        identity=f"sha3-256:{done.digest}",
+        event_time=event_time(step.event_time, done.found, job.now, is_pattern=True),
+        state=state_of(done.found, pattern),
+        has_more=done.more,
+        skipped=late,
+    )
+
+
+def check_ftp_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
+    """Checks a pattern before a fetch. Raises Invalid."""
+    check_url_password(step.path)
+    _pattern_place(TEMPLATE.sub("x", step.path), step.path)
+    settings.check_variables(step.path)
+    if isinstance(step.event_time, FromPath):
+        check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
+
+
 def check_ftp(step: FetchUrl) -> None:
     """Checks a step before a fetch. Raises Invalid."""
     _place(TEMPLATE.sub(_ANYTHING, step.url), step.url)
@@ -87,6 +145,7 @@ def _place(url: str, shown: str) -> _Place:
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname or "", PORT if parts.port is None else parts.port
+        tls = _tls(parts.scheme, port)
         said = [urllib.parse.unquote(each, errors="strict") for each in (parts.username or "", parts.password or "")]
         path = urllib.parse.unquote(parts.path.removeprefix("/"), errors="strict")
     except ValueError as error:
@@ -99,14 +158,36 @@ def _place(url: str, shown: str) -> _Place:
         raise _bad(shown, "it names no file")
     if any(map(_NO_COMMAND.search, (path, *said))):
         raise _bad(shown, "user, password or path hold what no command of FTP may")
-    return _Place(host, port, said[0] or "anonymous", said[1], path)
+    return _Place(tls, host, port, said[0] or "anonymous", said[1], path)
+
+
+def _pattern_place(url: str, shown: str) -> _Place:
+    """Raises Invalid. Nothing in the path is escaped, since ``?`` and ``[…]`` belong to patterns."""
+    found = _PATTERN.match(url)
+    if found is None or int(found[4] or PORT) >= 1 << 16:
+        raise _bad(shown, "it names no host, or no path")
+    user, _, password = (found[2] or "").partition(":")
+    said = [urllib.parse.unquote(each) for each in (user, password)]
+    if any(part in ("", ".", "..") for part in found[5].removeprefix("/").split("/")):
+        raise _bad(shown, "a path has names between single slashes")
+    if any(map(_NO_COMMAND.search, said)):
+        raise _bad(shown, "user or password hold what no command of FTP may")
+    port = int(found[4] or PORT)
+    return _Place(_tls(found[1], port), found[3].strip("[]"), port, said[0] or "anonymous", said[1], found[5])
+
+
+def _tls(scheme: str, port: int) -> Tls:
+    """At its own port (990) a connection is encrypted from the first byte."""
+    if scheme != "ftps":
+        return "never"
+    return "implicit" if port == IMPLICIT_PORT else "explicit"
 
 
 def _bad(shown: str, why: str) -> Invalid:
     return Invalid(
         f"cannot fetch {shown}: {why}",
         rule="url-host",
-        hint="write ftp://HOST/PATH, or ftp://USER:${{ env.NAME }}@HOST/PATH",
+        hint="write ftp(s)://HOST/PATH, or ftp(s)://USER:${{ env.NAME }}@HOST/PATH",
     )
 
 

@@ -10,26 +10,16 @@ import urllib.parse
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from chain.errors import Invalid, NotFound, Refused, Remote
-from chain.instant import Instant
-from chain.model.events import SourceState
+from chain.errors import Invalid, Refused, Remote
 from chain.model.fetch_options import SftpAccess
-from chain.model.source import (
-    EventTimeSource,
-    FetchFilesGlob,
-    FetchUrl,
-    FromMetadata,
-    FromPath,
-    FromSystemTime,
-    SourceOrdering,
-)
-from engines.contract import SkippedFile
-from odfd.ingest.bucket_objects import Position, decode
+from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
 from odfd.ingest.fetch.apart import TimeLimit, ask, check_client
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, OBJECT, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
+from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
+from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
 from odfd.ingest.fetch.sql import filled_url
-from odfd.ingest.servers.sftp_job import SFTP, Pattern, RemoteFile, SftpJob, SftpResult
+from odfd.ingest.servers.remote_files import Pattern
+from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_process import main
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_secret, check_text, check_url_password, fill
@@ -61,27 +51,23 @@ async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: F
     check_sftp(step, access, job.settings)
     if isinstance(step, FetchUrl) and step.cache is not None and job.state is not None:
         return Unchanged()
-    url = filled_url(_written(step), job.settings)
+    url = filled_url(written(step), job.settings)
     place = _place(url.reveal(), str(url), is_pattern=isinstance(step, FetchFilesGlob))
-    target, pattern = job.folder / "download", _pattern(step, job)
+    target, pattern = job.folder / "download", pattern_of(step, job)
     request = await _request(place, access, job, url, target, pattern)
     time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
     done = await ask(main, request, SftpResult, str(url), time)
-    late = _late(done, job)
+    late = late_files(done.behind, job)
     if done.found is None and pattern is not None and pattern.last is None:
-        raise NotFound(
-            f"no file matches {url}, or the only ones were written just now",
-            rule=SFTP,
-            hint="* stays within one folder; files are left for 10 seconds",
-        )
+        raise no_match(str(url), SFTP)
     if done.found is None:
         return Unchanged(late)
     return Fetched(
         path=target,
         name=done.found.key.rpartition("/")[2],
         identity=f"sha3-256:{done.digest}",
-        event_time=_event_time(step.event_time, done.found, job.now, is_pattern=pattern is not None),
-        state=_state(done.found, pattern),
+        event_time=event_time(step.event_time, done.found, job.now, is_pattern=pattern is not None),
+        state=state_of(done.found, pattern),
         has_more=done.more,
         skipped=late,
     )
@@ -114,59 +100,16 @@ async def _request(
     )
 
 
-def _pattern(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
-    if isinstance(step, FetchUrl):
-        return None
-    known, order = job.known(OBJECT), step.order or SourceOrdering.BY_NAME
-    last = None if known is None else decode(known)
-    if last is not None and last.order != order.value:
-        raise Invalid(
-            f"files were taken in the order {last.order}, and now {order.value} is said",
-            rule="files-order",
-            hint=f"say order: {last.order}, or read into another dataset: some would be read twice or never",
-        )
-    return Pattern(order=order.value, last=last, now=job.now)
-
-
-def _state(found: RemoteFile, pattern: Pattern | None) -> SourceState:
-    if pattern is None:
-        return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
-    position = Position.of(found.stored(), SourceOrdering(pattern.order)).encode()
-    return SourceState(source_name=DEFAULT_SOURCE, kind=OBJECT, value=position)
-
-
-def _late(done: SftpResult, job: FetchJob) -> tuple[SkippedFile, ...]:
-    if job.taken is None:
-        return ()
-    return job.taken.late([(each.key, each.version, each.stored().modified) for each in done.behind])
-
-
-def _event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *, is_pattern: bool) -> Instant | None:
-    match said:
-        case FromSystemTime():
-            return now
-        case FromPath(pattern=pattern, timestamp_format=form):
-            return time_in_path(found.key, pattern, form or DEFAULT_FORMAT)
-        case None if is_pattern:
-            return None
-        case FromMetadata() | None:
-            return found.stored().modified
-
-
-def _written(step: FetchUrl | FetchFilesGlob) -> str:
-    return step.url if isinstance(step, FetchUrl) else step.path
-
-
 def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: IngestSettings) -> None:
     """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
-    written = _written(step)
-    check_url_password(written)
-    _place(TEMPLATE.sub("x", written), written, is_pattern=isinstance(step, FetchFilesGlob))
-    settings.check_variables(written)
+    text = written(step)
+    check_url_password(text)
+    _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(step, FetchFilesGlob))
+    settings.check_variables(text)
     if access.host_key is None or not _HOST_KEY.match(access.host_key):
         check_text(access.host_key or "", "hostKey")
         raise Refused(
-            f"{written}: the key of the server is not known" if not access.host_key else "hostKey is no public key",
+            f"{text}: the key of the server is not known" if not access.host_key else "hostKey is no public key",
             rule="sftp-host-key",
             hint="write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it",
         )

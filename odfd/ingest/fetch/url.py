@@ -1,4 +1,4 @@
-"""Fetches ``Url`` sources: one document at ``file://``, ``http(s)://`` or ``ftp://``, again only when it changed.
+"""Fetches ``Url`` sources: one document at ``file://``, ``http(s)://`` or ``ftp(s)://``, again only when it changed.
 
 What "changed" means comes from the server (ETag, else Last-Modified) or the file's modification time. A server that
 tells neither makes the source uncacheable: it is read once, and again only when asked to (spec: FetchStep.Url).
@@ -49,7 +49,7 @@ from odfd.ingest.templates import (
 )
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_SCHEMES: Final = frozenset({"file", "ftp", "http", "https"})
+_SCHEMES: Final = frozenset({"file", "ftp", "ftps", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -84,7 +84,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
         return await trio.to_thread.run_sync(_fetch_file, step, url, job)
     if scheme in ("http", "https"):
         return await _fetch_http(step, url, job)
-    if scheme == "ftp":
+    if scheme in ("ftp", "ftps"):
         return await fetch_ftp(step, job)
     raise _no_scheme(scheme, str(url))
 
@@ -103,7 +103,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
         check_template(text)
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
-    elif scheme and scheme[1].lower() == "ftp":
+    elif scheme and scheme[1].lower() in ("ftp", "ftps"):
         check_ftp(step)
     elif scheme and scheme[1].lower() != "file":
         address_of(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
@@ -122,7 +122,9 @@ def _split(url: str, text: str) -> urllib.parse.SplitResult:
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
-    return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http, https or ftp")
+    return Invalid(
+        f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http, https, ftp or ftps"
+    )
 
 
 def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:

@@ -1,4 +1,4 @@
-"""Reads one file of a server of FTP into a file, and a JSON report.
+"""Reads one file of a server of FTP, or the next one of a pattern, into a file, and a JSON report.
 
 A transfer that breaks is taken up where it ended, while the server says that the file is the same. Its size and time
 are asked for again at the end: a file that was written meanwhile is refused.
@@ -13,11 +13,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from chain.errors import Fault, Remote
 from odfd.ingest.apart import answered, serve
 from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.servers.ftp_listing import listed, stamp_of
 from odfd.ingest.servers.ftp_session import FtpSession, fault_of
 from odfd.ingest.servers.job import FTP, FileVersion, FtpJob, FtpResult
+from odfd.ingest.servers.remote_files import Pattern, next_files
 from odfd.ingest.settings import IngestSettings
 
 TRIES: Final = 5
@@ -34,6 +38,7 @@ class _Transfer:
 
     def __init__(self, job: FtpJob) -> None:
         self._job = job
+        self._path = job.path
         self._digest = hashlib.sha3_256()
 
     def run(self) -> FtpResult:
@@ -42,12 +47,28 @@ class _Transfer:
         try:
             session = FtpSession(job)
             with closing(session):
+                if job.pattern is not None:
+                    return self._next(session, job.pattern)
                 version = session.version(job.path)
                 if job.known is not None and version.encode() == job.known:
                     return FtpResult(unchanged=True)
                 return self._read(session, version)
         except (ftplib.Error, OSError, EOFError, ValueError) as error:
-            raise fault_of(error, job.path) from None
+            raise fault_of(error, self._path) from None
+
+    def _next(self, session: FtpSession, pattern: Pattern) -> FtpResult:
+        files = listed(session, self._job.path)
+        found, behind = next_files(files, self._job.path, pattern)
+        late = tuple(behind) if len(found) < 2 else ()
+        if not found:
+            return FtpResult(matched=bool(files), behind=late)
+        root = "/" if self._job.path.startswith("/") else ""
+        self._path = root + found[0].key
+        version = session.version(self._path)
+        if version != FileVersion(found[0].size, stamp_of(found[0].modified)):
+            raise _changed()
+        done = self._read(session, version)
+        return msgspec.structs.replace(done, found=found[0], more=len(found) > 1, matched=True, behind=late)
 
     def _read(self, first: FtpSession, version: FileVersion) -> FtpResult:
         job = self._job
@@ -77,11 +98,11 @@ class _Transfer:
             self._digest.update(part)
 
         try:
-            if file.size and session.version(self._job.path) != version:
+            if file.size and session.version(self._path) != version:
                 raise _changed()
-            session.read(self._job.path, keep, file.size)
+            session.read(self._path, keep, file.size)
             too_long = version.size is not None and file.size > version.size
-            if too_long or session.version(self._job.path) != version:
+            if too_long or session.version(self._path) != version:
                 raise _changed()
         except Fault:
             raise

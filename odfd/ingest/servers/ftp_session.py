@@ -10,12 +10,14 @@ import ftplib
 import ipaddress
 import re
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from odfd.ingest.servers.job import FTP, FileVersion, FtpJob
 
+TLS_RULE: Final = "ftp-tls"
 MAX_LINES: Final = 1_000
 """Lines of answers of one connection."""
 BLOCK: Final = 256 << 10
@@ -32,12 +34,20 @@ class FtpSession(ftplib.FTP):
         """Raises Remote, Refused, and what the client does."""
         super().__init__(timeout=job.silence)
         self._lines = 0
+        self._host = job.host
+        self._tls = None if job.tls == "never" else ssl.create_default_context()
         self.sock = _dialled(job)
         try:
             self.af = self.sock.family
+            if job.tls == "implicit":
+                self.sock = self._secured(self.sock)
             self.file = self.sock.makefile("r", encoding=self.encoding)
             self.welcome = self.getresp()
+            if job.tls == "explicit":
+                self._begin_tls()
             self._sign_in(job)
+            if self._tls is not None:
+                self._protect_files()
             self.voidcmd("TYPE I")
         except BaseException:
             self.close()
@@ -52,6 +62,53 @@ class FtpSession(ftplib.FTP):
                 rule="ftp-credentials",
                 hint="user and password? ftp://USER:${{ env.NAME }}@HOST/PATH, with a SecretSet",
             ) from None
+
+    def _begin_tls(self) -> None:
+        """Raises Refused where the server has no TLS: user and password are not sent without it."""
+        try:
+            self.voidcmd("AUTH TLS")
+        except (ftplib.error_perm, ftplib.error_reply) as error:
+            raise Refused(
+                f"the server takes no TLS ({code_of(error)})",
+                rule=TLS_RULE,
+                hint="ftps:// asks for it by AUTH; at port 990 it begins with the connection",
+            ) from None
+        assert self.sock is not None
+        self.sock = self._secured(self.sock)
+        self.file = self.sock.makefile("r", encoding=self.encoding)
+
+    def _protect_files(self) -> None:
+        """Raises Refused where files would come in plain text."""
+        try:
+            self.voidcmd("PBSZ 0")
+            self.voidcmd("PROT P")
+        except (ftplib.error_perm, ftplib.error_reply) as error:
+            raise Refused(
+                f"the server sends files without TLS ({code_of(error)})", rule=TLS_RULE, hint="ask the server's owner"
+            ) from None
+
+    def _secured(self, plain: socket.socket) -> ssl.SSLSocket:
+        """A connection for files goes on with the session of the first one, which many servers demand."""
+        assert self._tls is not None
+        session = self.sock.session if isinstance(self.sock, ssl.SSLSocket) else None
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=self._host, session=session)
+        except ssl.SSLCertVerificationError as error:
+            raise Refused(
+                f"the server's certificate is not that of {self._host}: {error.verify_message}",
+                rule=TLS_RULE,
+                hint="SSL_CERT_FILE of the daemon's environment names authorities of your own",
+            ) from None
+
+    def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
+        """Begins a transfer, which is encrypted where the connection is."""
+        plain, size = super().ntransfercmd(cmd, rest)
+        return (plain if self._tls is None else self._secured(plain)), size
+
+    def lines(self, command: str, sink: Callable[[str], None]) -> None:
+        """Gives the lines that a command lists."""
+        self.retrlines(command, sink)
+        self.voidcmd("TYPE I")
 
     def getline(self) -> str:
         """Raises Remote for answers without end."""

@@ -1,12 +1,15 @@
-"""Declares the request to a process that reads a file of a server, and its answer. Pure."""
+"""Declares the request to a process that reads files of a server of FTP, and its answer. Pure."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from odfd.ingest.apart import SourceJob, SourceResult
+from odfd.ingest.servers.remote_files import Pattern, RemoteFile
 
 FTP: Final = "source-ftp"
+Tls: TypeAlias = Literal["never", "explicit", "implicit"]
+"""Whether the connection is encrypted: after AUTH (RFC 4217), from its first byte, or not."""
 
 
 class FileVersion(NamedTuple):
@@ -27,11 +30,17 @@ class FtpJob(SourceJob, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
     """Those that may be dialled, in this order; nothing is resolved again."""
     port: int
+    host: str
+    """The name that its certificate has to have."""
+    tls: Tls
     user: str
     password: str
     path: str
+    """Of one file, or a pattern; without a slash at its begin it starts where the user arrives."""
     known: str | None
-    """The version that the chain took in."""
+    """The version that the chain took in, of one file."""
+    pattern: Pattern | None
+    """``None``: one file is asked for."""
     connect: float
     silence: float
     """Seconds that the server may say nothing."""
@@ -46,4 +55,11 @@ class FtpResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     modified: str | None = None
     """As ``YYYYMMDDHHMMSS``, in UTC."""
+    found: RemoteFile | None = None
+    """The file of a pattern that was read; ``None``: none is new."""
+    more: bool = False
+    matched: bool = False
+    """Whether any file fits the pattern."""
+    behind: tuple[RemoteFile, ...] = ()
+    """Files before the position: some may have come late."""
     rule: str = FTP

@@ -17,7 +17,8 @@ import asyncssh
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from odfd.ingest.apart import answered
 from odfd.ingest.file_writer import FileWriter
-from odfd.ingest.servers.sftp_job import SFTP, RemoteFile, SftpJob, SftpResult, next_files
+from odfd.ingest.servers.remote_files import RemoteFile, next_files
+from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_listing import listed
 from odfd.ingest.settings import IngestSettings
 

@@ -10,35 +10,32 @@ from typing import Final
 import asyncssh
 
 from chain.errors import Refused
-from odfd.ingest.bucket_objects import Keys
-from odfd.ingest.servers.sftp_job import MAX_DEPTH, MAX_LISTED, SFTP, RemoteFile
+from odfd.ingest.servers.remote_files import MAX_LISTED, Folders, RemoteFile
+from odfd.ingest.servers.sftp_job import SFTP
 
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00]")
 
 
 async def listed(client: asyncssh.SFTPClient, pattern: str, silence: float) -> list[RemoteFile]:
     """Returns the files of a pattern. Raises Refused, and what the client does."""
-    root = "/" if pattern.startswith("/") else ""
-    keys = Keys(pattern.removeprefix("/"))
-    depth = pattern.count("/") - len(root) + 1 if "**" not in pattern.split("/") else MAX_DEPTH
+    folders, looked_at = Folders(pattern), 0
     found: list[RemoteFile] = []
-    waiting, looked_at = [keys.folder], 0
-    while waiting:
-        folder = waiting.pop()
-        async for name, attributes in _entries(client, root + folder or ".", silence):
+    while folders.waiting:
+        folder = folders.waiting.pop()
+        async for name, attributes in _entries(client, folders.root + folder or ".", silence):
             looked_at += 1
             if looked_at > MAX_LISTED:
                 raise Refused(
-                    f"more than {MAX_LISTED:,} entries are listed below {root + folder!r}",
+                    f"more than {MAX_LISTED:,} entries are listed below {folders.root + folder!r}",
                     rule=SFTP,
                     hint="narrow the folder before the first * of the path",
                 )
-            key = f"{folder}/{name}" if folder else name
-            if attributes.type == asyncssh.FILEXFER_TYPE_DIRECTORY and key.count("/") < depth - 1:
-                waiting.append(key)
+            key = folders.below(folder, name)
+            if attributes.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
+                folders.add(key)
             elif attributes.type == asyncssh.FILEXFER_TYPE_REGULAR:
                 file = _file(key, attributes)
-                found += [file] if keys.fit(file.stored()) else []
+                found += [file] if folders.keys.fit(file.stored()) else []
     return found
 
 

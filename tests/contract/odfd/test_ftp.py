@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
-from chain.model.source import FetchUrl, FromSystemTime, RequestHeader
+from chain.model.source import (
+    FetchFilesGlob,
+    FetchUrl,
+    FromMetadata,
+    FromPath,
+    FromSystemTime,
+    RequestHeader,
+    SourceOrdering,
+)
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import ftp
 from odfd.ingest.fetch.apart import without_fault
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.refetch import check_open
 from odfd.ingest.servers import ftp as process
-from odfd.ingest.servers import ftp_session
+from odfd.ingest.servers import ftp_listing, ftp_session
 from odfd.ingest.servers.job import FtpJob, FtpResult
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
@@ -33,7 +47,8 @@ from worlds.sources import examples, source
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 LARGE = os.urandom(1 << 20)
-EXAMPLES = [each for each in examples("Url") if "ftp://" in each and "sftp://" not in each]
+LONG_AGO = 1_700_000_000
+EXAMPLES = [each for kind in ("Url", "FilesGlob") for each in examples(kind) if re.search(r"[ /]ftps?://", each)]
 
 
 @pytest.fixture
@@ -47,6 +62,32 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     (tmp_path / "served").mkdir()
     with ftp_served(tmp_path / "served") as served:
         yield served
+
+
+@pytest.fixture(params=["explicit", "implicit"])
+def secure(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A server with TLS, asked from this process, which trusts its certificate."""
+
+    async def ask(_main: object, job: FtpJob, _kind: object, shown: str, _time: object) -> FtpResult:
+        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
+
+    monkeypatch.setattr(ftp, "ask", ask)
+    (tmp_path / "served").mkdir()
+    with ftp_served(tmp_path / "served", request.param) as served:
+        if request.param == "implicit":
+            monkeypatch.setattr(ftp, "IMPLICIT_PORT", served.port)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        yield served
+
+
+def listed(
+    served: Served, path: str, state: SourceState | None = None, taken: ConsumedFiles | None = None, **step: Any
+) -> Any:
+    """The next file of a pattern."""
+    folder = served.folder.parent
+    settings = IngestSettings(staging=folder, variables={"FTP": PASSWORD}, patience=PATIENCE._replace(silence=15.0))
+    job = FetchJob(state=state, now=NOW, folder=folder, settings=settings, taken=taken)
+    return trio.run(fetch, FetchFilesGlob(path=served.url(path), **step), job)
 
 
 def fetched(
@@ -170,6 +211,129 @@ def test_a_file_that_is_missing_is_told(server: Served, tmp_path: Path) -> None:
         fetched(f"ftp://127.0.0.1:{port}/a", tmp_path)
 
 
+def test_over_tls_user_password_and_files_are_encrypted(secure: Served, tmp_path: Path) -> None:
+    secure.put("large", LARGE)
+    found = fetched(secure.url("large", "reader:${{ env.FTP }}@"), tmp_path)
+    assert found.path.read_bytes() == LARGE
+    names = [name for name, _ in secure.commands]
+    assert names[: names.index("USER")] == (["AUTH"] if secure.tls == "explicit" else [])
+    assert ("PROT", "P") in secure.commands
+    assert isinstance(fetched(secure.url("large"), tmp_path, found.state), Unchanged)
+    secure.breaks = 2
+    assert fetched(secure.url("large"), tmp_path).path.read_bytes() == LARGE
+    assert len([name for name, _ in secure.commands if name == "REST"]) == 2
+    secure.put("daily/1.csv", b"1\n", LONG_AGO)
+    assert listed(secure, "daily/*.csv").path.read_bytes() == b"1\n"
+
+
+def test_a_server_of_another_certificate_or_without_tls_is_refused(
+    secure: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is told who comes."""
+    secure.put("a.csv", b"1\n")
+    url = secure.url("a.csv", "reader:${{ env.FTP }}@")
+    with pytest.raises(Refused, match="is not that of localhost") as caught:
+        fetched(url.replace("127.0.0.1", "localhost"), tmp_path)
+    assert caught.value.rule == "ftp-tls"
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(Refused, match=r"is not that of 127\.0\.0\.1"):
+        fetched(url, tmp_path)
+    assert "USER" not in [name for name, _ in secure.commands]
+
+
+def test_a_server_that_takes_no_tls_hears_no_password(server: Served, tmp_path: Path) -> None:
+    server.put("a.csv", b"1\n")
+    with pytest.raises(Refused, match=r"the server takes no TLS \(50\d\)"):
+        fetched(server.url("a.csv", "reader:${{ env.FTP }}@").replace("ftp://", "ftps://"), tmp_path)
+    assert [name for name, _ in server.commands] == ["AUTH"]
+
+
+def test_files_of_ftp_that_appear_come_one_by_one(server: Served) -> None:
+    for name in ("2.csv", "1.csv", "1.txt", "deep/0.csv"):
+        server.put(f"daily/{name}", name.encode(), LONG_AGO)
+    first = listed(server, "daily/*.csv", event_time=FromMetadata())
+    assert (first.name, first.path.read_bytes(), first.has_more) == ("1.csv", b"1.csv", True)
+    second = listed(server, "daily/*.csv", first.state, event_time=FromMetadata())
+    assert (second.name, second.has_more, second.event_time) == ("2.csv", False, LONG_AGO * SECOND)
+    assert isinstance(listed(server, "daily/*.csv", second.state), Unchanged)
+    server.put("daily/0.csv", b"late", LONG_AGO + 100)
+    server.put("daily/1.csv", b"again", LONG_AGO + 100)
+    taken = ConsumedFiles()
+    taken.add("daily/1.csv", Instant(LONG_AGO * SECOND), f"5-{LONG_AGO}")
+    taken.add("daily/2.csv", Instant(LONG_AGO * SECOND), f"5-{LONG_AGO}")
+    told = listed(server, "daily/*.csv", second.state, taken)
+    assert isinstance(told, Unchanged)
+    assert [each.name for each in told.skipped] == ["daily/0.csv", "daily/1.csv"]
+
+
+def test_folders_below_and_the_root_of_a_server_of_ftp(server: Served) -> None:
+    for name in ("2024/01/b.csv", "2023/12/a.csv", "c.csv"):
+        server.put(f"all/{name}", name.encode(), LONG_AGO)
+    by_path = FromPath(pattern=r"(\d+/\d+)/", timestamp_format="%Y/%m")
+    first = listed(server, "/all/2*/**/*.csv", event_time=by_path)
+    second = listed(server, "/all/2*/**/*.csv", first.state, event_time=by_path)
+    assert [first.name, second.name, second.has_more] == ["a.csv", "b.csv", False]
+    assert first.event_time == instant.parse("2023-12-01T00:00:00Z")
+    with pytest.raises(NotFound, match="no file matches"):
+        listed(server, "all/*.txt")
+    with pytest.raises(NotFound, match="there is no folder 'none'"):
+        listed(server, "none/*.txt")
+    with pytest.raises(Invalid) as caught:
+        listed(server, "/all/2*/**/*.csv", first.state, order=SourceOrdering.BY_EVENT_TIME)
+    assert caught.value.rule == "files-order"
+
+
+def test_a_file_that_is_still_written_is_left(server: Served, tmp_path: Path) -> None:
+    path = server.put("daily/1.csv", b"1\n", int(NOW / SECOND) - 5)
+    with pytest.raises(NotFound, match="written just now"):
+        listed(server, "daily/*.csv")
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    server.on_read = lambda: os.utime(path, (1, 1))
+    with pytest.raises(Remote) as caught:
+        listed(server, "daily/*.csv")
+    assert caught.value.rule == "source-changed"
+
+
+def test_a_listing_of_ftp_has_an_end_and_a_form(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in range(5):
+        server.put(f"daily/{name}.csv", b"1", LONG_AGO)
+    monkeypatch.setattr(ftp_listing, "MAX_LISTED", 4)
+    with pytest.raises(Refused, match="more than 4 entries"):
+        listed(server, "daily/*.csv")
+    server.without = {"MLSD"}
+    with pytest.raises(Refused, match=r"does not list its files by MLSD \(502\)") as caught:
+        listed(server, "daily/*.csv")
+    assert caught.value.rule == "ftp-listing"
+
+
+@given(st.text(max_size=60))
+def test_any_line_of_a_listing_is_an_entry_or_a_told_mistake(line: str) -> None:
+    with suppress(Refused):
+        facts, name = ftp_listing._read(line)
+        assert "/" not in name
+        assert ftp_listing._file(name, facts).size >= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("ftp://a.example", "url-host"),
+        ("ftp:///*.csv", "url-host"),
+        ("ftp://a.example:99999/*.csv", "url-host"),
+        ("ftps://a.example/../*.csv", "url-host"),
+        ("ftp://a.example/a//*.csv", "url-host"),
+        ("ftp://a.example/*.csv\r\nDELE b", "url-host"),
+        ("ftp://me%0d:x${{ env.NONE }}@a.example/*", "source-password"),
+        ("ftps://me:secret@a.example/*.csv", "source-password"),
+        ("ftps://me:${{ env.NONE }}@a.example/*.csv", "source-variable"),
+    ],
+)
+def test_what_is_no_pattern_of_ftp_is_refused(path: str, rule: str, tmp_path: Path) -> None:
+    with pytest.raises(Fault) as caught:
+        check_fetch(FetchFilesGlob(path=path), IngestSettings(staging=tmp_path))
+    assert caught.value.rule == rule
+
+
 def test_only_judged_addresses_are_dialled(server: Served, tmp_path: Path) -> None:
     server.put("a.csv", b"1\n")
     with pytest.raises(NotAllowed):
@@ -225,7 +389,7 @@ def test_the_process_answers_and_a_silent_server_is_left(tmp_path: Path) -> None
             fetched(url, tmp_path, patience=PATIENCE._replace(total=0.05))
 
 
-def test_the_example_of_the_page_is_accepted(tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 1
+def test_the_examples_of_the_page_are_accepted(tmp_path: Path) -> None:
+    assert len(EXAMPLES) == 2
     settings = IngestSettings(staging=tmp_path, variables={"FTP": PASSWORD})
-    assert check_source(source(EXAMPLES[0]), settings) is None
+    assert [check_source(source(each), settings) for each in EXAMPLES] == [None, None]

@@ -29,7 +29,8 @@ from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.servers import sftp_listing
 from odfd.ingest.servers import sftp_process as process
-from odfd.ingest.servers.sftp_job import Pattern, RemoteFile, SftpJob, SftpResult, next_files
+from odfd.ingest.servers.remote_files import Pattern, RemoteFile, next_files
+from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
 from p2p.dial import NotAllowed

@@ -1,0 +1,79 @@
+"""Says what files of a server mean as a source, one or those of a pattern, whatever protocol brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chain.errors import Invalid, NotFound
+from chain.instant import Instant
+from chain.model.events import SourceState
+from chain.model.source import (
+    EventTimeSource,
+    FetchFilesGlob,
+    FetchUrl,
+    FromMetadata,
+    FromPath,
+    FromSystemTime,
+    SourceOrdering,
+)
+from engines.contract import SkippedFile
+from odfd.ingest.bucket_objects import Position, decode
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, OBJECT, FetchJob
+from odfd.ingest.fetch.files import DEFAULT_FORMAT, time_in_path
+from odfd.ingest.servers.remote_files import Pattern, RemoteFile
+
+
+def written(step: FetchUrl | FetchFilesGlob) -> str:
+    """Returns the URL or the pattern of a step."""
+    return step.url if isinstance(step, FetchUrl) else step.path
+
+
+def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
+    """Returns how far the files of a pattern were taken. Raises Invalid for another order."""
+    if isinstance(step, FetchUrl):
+        return None
+    known, order = job.known(OBJECT), step.order or SourceOrdering.BY_NAME
+    last = None if known is None else decode(known)
+    if last is not None and last.order != order.value:
+        raise Invalid(
+            f"files were taken in the order {last.order}, and now {order.value} is said",
+            rule="files-order",
+            hint=f"say order: {last.order}, or read into another dataset: some would be read twice or never",
+        )
+    return Pattern(order=order.value, last=last, now=job.now)
+
+
+def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
+    """Returns the source state behind a file."""
+    if pattern is None:
+        return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
+    position = Position.of(found.stored(), SourceOrdering(pattern.order)).encode()
+    return SourceState(source_name=DEFAULT_SOURCE, kind=OBJECT, value=position)
+
+
+def late_files(behind: Iterable[RemoteFile], job: FetchJob) -> tuple[SkippedFile, ...]:
+    """Returns those of the files before the position that came, or changed, too late."""
+    if job.taken is None:
+        return ()
+    return job.taken.late([(each.key, each.version, each.stored().modified) for each in behind])
+
+
+def no_match(shown: str, rule: str) -> NotFound:
+    return NotFound(
+        f"no file matches {shown}, or the only ones were written just now",
+        rule=rule,
+        hint="* stays within one folder; files are left for 10 seconds",
+    )
+
+
+def event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *, is_pattern: bool) -> Instant | None:
+    """Returns the event time of rows that have none. Raises Invalid for a path without one."""
+    match said:
+        case FromSystemTime():
+            return now
+        case FromPath(pattern=pattern, timestamp_format=form):
+            return time_in_path(found.key, pattern, form or DEFAULT_FORMAT)
+        case None if is_pattern:
+            return None
+        case FromMetadata() | None:
+            return found.stored().modified
