@@ -27,6 +27,7 @@ from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_faults
+from odfd.ingest.file_writer import staged_folder
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
@@ -37,10 +38,13 @@ from odfd.repositories.push import push_dataset
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
-from odfd.state.directory import StateDirectory
+from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
 from odfd.transfer.delta_log import check_types, write_delta_log
 from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
+from odfd.transfer.former_chain import FormerChain, former_head
+from odfd.transfer.former_comparison import Compared, compare_former
+from odfd.transfer.former_conversion import convert
 from odfd.transfer.named import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
@@ -180,6 +184,8 @@ class ImportExport:
         folder = local_folder(request.source)
 
         async def work(report: Report) -> wire.TransferResult:
+            if await trio.to_thread.run_sync(former_head, folder) is not None:
+                return await self._import_former(folder, request, report)
             chain = DirectoryChain(folder)
             name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
             statements = await trio.to_thread.run_sync(read_statements, folder)
@@ -187,6 +193,22 @@ class ImportExport:
             return await self._take_in(copy, statements, name, request, report)
 
         return work
+
+    async def _import_former(self, folder: Path, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
+        """Converts a dataset of ODF 0.18, which becomes one of this node, and compares both before any is kept."""
+
+        def converted(target: Path, dataset: DatasetId) -> tuple[Copy, Compared]:
+            convert(FormerChain(folder), target, dataset)
+            copy = Copy(str(folder), DirectoryChain(target), DirectoryObjects(target))
+            return copy, compare_former(copy.chain, copy.files)
+
+        report.begin(f"converting {folder} from ODF 0.18", None, "blocks")
+        async with staged_folder(self._home.folder(STAGING)) as target:
+            with self._home.newborn() as dataset:
+                copy, compared = await trio.to_thread.run_sync(converted, target, dataset)
+                name = await trio.to_thread.run_sync(self._name_for, copy.chain, request.as_name, folder.name)
+                done = await self._take_in(copy, (), name, request, report)
+        return msgspec.structs.replace(done, compared=compared.told())
 
     def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
         """All blocks and objects come here first: nothing of them counts before all of it is verified."""

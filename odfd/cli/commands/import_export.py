@@ -137,7 +137,12 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
 def _import(session: Session, args: argparse.Namespace) -> None:
     request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
     done = submit(session, "/import", request, wire.TransferResult)
-    session.answer(done, lambda done: f"imported {_moved(done)} from {done.place}")
+    session.answer(done, _imported)
+
+
+def _imported(done: wire.TransferResult) -> str:
+    compared = "" if done.compared is None else f"\n{done.compared}"
+    return f"imported {_moved(done)} from {done.place}{compared}"
 
 
 def _moved(done: wire.TransferResult) -> str:

@@ -13,6 +13,8 @@ from odfd.control.client import Answer
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from odfd.verify.report import Progress
 
 
@@ -41,7 +43,19 @@ def check_directory(session: Session, target: str, level: str, start: int) -> An
         )
     finally:
         meter.clear()
+    if report.ok and start == 0:
+        _tell_former(session, directory)
     return Answer.of(msgspec.to_builtins(report), wire.VerifyReport)
+
+
+def _tell_former(session: Session, directory: Path) -> None:
+    """Compares a dataset that was converted with the chain of ODF 0.18 in it. Raises Invalid where they differ."""
+    from chain.store.layout import DirectoryChain, DirectoryObjects
+    from odfd.transfer.former_comparison import compare_former, is_converted
+
+    chain = DirectoryChain(directory)
+    if is_converted(chain):
+        session.remark(compare_former(chain, DirectoryObjects(directory)).told())
 
 
 def _state(target: str, progress: Progress) -> wire.TaskView:

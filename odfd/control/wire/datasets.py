@@ -484,3 +484,5 @@ class TransferResult(Value, frozen=True, kw_only=True):
     bytes: int
     table_version: int | None = None
     """Of the table that an export wrote metadata for; null without one, or without rows."""
+    compared: str | None = None
+    """How far an import of a former format and what it was converted to say the same; null without one."""

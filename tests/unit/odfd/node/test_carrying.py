@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from chain.errors import Invalid, NotFound
+from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.transfer.folders import import_dataset
+from odfd.transfer.former_chain import FormerChain
+from odfd.transfer.former_comparison import compare_former
+from worlds.former import small
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 
@@ -33,6 +37,37 @@ async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
             )
             assert ours == theirs
         assert (await brought(alice, "flights")).blocks == 0
+
+
+async def test_a_dataset_of_odf_0_18_becomes_one_of_this_node(world: Any, tmp_path: Path) -> None:
+    """Converted, compared, verified; exported again, the former chain is still in it."""
+    former = small(tmp_path / "old")
+    async with world.running("alice") as alice:
+        request = wire.ImportRequest(source=str(former.folder), as_name="readings")
+        done = await alice.done(alice.api.flow.import_(request))
+        assert (done.ref, done.blocks, done.objects) == ("readings", 7, 2)
+        assert done.compared == (
+            "4 blocks of ODF 0.18 and 5 rows say the same; the former digest of rows is equal for 2 slices"
+        )
+        dataset = alice.home.resolve("readings").id
+        assert alice.home.keys.has_dataset_key(dataset)
+        assert alice.home.keys.unborn() == []
+        await alice.done(alice.api.flow.export("readings", wire.ExportRequest(to=str(tmp_path / "out"))))
+        out = tmp_path / "out"
+        assert compare_former(DirectoryChain(out), DirectoryObjects(out)).head == former.head
+
+
+async def test_nothing_is_kept_of_one_that_does_not_hold(world: Any, tmp_path: Path) -> None:
+    former = small(tmp_path / "old")
+    (former.folder / "data" / FormerChain(former.folder).names[2]).unlink()
+    async with world.running("alice") as alice:
+        request = wire.ImportRequest(source=str(former.folder), as_name="readings")
+        with pytest.raises(NotFound) as caught:
+            await alice.done(alice.api.flow.import_(request))
+        assert caught.value.rule == "former-data"
+        assert list(alice.home.entries()) == []
+        assert alice.home.keys.unborn() == []
+        assert list(alice.home.folder("staging").iterdir()) == []
 
 
 async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(
