@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +19,17 @@ import pymysql
 import pytest
 from adbc_driver_postgresql import dbapi
 
+from worlds.certificates import certified
+
 PASSWORD = "p@ss/word:1"
 """With all that has a meaning in a URL."""
 
 
 class Served(NamedTuple):
-    """``url`` has the password as a variable; ``run`` executes statements as the database's owner."""
+    """``url`` has the password as a variable; ``run`` executes statements as the database's owner.
+
+    MariaDB has a certificate for 127.0.0.1, ``certificate.pem`` of the folder.
+    """
 
     url: str
     folder: Path
@@ -125,6 +131,10 @@ def _maria(server: str, install: str, folder: Path) -> Iterator[Served]:
     port = _free_port()
     words += [f"--socket={folder}/s", f"--port={port}", "--bind-address=127.0.0.1", f"--pid-file={folder}/pid"]
     words += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]
+    certificate, key = certified(folder, "db.example", addresses=[IPv4Address("127.0.0.1")])
+    if user is not None:
+        shutil.chown(key, user)
+    words += [f"--ssl-cert={certificate}", f"--ssl-key={key}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([server, *words], stdout=log, stderr=log, user=user, cwd=folder)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,6 +318,21 @@ def test_no_value_of_a_variable_is_an_argument_of_podman(tmp_path: Path) -> None
     assert not [word for word in words if "hush" in word]
     assert words[-3:] == ['--entrypoint=["a","b c"]', NAMED, "d"]
     assert {"--network=none", "--pull=never", "--cap-drop=all", "--read-only", "--log-driver=none"} <= set(words)
+
+
+def test_a_user_without_root_is_the_same_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a node of root the program is nobody."""
+    job = ContainerJob(image=NAMED, command=None, args=(), env={}, network=True, owner="x", folder=tmp_path)
+    settings = IngestSettings(staging=tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    words = arguments(job, "n", settings)
+    assert words[words.index("--user") + 1] == "65534:65534"
+    assert "--userns=keep-id" not in words
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1001)
+    words = arguments(job, "n", settings)
+    assert words[words.index("--user") + 1] == "1000:1001"
+    assert {"--userns=keep-id", "--network=private"} <= set(words)
 
 
 def test_what_is_left_is_bounded_in_files(tmp_path: Path) -> None:

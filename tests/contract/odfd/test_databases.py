@@ -104,6 +104,26 @@ def orders(*ids: int, at: str = "2024-01-01 00:00:00") -> str:
 ALL = "SELECT id, changed, name FROM orders"
 
 
+@pytest.mark.slow
+def test_over_tls_the_database_has_the_certificate_of_its_host(
+    mysql: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process of its own, which trusts whom the daemon's environment names."""
+    mysql.run("DROP TABLE IF EXISTS orders", TABLES["mysql"], orders(1))
+    mysql.run("ALTER USER reader@'127.0.0.1' REQUIRE SSL")
+    secure = mysql._replace(url=f"{mysql.url}?ssl-mode=verify-identity")
+    try:
+        with pytest.raises(Remote, match="certificate verify failed"):
+            one_fetch(secure, tmp_path, SqlQuery(query=ALL))
+        monkeypatch.setenv("SSL_CERT_FILE", str(mysql.folder / "certificate.pem"))
+        assert [row["id"] for row in rows_of(one_fetch(secure, tmp_path, SqlQuery(query=ALL)), None)[0]] == [1]
+        elsewhere = secure._replace(url=secure.url.replace("127.0.0.1", "localhost"))
+        with pytest.raises(Remote, match="certificate verify failed"):
+            one_fetch(elsewhere, tmp_path, SqlQuery(query=ALL))
+    finally:
+        mysql.run("ALTER USER reader@'127.0.0.1' REQUIRE NONE")
+
+
 def test_rows_come_once_in_the_order_of_the_cursor(base: Served, ask: Callable[..., Any]) -> None:
     base.run(orders(3, 1, 2, 5, 4))
     query, state, seen = SqlQuery(query=f"{ALL};", cursor=("id",), batch_rows=2), None, []
