@@ -29,8 +29,16 @@ def is_directory(target: str) -> bool:
 
 
 def dataset(name: str) -> Path:
-    """Raises NotFound when there is no dataset's folder of that name."""
+    """Raises NotFound when there is no dataset's folder of that name, Invalid for one of a former format."""
+    from odfd.transfer.former_chain import former_head
+
     path = Path(name).expanduser()
+    if former_head(path) is not None:
+        raise Invalid(
+            f"{name} is a dataset of ODF 0.18",
+            rule="former-format",
+            hint=f"odfctl import {name} verifies it, converts it, and compares both",
+        )
     if not is_dataset(path):
         raise NotFound(
             f"{name} is not a dataset: it has no {HEAD}",

@@ -17,6 +17,7 @@ from chain.errors import Fault, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.cli.offline import files
 from odfd.transfer.former_chain import FormerChain, former_head
 from odfd.transfer.former_comparison import Compared, compare_former, is_converted
 from odfd.transfer.former_conversion import FORMER, convert
@@ -243,6 +244,9 @@ def test_a_workspace_has_its_blocks_in_the_folder_itself(tmp_path: Path) -> None
     for part in ("blocks", "refs"):
         (tmp_path / "meta" / part).rename(tmp_path / part)
     assert former_head(tmp_path) == former.head
+    with pytest.raises(Invalid, match=r"is a dataset of ODF 0\.18") as caught:
+        files.dataset(str(tmp_path))
+    assert "odfctl import" in (caught.value.hint or "")
     assert len(FormerChain(tmp_path).names) == 4
 
 
