@@ -8,7 +8,6 @@ does not have are tables of our own in the service ``odfd.Engine``. Paths are as
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from chain.ids import DatasetId
@@ -19,6 +18,9 @@ from chain.model.wire import U64, Time
 from engines.faults import Diagnostic
 from engines.faults import InternalError as InternalError
 from engines.faults import InvalidQuery as InvalidQuery
+from engines.progress import OnProgress as OnProgress
+from engines.progress import Progress as Progress
+from engines.progress import ignored as ignored
 from engines.tables import Table, Variant
 
 
@@ -135,15 +137,6 @@ class RowCounts(Table, frozen=True, kw_only=True):
 MAX_SKIPPED: Final = 100
 """Files told of one transaction; a folder may hold any number that are passed over."""
 MAX_REMARKS: Final = 20
-
-
-class Progress(Variant, frozen=True, kw_only=True, tag="Progress"):
-    """A sign of life, at least every few seconds. What is not known is not said."""
-
-    bytes_read: U64 | None = None
-    """Extension: bytes of the files of an ingest that are parsed."""
-    bytes_total: U64 | None = None
-    """Extension: bytes of all of them."""
 
 
 class Success(Variant, frozen=True, kw_only=True, tag="Success"):
@@ -468,11 +461,6 @@ IngestAnswer: TypeAlias = Success | InvalidQuery | InternalError | HistoryNeeded
 MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
 RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
 ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
-OnProgress: TypeAlias = Callable[[Progress], None]
-
-
-def ignored(_: Progress) -> None:
-    """Drops a report of progress."""
 
 
 class Engine(Protocol):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from chain.errors import Fault
 from engines.contract import Progress
 
@@ -36,7 +38,9 @@ class RequestControl:
     def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
         self._on_progress = on_progress
-        self._measure: Callable[[], Progress] = Progress
+        self._measure: Callable[[], Progress] | None = None
+        self._tasks: Callable[[], Progress] = Progress
+        self._stage: str | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
@@ -51,11 +55,20 @@ class RequestControl:
         try:
             yield
         finally:
-            self._measure = Progress
+            self._measure = None
+
+    def stage(self, name: str) -> None:
+        """Says what is done from now on (``engines.progress.STAGES``), for the next sign of life. Costs nothing."""
+        self._stage = name
+
+    def count_tasks(self, counts: Callable[[], Progress]) -> None:
+        """``counts`` says from now on how many tasks of the work are done, unless ``measured`` says more."""
+        self._tasks = counts
 
     def how_far(self) -> Progress:
         """Returns how far the work is, as far as it says so."""
-        return self._measure()
+        found = (self._measure or self._tasks)()
+        return found if self._stage is None else msgspec.structs.replace(found, stage=self._stage)
 
     def check(self) -> None:
         """Raises RequestCancelled if the caller no longer waits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,12 +66,18 @@ class Processes:
         }
 
     @asynccontextmanager
-    async def lease(self, tenant: str) -> AsyncIterator[EngineProcess]:
-        """Lends the tenant's process, which is kept alive meanwhile. Raises EngineLost."""
+    async def lease(self, tenant: str, starting: Callable[[], None] = lambda: None) -> AsyncIterator[EngineProcess]:
+        """Lends the tenant's process, which is kept alive meanwhile. Raises EngineLost.
+
+        ``starting`` is called when it is not there yet: before others end for it, and while another request starts it.
+        """
         with self._place(tenant) as place:
+            if place.process is None or place.process.client is None:
+                starting()
             async with place.turn:
                 process = place.process
                 if process is None or not await self._answers(process):
+                    starting()
                     await self._make_room()
                     process = place.process = self._begin()
                     try:

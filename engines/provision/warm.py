@@ -26,6 +26,7 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
+    Progress,
     ProvenanceOutcome,
     ProvenanceRequest,
     RawQueryOutcome,
@@ -37,6 +38,7 @@ from engines.contract import (
     ignored,
 )
 from engines.errors import ALIVE, DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
+from engines.progress import STARTING
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
 from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
@@ -82,28 +84,30 @@ class _Delegating(ABC):
         return self._settings.identity
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
-        return await self._with(None, lambda engine: engine.validate(request))
+        return await self._with(None, lambda engine: engine.validate(request), ignored)
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
-        return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress))
+        return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress), on_progress)
 
     async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
-        return await self._with(request.dataset_id, lambda engine: engine.ingest(request, on_progress))
+        return await self._with(request.dataset_id, lambda engine: engine.ingest(request, on_progress), on_progress)
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
-        return await self._with(None, lambda engine: engine.raw_query(request, on_progress))
+        return await self._with(None, lambda engine: engine.raw_query(request, on_progress), on_progress)
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
-        return await self._with(request.dataset_id, lambda engine: engine.migrate(request, on_progress))
+        return await self._with(request.dataset_id, lambda engine: engine.migrate(request, on_progress), on_progress)
 
     async def derive_provenance(
         self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
-        return await self._with(request.dataset_id, lambda engine: engine.derive_provenance(request, on_progress))
+        return await self._with(
+            request.dataset_id, lambda engine: engine.derive_provenance(request, on_progress), on_progress
+        )
 
     @abstractmethod
-    async def _with(self, dataset: DatasetId | None, work: Work[A]) -> A:
-        """Returns the result of ``work``, which is about ``dataset``."""
+    async def _with(self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress) -> A:
+        """Returns the result of ``work``, which is about ``dataset``, and reports when a process has to be started."""
 
 
 class WarmEngine(_Delegating):
@@ -146,9 +150,12 @@ class WarmEngine(_Delegating):
         apart = self._settings.isolation is Isolation.DATASET and dataset is not None
         return str(dataset) if apart else ""
 
-    async def _with(self, dataset: DatasetId | None, work: Work[A]) -> A:
-        async with self._processes.lease(self._tenant(dataset)) as process:
-            return await _Held(self._settings, process)._with(dataset, work)
+    async def _with(self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress) -> A:
+        def starting() -> None:
+            on_progress(Progress(stage=STARTING))
+
+        async with self._processes.lease(self._tenant(dataset), starting) as process:
+            return await _Held(self._settings, process)._with(dataset, work, on_progress)
 
 
 class _Held(_Delegating):
@@ -158,7 +165,7 @@ class _Held(_Delegating):
         super().__init__(settings)
         self._process = process
 
-    async def _with(self, _dataset: DatasetId | None, work: Work[A]) -> A:
+    async def _with(self, _dataset: DatasetId | None, work: Work[A], _on_progress: OnProgress) -> A:
         process = self._process
         assert process.client is not None
         try:

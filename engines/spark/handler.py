@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,7 @@ from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance.derive import derive
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
+from engines.spark.runtime.task_counts import LastSample, TaskCounts
 from engines.spark.sql.diagnostics import diagnostic_at, diagnostic_of, refusal
 from engines.spark.sql.input_views import InputView
 from engines.spark.sql.parsing import analysed, as_json, parsed
@@ -80,6 +82,7 @@ class SparkHandler:
         self._identity = identity
         self._disk = disk
         self._caches = SharedCaches(Analyst(), SliceReader())
+        self._sampler = ThreadPoolExecutor(1, thread_name_prefix="engine-progress")
 
     @property
     def _spark(self) -> SparkSession:
@@ -174,6 +177,7 @@ class SparkHandler:
             used.append(root)
             root.sparkContext.setJobGroup(group, "request", interruptOnCancel=True)
             control.register_cancel(stop)
+            control.count_tasks(LastSample(TaskCounts(root.sparkContext, group), self._sampler))
             return root.newSession()
 
         def stop() -> None:

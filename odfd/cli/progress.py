@@ -85,7 +85,7 @@ class Meter:
 def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
     """Formats one line: what, progress, speed (units a second), time left.
 
-    ``elapsed``: seconds of the present stage, which are told where nothing is counted.
+    ``elapsed``: seconds of the present stage, which are told where nothing is counted, and where all is.
     """
     parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
     if task.state == "waiting":
@@ -103,9 +103,11 @@ def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
         )
     elif done:
         parts.append(formatting.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
-    if not total and rate <= 0 and elapsed >= TOLD_AFTER:
-        parts.append(f"for {formatting.span(elapsed)}")
-    if rate > 0:
+    is_counted = bool(total) and done >= (total or 0)
+    if is_counted or (not total and rate <= 0):
+        if elapsed >= TOLD_AFTER:
+            parts.append(f"for {formatting.span(elapsed)}")
+    elif rate > 0:
         parts.append(f"{formatting.size(rate)}/s" if in_bytes else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
         if total and total > done:
             parts.append(f"{formatting.span((total - done) / rate)} left")

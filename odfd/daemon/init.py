@@ -64,6 +64,13 @@ def init(
     return _written(environ, file, template(chosen))
 
 
+def unusual_socket(environ: Mapping[str, str], loaded: Loaded) -> str:
+    """Returns the node's socket if ``odfctl`` has to be told it; empty: it is where ``odfctl`` looks."""
+    socket = loaded.settings.control.socket
+    usual = environ.get("ODFD_SOCKET") or str(paths.socket(environ, paths.state_dir(environ), own_state=False))
+    return "" if socket == usual else socket
+
+
 def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         "node.name": platform.node().partition(".")[0],

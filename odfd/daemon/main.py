@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -148,9 +149,11 @@ def _init(args: argparse.Namespace) -> int:
 
     file = init.target(os.environ, args.config)
     given = {"node.name": args.name, "policy.profile": args.profile, "node.state-dir": args.state}
-    init.init(os.environ, file, given, args.set, ask=sys.stdin.isatty() and not args.yes)
-    named = f" --config {args.config}" if args.config else ""
-    output.remark(f"wrote {file}\n  start the node: odfd run{named}\n  then: odfctl status --wait 1m")
+    written = init.init(os.environ, file, given, args.set, ask=sys.stdin.isatty() and not args.yes)
+    named = f" --config {shlex.quote(str(args.config))}" if args.config else ""
+    socket = init.unusual_socket(os.environ, written)
+    where = f"export ODFD_SOCKET={shlex.quote(socket)} && " if socket else ""
+    output.remark(f"wrote {file}\n  start the node: odfd run{named}\n  then: {where}odfctl status --wait 1m")
     return ExitCode.OK
 
 

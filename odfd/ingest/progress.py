@@ -11,9 +11,11 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from engines.contract import OnProgress, Progress
+from engines.progress import STARTING, OnProgress, Progress
 from odfd.errors import sole_faults
 
+_PHASES: Final = {STARTING: "starting the engine for", "writing": "writing what is new of"}
+"""Stages of an engine in words before the name of a file; the others are told as computing."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at what a fetch has written."""
 
@@ -81,6 +83,8 @@ def by_engine(computing: IngestStep, report: Report) -> OnProgress:
             step = msgspec.structs.replace(
                 computing, phase="reading", bytes_done=progress.bytes_read, bytes_total=progress.bytes_total
             )
+        elif progress.stage in _PHASES:
+            step = msgspec.structs.replace(computing, phase=_PHASES[progress.stage])
         if step != last:
             last = step
             report(step)

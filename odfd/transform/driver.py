@@ -27,7 +27,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
-from engines.contract import Engine, OnProgress, RowCounts, ignored
+from engines.contract import Engine, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.commit import CommitExtras, Committer, block_time
 from odfd.runtime.spans import span
@@ -47,6 +47,7 @@ from odfd.transform.plan import (
     UpToDate,
     plan_transform,
 )
+from odfd.transform.progress import Report, planned, quiet
 from odfd.transform.requests import Files
 from odfd.transform.succession import handover_at, is_redeclared
 
@@ -93,7 +94,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
-async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = ignored) -> Ran:
+async def run_transform(deps: TransformDependencies, dataset: DatasetId, report: Report = quiet) -> Ran:
     """Runs one transaction over everything new. Raises Conflict after repeated conflicts, and engine faults."""
     for attempt in range(1, ATTEMPTS + 1):
         with span("read"):
@@ -101,7 +102,7 @@ async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_prog
         if not isinstance(plan, TransformPlan):
             return plan
         try:
-            return await _transact(deps, plan, on_progress)
+            return await _transact(deps, plan, report)
         except Conflict:
             if attempt == ATTEMPTS:
                 raise
@@ -184,18 +185,19 @@ def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, 
     return cuts
 
 
-async def _transact(deps: TransformDependencies, plan: TransformPlan, on_progress: OnProgress) -> Ran:
+async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Report) -> Ran:
     state = plan.state
     assert state.head is not None
     async with fresh_folder(deps.staging) as folder:
         files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, deps.objects, state))
         engine = deps.engines.engine(plan.transform.engine)
         with span("engine"):
-            done = await execute(plan, plan.transaction_id, engine, deps.objects, files, on_progress)
+            done = await execute(plan, plan.transaction_id, engine, deps.objects, files, report)
         if not isinstance(done, Executed):
             return done
         if not done.events:
             return UpToDate("the new blocks of the inputs bring neither rows nor a watermark")
+        report(msgspec.structs.replace(planned(plan), stage="committing"))
         with span("commit"):
             await trio.to_thread.run_sync(_keep, deps.objects, files, done)
             named = (done.data, done.checkpoint)

@@ -21,16 +21,7 @@ from chain.libraries import pa
 from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
-from engines.contract import (
-    DerivationNeeded,
-    Engine,
-    InternalError,
-    InvalidQuery,
-    OnProgress,
-    RowCounts,
-    Success,
-    ignored,
-)
+from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
 from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
@@ -38,6 +29,7 @@ from odfd.datasets.row_counts import NOTHING_READ, with_written
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.inputs import chosen
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan, events_of, settle
+from odfd.transform.progress import Report, by_engine, planned, quiet
 from odfd.transform.requests import Files, migrate_request, transform_request
 
 
@@ -72,10 +64,13 @@ async def execute(
     engine: Engine,
     objects: ObjectReader,
     files: Files,
-    on_progress: OnProgress = ignored,
+    report: Report = quiet,
 ) -> Executed | Rejected | Blocked:
     """Runs a plan; outputs stay in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
     changes: OffsetInterval | None = None
+    begun = planned(plan)
+    report(begun)
+    on_progress = by_engine(begun, report)
     if plan.handover is not None:
         taken = await take_over(plan, plan.handover, engine, objects, files, on_progress)
         if not isinstance(taken, TakenOver):
@@ -94,6 +89,7 @@ async def execute(
         case Success():
             if changes is not None:
                 answer = await trio.to_thread.run_sync(joined, answer, changes, files)
+            report(msgspec.structs.replace(begun, stage="checking"))
             return await trio.to_thread.run_sync(_weigh, plan, answer, files)
 
 

@@ -18,22 +18,22 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.files import ObjectDamaged
 from chain.store.objects import sound_path
-from engines.contract import OnProgress, ignored
 from odfd.transform.driver import Ran, TransformDependencies, run_transform
+from odfd.transform.progress import Report, quiet
 from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
-async def run_recovering(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = ignored) -> Ran:
+async def run_recovering(deps: TransformDependencies, dataset: DatasetId, report: Report = quiet) -> Ran:
     """Runs ``driver.run_transform``, also when the checkpoint in force is absent or damaged."""
     try:
-        return await run_transform(deps, dataset, on_progress)
+        return await run_transform(deps, dataset, report)
     except (NotFound, ObjectDamaged):
-        if not await restore_state(deps, dataset):
+        if not await restore_state(deps, dataset, report):
             raise
-    return await run_transform(deps, dataset, on_progress)
+    return await run_transform(deps, dataset, report)
 
 
-async def restore_state(deps: TransformDependencies, dataset: DatasetId) -> bool:
+async def restore_state(deps: TransformDependencies, dataset: DatasetId, report: Report = quiet) -> bool:
     """Makes the checkpoint in force again if it is absent or damaged; returns whether it was.
 
     Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
@@ -42,7 +42,7 @@ async def restore_state(deps: TransformDependencies, dataset: DatasetId) -> bool
     if named is None:
         return False
     made: bytes | None = None
-    async with aclosing(replay(deps, dataset)) as outcomes:
+    async with aclosing(replay(deps, dataset, report=report)) as outcomes:
         async for outcome in outcomes:
             if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
                 raise _lost(dataset, outcome)

@@ -26,13 +26,14 @@ from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
-from engines.contract import OnProgress, RowCounts, ignored
+from engines.contract import RowCounts
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import ChainPrefix
 from odfd.transform.pacing import up_to
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
+from odfd.transform.progress import Report, quiet, repeated
 from odfd.transform.requests import Files
 from odfd.transform.succession import is_redeclared
 
@@ -102,7 +103,7 @@ async def replay_step(
     sequence_number: int,
     checkpoint: bytes | None,
     folder: Path,
-    on_progress: OnProgress = ignored,
+    report: Report = quiet,
 ) -> ReplayOutcome:
     """Repeats the ExecuteTransform of one block.
 
@@ -118,7 +119,7 @@ async def replay_step(
         await trio.to_thread.run_sync(previous.write_bytes, checkpoint)
     files = Files(folder=folder, previous=previous)
     engine = deps.engines.engine(plan.transform.engine)
-    done = await execute(plan, f"replay:{plan.transaction_id}", engine, deps.objects, files, on_progress)
+    done = await execute(plan, f"replay:{plan.transaction_id}", engine, deps.objects, files, report)
     if not isinstance(done, Executed):
         return done
     made = await trio.to_thread.run_sync(files.checkpoint.read_bytes) if done.checkpoint else checkpoint
@@ -136,7 +137,7 @@ async def replay_step(
 
 
 async def replay(
-    deps: ReplayDependencies, dataset: DatasetId, stop: int | None = None
+    deps: ReplayDependencies, dataset: DatasetId, stop: int | None = None, report: Report = quiet
 ) -> AsyncGenerator[ReplayOutcome, None]:
     """Replays every transaction of a chain from genesis to block ``stop`` (excluded; to the head if ``None``).
 
@@ -144,9 +145,11 @@ async def replay(
     """
     reader = deps.chains.chain(dataset)
     checkpoint: bytes | None = None
-    for number in await trio.to_thread.run_sync(_transactions, reader, stop):
+    numbers = await trio.to_thread.run_sync(_transactions, reader, stop)
+    for at, number in enumerate(numbers, 1):
         async with fresh_folder(deps.staging) as folder:
-            outcome = await replay_step(deps, dataset, number, checkpoint, folder)
+            told = repeated(at, len(numbers), report)
+            outcome = await replay_step(deps, dataset, number, checkpoint, folder, told)
             yield outcome
         if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
             return

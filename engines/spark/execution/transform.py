@@ -133,7 +133,8 @@ class Transaction:
         return self._given() if callable(self._given) else self._given
 
     def run(self) -> TransformOutcome:
-        request, query = self._request, self._query
+        request, query, stage = self._request, self._query, self._control.stage
+        stage("planning")
         views, analyst = self._inputs.views(), self._caches.analyst
         analysis = analyst.known(query.steps, views, request.vocab)
         if analysis is None:
@@ -146,6 +147,7 @@ class Transaction:
         check_tick(shape, query)
         schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
         identity = identity_of(request.transform)
+        stage("reading")
         state = load(request.prev_checkpoint_path, identity, shape.mode.value)
         facts = self._inputs.facts(ruling, self._blocks(state))
         if shape.table is not None:
@@ -154,6 +156,7 @@ class Transaction:
         late = self._late(step, query.declarations)
         versions = self._versions(step, state)
         self._control.check()
+        stage("computing")
         rows, running = None, unchanged(state.stored)
         if not step.idle:
             if shape.running:
@@ -163,6 +166,7 @@ class Transaction:
             else:
                 rows = self._rows(ruling, step, schema, versions)
         self._control.check()
+        stage("writing")
         if ruling.behind is not None:
             known = state.checkpoint.g if state.checkpoint is not None else None
             mark = behind(
@@ -204,12 +208,14 @@ class Transaction:
         late = self._late(step, self._query.declarations)
         sources = self._sources(windows)
         self._control.check()
+        self._control.stage("computing")
         if changelog or table.merge is None:
             first = table.first and not changelog and not windows
             done = reevaluate(table, ticking, sources, state.tables, self._evaluate, first)
         else:
             done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
         self._control.check()
+        self._control.stage("writing")
         rows = None
         if done.rows is not None:
             written = as_written(done.rows, schema)

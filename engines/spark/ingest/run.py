@@ -134,6 +134,7 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     mark = _watermark(request, declared, batch, table, origin)
     table = fitted(table, force)
+    control.stage("writing")
     control.progress()
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))

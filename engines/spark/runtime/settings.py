@@ -69,6 +69,7 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
         "rows in memory are worked on in tasks too, which can be watched and stopped; a plan that is made cannot",
     ),
     ("spark.driver.maxResultSize", "0", "the heap is the bound; a second one only fails later transactions"),
+    ("spark.executor.heartbeatInterval", "2s", "rows that tasks at work have read are told as often"),
     ("spark.python.worker.reuse", "true", "ingest keeps its warm workers"),
 )
 """(name, value, reason): these keep a query inside, and the process quiet and quick."""

@@ -20,6 +20,7 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, Head
 from chain.walk import newest_first
 from engines.contract import EngineIdentity
+from odfd.api.datasets.steps_shown import show_transform
 from odfd.api.datasets.verification import mismatches, unable
 from odfd.control import wire
 from odfd.control.board import task_ref
@@ -78,7 +79,7 @@ class EngineMigrationService:
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
         failures: list[wire.Failure] = []
         transforms = 0
-        async with aclosing(replay(self._deps, entry.id, state.size)) as outcomes:
+        async with aclosing(replay(self._deps, entry.id, state.size, partial(show_transform, report))) as outcomes:
             async for outcome in outcomes:
                 if isinstance(outcome, Rejected):
                     failures.append(_refused(outcome))
@@ -86,7 +87,7 @@ class EngineMigrationService:
                 if not isinstance(outcome, Replayed):
                     raise unable(entry.name, outcome)
                 transforms += 1
-                report.advance()
+                report.done = transforms
                 failures += mismatches(outcome)
         proof = wire.ProofReport(
             ref=entry.name,

@@ -26,6 +26,7 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
+from odfd.api.datasets.steps_shown import show_ingest, show_transform
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
@@ -41,7 +42,6 @@ from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
-from odfd.ingest.progress import IngestStep
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
@@ -134,9 +134,7 @@ class IngestPullService:
                     await trio.to_thread.run_sync(self._home.check_fed, entry.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
-                    outcome = await push_files(
-                        self._ingest, entry.id, files, terms, log, lambda step: _show(report, step)
-                    )
+                    outcome = await push_files(self._ingest, entry.id, files, terms, log, partial(show_ingest, report))
             finally:
                 await self._uploads.done(files)
             told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
@@ -320,7 +318,7 @@ class IngestPullService:
             settings = msgspec.structs.replace(settings, variables=values)
             deps = replace(self._ingest, given=given, settings=settings)
         outcome = await ingesting.pull_root(
-            deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
+            deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=partial(show_ingest, report)
         )
         if source is not None:
             await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)
@@ -375,12 +373,13 @@ class IngestPullService:
         counts = NOTHING_READ
         before = await trio.to_thread.run_sync(self._state, entry.id)
         while True:
-            outcome = await run_recovering(self._transform, entry.id)
+            outcome = await run_recovering(self._transform, entry.id, partial(show_transform, report))
             if not isinstance(outcome, Committed):
                 break
             records += outcome.records
             counts = added(counts, outcome.counts)
-            report.advance(outcome.records)
+            report.begin(f"{plural(records, 'record')} so far", None, "rows")
+            report.done = records
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
         self._meter.rows("transform", counts)
@@ -480,14 +479,6 @@ def _newest(state: ChainState) -> str:
     if state.system_time is None:
         return "no block is here yet"
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
-
-
-def _show(report: Report, step: IngestStep) -> None:
-    report.message = f"{step.phase} {step.file}"
-    if step.bytes_done is None:
-        report.done, report.total, report.unit = step.rows, None, "rows"
-    else:
-        report.done, report.total, report.unit = step.bytes_done, step.bytes_total, "bytes"
 
 
 def _note_pulled(seen: Span, item: wire.PullItem | None) -> None:

@@ -12,6 +12,7 @@ from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.wording import plural
+from odfd.api.datasets.steps_shown import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
@@ -113,14 +114,15 @@ class VerificationService:
         if state.kind is not DatasetKind.DERIVATIVE:
             return view
         report.begin(f"re-running {entry.name}", None, "transforms")
+        told = partial(show_transform, report)
         failures = list(view.failures)
         transforms = 0
-        async with aclosing(replay(self._deps, entry.id)) as outcomes:
+        async with aclosing(replay(self._deps, entry.id, report=told)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed):
                     raise unable(entry.name, outcome)
                 transforms += 1
-                report.advance()
+                report.done = transforms
                 failures += mismatches(outcome)
         checked = msgspec.structs.replace(view.checked, transforms=transforms)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))

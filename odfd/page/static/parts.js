@@ -119,11 +119,11 @@ export function Share({ have, want, label }) {
 
 /** How far a task came, and how fast. */
 function Progress({ view, label }) {
-  const rates = useRates([view], (one) => (one.unit === "bytes" ? one.done : null));
+  const rates = useRates([view], (one) => one.done);
   const said = view.unit === "bytes" ? bytes : count;
   if (!view.total && !view.done) return null;
   return html`<p class="row">${view.total ? html`<${Share} have=${view.done} want=${view.total} label=${label} />` : null}
-    <span class="quiet">${said(view.done)}${view.total ? ` of ${said(view.total)}` : ""}${rates.has(view.id) ? `, ${rate(rates.get(view.id))}` : ""}</span></p>`;
+    <span class="quiet">${said(view.done)}${view.total ? ` of ${said(view.total)}` : ""}${rates.has(view.id) ? `, ${rate(rates.get(view.id), view.unit)}` : ""}</span></p>`;
 }
 
 /** What it will do first, and only then the act. `act()` gives a task, or an answer that is whole. `children` are what

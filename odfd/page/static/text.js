@@ -41,7 +41,8 @@ export function bytes(number) {
   return `${unit && number < 100 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
 }
 
-export const rate = (number) => (number === undefined ? "–" : `${bytes(number)}/s`);
+export const rate = (number, unit = "bytes") =>
+  number === undefined ? "–" : unit === "bytes" ? `${bytes(number)}/s` : `${number < 10 ? number.toFixed(1) : count(Math.round(number))} ${shown(unit, 40)}/s`;
 
 const STEPS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 

@@ -7,14 +7,14 @@ import { count, part, plural, rate, shown, word } from "/text.js";
 export function Work() {
   const tasks = useAsk("/tasks?brief=1", 2);
   const flows = useAsk("/flows", 5);
-  const rates = useRates(tasks.value, (one) => (one.unit === "bytes" && one.state === "running" ? one.done : null));
+  const rates = useRates(tasks.value, (one) => (one.state === "running" ? one.done : null));
   return html`<h1>Tasks and flows</h1>
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
       <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
         { name: "Task", of: (one) => html`<${Text} of=${one.kind} most=${40} /> <${Text} of=${one.target} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.state} />` },
         { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
-        { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id)) },
+        { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id), one.unit) },
         { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },

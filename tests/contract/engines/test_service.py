@@ -263,6 +263,34 @@ async def test_how_far_the_work_is_reaches_the_caller_and_only_while_it_is_known
     assert told[-1] == Progress()
 
 
+async def test_the_stage_and_its_tasks_reach_the_caller(bench: Any) -> None:
+    told: list[Progress] = []
+    came = [threading.Event(), threading.Event()]
+    tasks = Progress(tasks_done=1, tasks_total=4, rows_read=2**40)
+    measured = Progress(bytes_read=1, bytes_total=2)
+
+    def act(_request: Any, control: RequestControl) -> InvalidQuery:
+        control.count_tasks(lambda: tasks)
+        control.stage("computing")
+        came[0].wait(PATIENCE)
+        control.stage("reading")
+        with control.measured(lambda: measured):
+            came[1].wait(PATIENCE)
+        return InvalidQuery(message="x")
+
+    def show(progress: Progress) -> None:
+        told.append(progress)
+        if progress.stage == "computing":
+            came[0].set()
+        if progress.bytes_read:
+            came[1].set()
+
+    bench.handler.act = act
+    await bench.engine().transform(bench.request(), show)
+    assert msgspec.structs.replace(tasks, stage="computing") in told
+    assert told[-1] == msgspec.structs.replace(measured, stage="reading")
+
+
 async def test_cancelling_the_scope_cancels_the_work(bench: Any) -> None:
     began, stopped = threading.Event(), threading.Event()
 

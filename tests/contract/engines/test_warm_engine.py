@@ -28,6 +28,7 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.errors import EngineLost, LimitExceeded
+from engines.progress import STARTING, Progress
 from engines.provision.settings import ENGINE_FAILED, Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
 from engines.sandbox.base import Level, Mount, PlainProcess, Sandbox
@@ -134,11 +135,15 @@ async def test_starts_on_demand_stays_warm_and_leaves_nothing(bed: Bed, bench: A
             assert pid_of(engine) is None
             assert await engine.identity() == IDENTITY
             assert pid_of(engine) is None
-            assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
+            told: list[Progress] = []
+            assert isinstance(await engine.transform(asking(bench.request(), "join"), told.append), Success)
+            assert told[0] == Progress(stage=STARTING)
             assert (bench.folder / "new-data").read_bytes() == b"12"
             first = pid_of(engine)
             assert first is not None
-            assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
+            told.clear()
+            assert isinstance(await engine.transform(asking(bench.request(), "join"), told.append), Success)
+            assert STARTING not in {each.stage for each in told}
             assert pid_of(engine) == first
             scope.cancel()
     with pytest.raises(ProcessLookupError):

@@ -14,6 +14,7 @@ from chain.model.events import ExecuteTransform
 from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignored
 from engines.spark.state.checkpoint import VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import Committed, run_transform
+from odfd.transform.progress import TransformStep
 from odfd.transform.recovery import restore_state, run_recovering
 from worlds.fake_engine import FakeEngine
 
@@ -68,11 +69,13 @@ async def test_a_lost_checkpoint_is_made_again_and_the_transform_goes_on(counted
     counted.objects.remove(lost)
     with pytest.raises(NotFound):
         await run_transform(counted.deps, DERIVED)
-    done = await run_recovering(counted.deps, DERIVED)
+    steps: list[TransformStep] = []
+    done = await run_recovering(counted.deps, DERIVED, steps.append)
     assert isinstance(done, Committed)
     assert done.records == 1
     assert counted.objects.has(lost)
     assert state_of(counted) == {"x": 7}
+    assert list(dict.fromkeys((each.repeat, each.repeats) for each in steps)) == [(1, 3), (2, 3), (3, 3), (0, 0)]
 
 
 async def test_a_damaged_checkpoint_is_made_again(counted: Any) -> None:
