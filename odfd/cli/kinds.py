@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -296,6 +296,27 @@ DECLARED: Final = (
     SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
+
+
+def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:
+    """Returns a kind and the names: ``KIND NAME…``, ``KIND/NAME``, or ``KIND/NAME KIND/NAME…`` as ``-o name`` prints.
+
+    Raises Usage.
+    """
+    of, slash, first = word.partition("/")
+    kind = find(of)
+    given = [first, *names] if slash and first else list(names)
+    if kind is RESOURCE:
+        return kind, given
+    return kind, [_plain(kind, each) for each in given]
+
+
+def _plain(kind: Kind[Any], name: str) -> str:
+    """Drops the kind before a name. Raises Usage for another one."""
+    of, slash, plain = name.rpartition("/")
+    if slash and of.lower() not in (kind.name, *kind.aliases):
+        raise Usage(f"{name[:100]!r} names no {kind.name}", hint=f"odfctl get {kind.name}s -o name lists them")
+    return plain
 
 
 def find(word: str) -> Kind[Any]:

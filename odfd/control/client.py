@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
-from odfd.errors import Bug, Unreachable, from_problem
+from odfd.errors import Bug, Unreachable, Usage, from_problem
 
 if TYPE_CHECKING:
     from odfd.control.remote_node import RemoteNode
@@ -238,7 +238,10 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
 
 
 def part(text: str) -> str:
-    """Encodes any text as one segment of a path."""
+    """Encodes a name as one segment of a path. Raises Usage for what is none: the daemon would see other words."""
+    if not text or "/" in text:
+        said = f"{text[:100]!r} is no name: it has a slash" if text else "an empty name names nothing"
+        raise Usage(said, hint="odfctl get KIND lists what there is")
     return quote(text, safe=":")
 
 

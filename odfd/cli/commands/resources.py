@@ -53,7 +53,7 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     lists_things=True,
 )
 def _get(session: Session, args: argparse.Namespace) -> int:
-    kind = kinds.find(args.kind)
+    kind, args.names = kinds.named(args.kind, args.names)
     _check_selection(kind, args)
     if args.watch and session.output in SHAPES:
         raise Usage(f"a watch has no -o {session.output}", hint="leave one of them out")
@@ -196,9 +196,10 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
     example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
 def _describe(session: Session, args: argparse.Namespace) -> None:
-    kind = kinds.find(args.kind)
-    if args.name is None:
+    kind, names = kinds.named(args.kind, filter(None, [args.name]))
+    if len(names) != 1:
         raise Usage(f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.name}s lists them")
+    (args.name,) = names
     if kind.name == "dataset":
         try:
             detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
@@ -254,7 +255,7 @@ def _adopt(session: Session, args: argparse.Namespace) -> None:
     example="dataset nyc.flights --yes",
 )
 def _delete(session: Session, args: argparse.Namespace) -> None:
-    kind = kinds.find(args.kind)
+    kind, args.names = kinds.named(args.kind, args.names)
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind.name == "peer":

@@ -26,7 +26,7 @@ commands = Commands()
 @commands.add(
     "wait",
     argument("kind", metavar="KIND"),
-    argument("name", metavar="NAME"),
+    argument("name", metavar="NAME", nargs="?"),
     argument("--for", dest="condition", metavar="CONDITION"),
     argument("--timeout", metavar="D", help="maximum time to wait: 30s, 5m, 1h (no limit)"),
     description="Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON. Ends "
@@ -34,7 +34,10 @@ commands = Commands()
     example="dataset nyc.flights --for 'blocks>=15' --timeout 5m",
 )
 def _wait(session: Session, args: argparse.Namespace) -> int:
-    kind = kinds.find(args.kind)
+    kind, names = kinds.named(args.kind, filter(None, [args.name]))
+    if len(names) != 1:
+        raise Usage(f"which {kind.name}?", hint=f"odfctl wait {kind.name} NAME; odfctl get {kind.name}s lists them")
+    (args.name,) = names
     if kind.name == "task" and args.condition is None:
         return _wait_for_task(session, kind, args)
     if args.condition is None:
