@@ -7,10 +7,13 @@ of time no more goes than the rate, a second's worth, and the last piece.
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 BURST: Final = 1.0
 """Seconds of silence that are made up for at once."""
+WINDOW: Final = 8
+"""Seconds over which a rate is told, of which the last one is not over."""
 
 
 class Pace:
@@ -39,6 +42,66 @@ class Traffic:
     def __init__(self) -> None:
         self.received = 0
         self.sent = 0
+
+
+class RecentBytes:
+    """Bytes of the last ``WINDOW`` seconds: a sum for each second, whatever their number. Sans-IO."""
+
+    __slots__ = ("_second", "_sums")
+
+    def __init__(self) -> None:
+        self._sums = [0] * WINDOW
+        self._second = 0
+
+    def add(self, amount: int, now: float) -> None:
+        self._pass(int(now))
+        self._sums[self._second % WINDOW] += amount
+
+    def rate(self, now: float) -> float:
+        """Returns bytes a second, of the second that lasts and the whole ones before it."""
+        self._pass(int(now))
+        return sum(self._sums) / (WINDOW - 1 + max(0.0, now - self._second))
+
+    def _pass(self, second: int) -> None:
+        """Forgets sums of seconds that are past. Time that went back stays in the last one."""
+        for each in range(min(second - self._second, WINDOW)):
+            self._sums[(second - each) % WINDOW] = 0
+        self._second = max(self._second, second)
+
+
+class LineTraffic:
+    """Bytes of one connection, which count among those of the node too."""
+
+    __slots__ = ("down", "received", "sent", "total", "up")
+
+    def __init__(self, total: Traffic) -> None:
+        self.total = total
+        self.received = self.sent = 0
+        self.down, self.up = RecentBytes(), RecentBytes()
+
+    def came(self, amount: int, now: float) -> None:
+        self.received += amount
+        self.total.received += amount
+        self.down.add(amount, now)
+
+    def went(self, amount: int, now: float) -> None:
+        self.sent += amount
+        self.total.sent += amount
+        self.up.add(amount, now)
+
+
+class PeerTraffic(NamedTuple):
+    """Bytes of the open connections with a peer since they began, and lately by the second."""
+
+    received: int = 0
+    sent: int = 0
+    down: float = 0.0
+    up: float = 0.0
+
+    @classmethod
+    def of(cls, lines: Iterable[LineTraffic], now: float) -> PeerTraffic:
+        each = [(line.received, line.sent, line.down.rate(now), line.up.rate(now)) for line in lines]
+        return cls(*map(sum, zip(*each, strict=True))) if each else cls()
 
 
 class Bandwidth:

@@ -33,6 +33,11 @@ def size(value: float | None) -> str:
     return wording.size(value)
 
 
+def rate(bytes_a_second: float | None) -> str:
+    """Formats ``31.2 MB/s``."""
+    return NOTHING if bytes_a_second is None else f"{wording.size(bytes_a_second)}/s"
+
+
 def span(seconds: float) -> str:
     """Formats a duration as ``45 s``, ``4 min``, ``3 h``, ``12 d``."""
     whole = max(0, int(seconds))

@@ -152,6 +152,8 @@ def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
         TableColumn("STATE", lambda row: "blocked" if row.blocked else "connected" if row.connected else "away"),
         TableColumn("SCORE", lambda row: f"{row.score:.1f}", right=True),
         TableColumn("DATASETS", lambda row: formatting.count(row.datasets), right=True),
+        TableColumn("IN", lambda row: formatting.rate(row.received_rate), right=True, optional=True),
+        TableColumn("OUT", lambda row: formatting.rate(row.sent_rate), right=True, optional=True),
         TableColumn("SEEN", lambda row: formatting.ago(row.last_seen, now)),
         TableColumn("ADDRESS", lambda row: next(iter(row.addresses), formatting.NOTHING), most=80),
     )

@@ -8,7 +8,7 @@ only where the settings say where to listen, and until it runs libp2p is not imp
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -37,7 +37,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
-from p2p.pace import Bandwidth, Traffic
+from p2p.pace import Bandwidth, PeerTraffic, Traffic
 from p2p.ports import Library, PeerId, PeerView, StatementStore
 from p2p.wire.invite import Redemption
 
@@ -137,6 +137,7 @@ class Membership(JointReplication):
         self.known: Callable[[], Known] = Known
         """Asked now and then, in a worker thread."""
         self._host: HostPort | None = None
+        self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self._running = False
         self._networks: tuple[Network, ...] = ()
         """In the order of joining; the first leads: it has the LAN."""
@@ -193,7 +194,7 @@ class Membership(JointReplication):
         opening = open_host(options.seed, listen, options.limits, options.announce, options.bandwidth.traffic)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
-            self._shut_out = host.block
+            self._shut_out, self.peer_traffic = host.block, host.traffic
             self._reach = self._reach_of(network)
             nursery.start_soon(self._reach.run)
             self._shut_out(self._blocked)
@@ -210,7 +211,7 @@ class Membership(JointReplication):
                 await self._memberships(network, life, listen)
                 nursery.cancel_scope.cancel()
             finally:
-                self._host = self._reach = None
+                self._host, self._reach, self.peer_traffic = None, None, dict
 
     def _reach_of(self, host: ReachHost) -> NodeReach:
         """Returns what is of the node whole, whatever networks it is in."""

@@ -48,7 +48,7 @@ from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, anywhere
-from p2p.pace import Traffic
+from p2p.pace import PeerTraffic, Traffic
 from p2p.ports import PeerId
 from p2p.wire.circuit import STOP
 from p2p.wire.limits import MAX_PRESENCE_ADDRESSES
@@ -106,6 +106,15 @@ class Host:
         """Connected peers, and the address of one connection to each."""
         return {
             PeerId(str(peer)): next((str(one) for one in alive[0].get_transport_addresses()), "")
+            for peer, conns in self._swarm.connections.items()
+            if (alive := _best_first(conns))
+        }
+
+    def traffic(self) -> dict[PeerId, PeerTraffic]:
+        """The traffic with each connected peer. What a circuit carries is also in that of its relay."""
+        now = trio.current_time()
+        return {
+            PeerId(str(peer)): PeerTraffic.of((conn.muxed_conn.traffic for conn in alive), now)
             for peer, conns in self._swarm.connections.items()
             if (alive := _best_first(conns))
         }

@@ -28,7 +28,7 @@ from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.limits import UnreadBudget
 from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.ip import Ip
-from p2p.pace import Traffic
+from p2p.pace import LineTraffic, Traffic
 from p2p.ports import PeerId
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
@@ -211,8 +211,9 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
         # What a circuit carries is counted once, by the connection with its relay.
-        traffic = Traffic() if secured_conn.get_connection_type() is ConnectionType.RELAYED else shared.traffic
-        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), traffic)
+        is_relayed = secured_conn.get_connection_type() is ConnectionType.RELAYED
+        self.traffic = LineTraffic(Traffic() if is_relayed else shared.traffic)
+        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), self.traffic)
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()

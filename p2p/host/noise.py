@@ -24,7 +24,7 @@ from libp2p.security.noise.transport import Transport
 
 from p2p.errors import Violation
 from p2p.ip import Ip, parse_ip
-from p2p.pace import Traffic
+from p2p.pace import LineTraffic
 
 KEY: Final = 32
 TAG: Final = 16
@@ -202,7 +202,7 @@ class NoiseStream(trio.abc.AsyncResource):
     trio's, when the socket breaks.
     """
 
-    def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer, traffic: Traffic) -> None:
+    def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer, traffic: LineTraffic) -> None:
         self._stream = stream
         self._traffic = traffic
         self._out, self._into = out, into
@@ -242,7 +242,7 @@ class NoiseStream(trio.abc.AsyncResource):
         with suppress(BlockingIOError):
             while self._unsent:
                 written = os.write(self._socket, self._unsent)
-                self._traffic.sent += written
+                self._traffic.went(written, trio.current_time())
                 self._unsent = self._unsent[written:]
 
     async def receive(self) -> memoryview:
@@ -251,7 +251,7 @@ class NoiseStream(trio.abc.AsyncResource):
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):
                 came = os.readv(self._socket, [self._into.room()])
-                self._traffic.received += came
+                self._traffic.came(came, trio.current_time())
                 opened = self._into.take(came)
                 if opened or not came:
                     return opened

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
-from p2p.pace import Pace, Traffic
+from p2p.pace import Pace, PeerTraffic, Traffic
 from p2p.ports import (
     ChainSink,
     Library,
@@ -204,6 +204,7 @@ class Member:
         self.scope: Any = None
         self.redeem: Callable[[PeerId, bytes], Redemption] = lambda _peer, _token: Redemption.UNKNOWN
         self.traffic = Traffic()
+        self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self.blocked = 0
         self.lies = Lies()
         self.block = "10.0.0.0/16"

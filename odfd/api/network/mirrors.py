@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -40,6 +40,7 @@ from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
+from p2p.pace import PeerTraffic
 from p2p.ports import PeerId, PeerView
 
 SHOW_SECONDS: Final = 0.2
@@ -338,7 +339,8 @@ class PeerService:
     async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
         """Lists peers; ``holds``: with the names of the local datasets that each of them holds."""
         names = await trio.to_thread.run_sync(self.names)
-        peers = [named(_peer(view), names) for view in self._membership.peers()]
+        traffic = self._membership.peer_traffic()
+        peers = [named(_peer(view, traffic), names) for view in self._membership.peers()]
         if not holds:
             return peers
         entries = await trio.to_thread.run_sync(self._home.entries)
@@ -370,15 +372,17 @@ class PeerService:
         return await self.show(peer)
 
     async def _named_view(self, view: PeerView) -> wire.PeerInfo:
-        return named(_peer(view), await trio.to_thread.run_sync(self.names))
+        traffic = self._membership.peer_traffic()
+        return named(_peer(view, traffic), await trio.to_thread.run_sync(self.names))
 
     def _named(self, peer: str) -> PeerId:
         """One that is known, or a whole id: a peer may be shut out before it is ever met."""
         return peer_named(self._membership.peers(), peer)
 
 
-def _peer(view: PeerView) -> wire.PeerInfo:
+def _peer(view: PeerView, traffic: Mapping[PeerId, PeerTraffic]) -> wire.PeerInfo:
     seen = None if view.last_seen is None else instant.render(Instant(view.last_seen))
+    line = traffic.get(view.peer)
     return wire.PeerInfo(
         peer_id=view.peer,
         addresses=view.addresses,
@@ -387,4 +391,8 @@ def _peer(view: PeerView) -> wire.PeerInfo:
         last_seen=seen,
         blocked=view.blocked,
         datasets=view.datasets,
+        received=line.received if line is not None else None,
+        sent=line.sent if line is not None else None,
+        received_rate=round(line.down, 1) if line is not None else None,
+        sent_rate=round(line.up, 1) if line is not None else None,
     )

@@ -215,6 +215,8 @@ class NetworkService:
     async def _network_view(self, network: Network) -> wire.NetworkView:
         """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
         peers = [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
+        traffic = self._membership.peer_traffic()
+        lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
         signed, public = await trio.to_thread.run_sync(self._signed, network)
         counts = self._holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
@@ -228,6 +230,8 @@ class NetworkService:
             datasets=datasets,
             contact=network_contact(network, rungs, {view.network for view in peers if view.network}),
             members=tuple(peer_name(view.peer, names) for view in peers),
+            received_rate=round(sum(line.down for line in lines), 1),
+            sent_rate=round(sum(line.up for line in lines), 1),
         )
 
     def _is_in(self, peer: PeerView, network: Network) -> bool:

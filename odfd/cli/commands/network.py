@@ -230,7 +230,9 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     name = args.name or _only_network(session)
     shown = session.client.get(f"/networks/{part(name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
-    session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}" + _members(shown.value))
+    rates = f", {formatting.rate(shown.value.received_rate)} in, {formatting.rate(shown.value.sent_rate)} out"
+    peers = f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}{rates if shown.value.peers else ''}"
+    session.remark(peers + _members(shown.value))
     _warn_of_alike(session, shown.value.members)
     if (contact := shown.value.contact) is not None:
         session.remark(contact.means)

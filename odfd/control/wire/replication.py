@@ -163,6 +163,9 @@ class NetworkView(Value, frozen=True, kw_only=True):
     contact: NetworkContact | None = None
     members: tuple[PeerName, ...] = ()
     """Connected peers in it."""
+    received_rate: float = 0.0
+    """Bytes that come from these a second, of the last eight seconds, whatever network they are of."""
+    sent_rate: float = 0.0
 
 
 class Announced(Value, frozen=True, kw_only=True):
@@ -283,6 +286,12 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     blocked: bool = False
     datasets: int | None = None
     """How many it says that it serves; absent: it has not told."""
+    received: int | None = None
+    """Bytes that came over its open connections; absent: there is none."""
+    sent: int | None = None
+    received_rate: float | None = None
+    """Bytes that come a second, of the last eight seconds; what a relay carries for others counts."""
+    sent_rate: float | None = None
     holds: tuple[str, ...] | None = None
     """Names of datasets of this node that it says it serves, if asked for (``holds``): a thousand at the most."""
 

@@ -102,6 +102,8 @@ function Peers({ chosen, me }) {
       { name: "Peer", of: (one) => html`<${Node} of=${one} />` },
       { name: "State", of: (one) => html`<${State} of=${one.blocked ? "blocked" : one.connected ? "connected" : "away"} />` },
       { name: "Serves", kind: "number", of: (one) => (one.datasets === null ? "–" : plural(one.datasets, "dataset")) },
+      { name: "In", kind: "number", of: (one) => rate(one.receivedRate) },
+      { name: "Out", kind: "number", of: (one) => rate(one.sentRate) },
       { name: "Score", kind: "number", of: (one) => count(one.score) },
       { name: "Seen", of: (one) => html`<${When} at=${one.lastSeen} />` },
       { name: "Addresses", of: (one) => html`<span class="value"><${Text} of=${one.addresses.join(" ")} most=${200} /></span>` },

@@ -27,7 +27,7 @@ export function link(text) {
 }
 
 const numbers = new Intl.NumberFormat("en");
-export const count = (number) => (number === null || number === undefined ? "–" : numbers.format(number));
+export const count = (number) => (number === null || number === undefined || number === null ? "–" : numbers.format(number));
 export const plural = (number, one, more = one + "s") => `${count(number)} ${number === 1 ? one : more}`;
 
 export function bytes(number) {
@@ -42,7 +42,7 @@ export function bytes(number) {
 }
 
 export const rate = (number, unit = "bytes") =>
-  number === undefined ? "–" : unit === "bytes" ? `${bytes(number)}/s` : `${number < 10 ? number.toFixed(1) : count(Math.round(number))} ${shown(unit, 40)}/s`;
+  number === undefined || number === null ? "–" : unit === "bytes" ? `${bytes(number)}/s` : `${number < 10 ? number.toFixed(1) : count(Math.round(number))} ${shown(unit, 40)}/s`;
 
 const STEPS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 

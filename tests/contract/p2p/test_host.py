@@ -31,6 +31,10 @@ async def test_bytes_go_to_and_fro_and_end(pair: Any, reading: Any) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, body)
         assert await reading(stream, len(body)) == body
+    (sent,), (received,) = pair.bob.traffic().values(), pair.alice.traffic().values()
+    assert sent.sent >= received.received >= len(body)
+    assert received.sent >= sent.received >= len(body)
+    assert list(pair.alice.traffic()) == [pair.bob.peer_id]
     await stream.send_eof()
     assert await stream.receive_some() == b""
     await stream.aclose()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.driver.fetch_jobs import CHAIN_SHAPE, OBJECT_SHAPE
 from p2p.driver.transfers import LEAST_PART, paced
-from p2p.pace import BURST, Pace
+from p2p.pace import BURST, WINDOW, LineTraffic, Pace, PeerTraffic, RecentBytes, Traffic
 
 
 def test_without_a_cap_nothing_waits() -> None:
@@ -50,3 +51,39 @@ def test_questions_fit_the_cap(rate: int) -> None:
         assert LEAST_PART <= asked.most_bytes <= shape.most_bytes
         assert asked.most_bytes <= asked.window <= shape.window
         assert asked.most_units <= shape.most_units
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 10**9)), max_size=40),
+    st.floats(0, 12),
+)
+def test_a_rate_is_of_the_bytes_of_the_last_seconds_however_they_came(
+    came: list[tuple[float, int]], later: float
+) -> None:
+    recent, came = RecentBytes(), sorted(came)
+    for at, amount in came:
+        recent.add(amount, at)
+    now = max([at for at, _ in came], default=0.0) + later
+    seconds = range(int(now) - WINDOW + 1, int(now) + 1)
+    expected = sum(amount for at, amount in came if int(at) in seconds)
+    assert recent.rate(now) * (WINDOW - 1 + now - int(now)) == pytest.approx(expected)
+    assert recent.rate(now + WINDOW + 1) == 0
+
+
+def test_a_rate_after_a_long_silence_costs_no_more() -> None:
+    recent = RecentBytes()
+    recent.add(5, 3.0)
+    recent.add(7, 1e12)
+    assert recent.rate(1e12) == 7 / (WINDOW - 1)
+
+
+def test_lines_count_for_the_node_and_by_themselves() -> None:
+    total = Traffic()
+    first, second = LineTraffic(total), LineTraffic(total)
+    first.came(70, 10.0)
+    second.came(7, 10.0)
+    second.went(14, 10.0)
+    assert (total.received, total.sent) == (77, 14)
+    assert PeerTraffic.of([second], 10.0) == PeerTraffic(7, 14, 1.0, 2.0)
+    assert PeerTraffic.of([first, second], 10.0) == PeerTraffic(77, 14, 11.0, 2.0)
+    assert PeerTraffic.of([], 10.0) == PeerTraffic()

@@ -19,6 +19,7 @@ from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.progress import MirrorProgress
+from p2p.pace import PeerTraffic
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -50,6 +51,14 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         (peer,) = await bob.api.peers.list(holds=True)
         assert peer.holds == ("theirs",)
         assert [one.holds for one in await bob.api.peers.list()] == [None]
+        line = PeerTraffic(received=9_000, sent=70, down=1_125.04, up=8.75)
+        bob.member.peer_traffic = lambda: {peer.peer_id: line}
+        (told,) = await bob.api.peers.list()
+        assert (told.received, told.sent, told.received_rate, told.sent_rate) == (9_000, 70, 1_125.0, 8.8)
+        assert await bob.api.peers.show(peer.peer_id) == told
+        (network,) = await bob.api.networks.list()
+        assert (network.received_rate, network.sent_rate) == (1_125.0, 8.8)
+        assert (peer.received, peer.received_rate) == (None, None)
         (newest, *_) = told = (await bob.api.trust.show("theirs")).heads
         assert (newest.blocks, newest.hash) == (alice.size("cities"), str(alice.home.chains.chain(cities).head().hash))
         assert [one.blocks for one in told] == sorted((one.blocks for one in told), reverse=True)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from p2p.host.noise import NoiseStream
-from p2p.pace import Traffic
+from p2p.pace import LineTraffic, Traffic
 
 
 async def test_a_socket_that_was_closed_is_a_broken_connection_and_no_fault_of_ours() -> None:
@@ -17,7 +17,7 @@ async def test_a_socket_that_was_closed_is_a_broken_connection_and_no_fault_of_o
     with there:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(here))
         cipher: Any = None
-        line = NoiseStream(stream, cipher, cipher, Traffic())
+        line = NoiseStream(stream, cipher, cipher, LineTraffic(Traffic()))
         stream.socket.close()
         with pytest.raises(trio.ClosedResourceError):
             await line.receive()
