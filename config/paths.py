@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 SYSTEM_FILE: Final = Path("/etc/odfd/odfd.toml")
+EVENTS: Final = "events"
+"""The part whose lines are what ``odfctl watch`` shows."""
 PRIVATE: Final = "_code"
 """Name of the folder, in the one package that the wheel installs."""
 
@@ -47,6 +50,16 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
     if given := environ.get("CONFIGURATION_DIRECTORY"):
         places.insert(0, Path(given.split(":")[0]) / "odfd.toml")
     return next((place for place in places if place.is_file()), None)
+
+
+def has_part(name: str) -> bool:
+    """Whether lines of the log can be of this part: a package or module of ours, a library, or ``events``."""
+    first, *names = name.split(".")
+    ours = Path(__file__).parents[1] / first
+    if not ours.is_dir():
+        return name == EVENTS or importlib.util.find_spec(first) is not None
+    place = ours.joinpath(*names)
+    return place.is_dir() or place.with_suffix(".py").is_file()
 
 
 def code_environment() -> dict[str, str]:

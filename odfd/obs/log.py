@@ -19,6 +19,7 @@ from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 from chain.visible import escaped, visible
 from config.log_levels import part_levels
 from config.model import Node
+from config.paths import has_part
 from odfd.obs.log_lines import LogLines
 from odfd.output import visible_values
 
@@ -148,7 +149,17 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
 
 
 def configure_by(settings: Node) -> None:
-    configure(settings.log_level, settings.log_format, parts=part_levels(settings.log_levels))
+    """Configures logging as the settings say, and warns of levels that no line can have.
+
+    They are not refused: a newer version may call a part otherwise, and the daemon is to start with it.
+    """
+    levels = part_levels(settings.log_levels)
+    configure(settings.log_level, settings.log_format, parts=levels)
+    for part in levels:
+        if not has_part(part):
+            structlog.get_logger().warning(
+                "node.log-levels names no part", name=part, hint="each line of the log names its part: odfd.mirrors"
+            )
 
 
 class _VisibleFormatter(logging.Formatter):

@@ -57,6 +57,13 @@ def test_lines_are_kept_as_they_are_written_whatever_the_form(lines: LogLines) -
     assert b"\x1b" not in line.text
 
 
+def test_a_level_of_a_part_that_is_none_is_told_and_stops_nobody(lines: LogLines) -> None:
+    known = ("odfd.mirrors=debug", "p2p.driver.serve=info", "events=debug", "trio=warning", "odfd=info")
+    log.configure_by(Node(log_levels=(*known, "odfd.mirors=debug", "nolib=info")))
+    told = [json.loads(line.text) for _, line in lines.last(ALL, 10)]
+    assert [(each["level"], each["name"]) for each in told] == [("warning", "odfd.mirors"), ("warning", "nolib")]
+
+
 def test_traces_have_no_values_of_variables(lines: LogLines) -> None:
     def fail() -> None:
         secret = "-".join(["canary", "5f1c"])
