@@ -13,6 +13,7 @@ import msgspec
 
 from chain import multibase
 from chain.errors import Invalid
+from chain.wording import a
 
 ED25519_PUB: Final = b"\xed\x01"
 """varint of multicodec ed25519-pub, 0xed."""
@@ -111,12 +112,12 @@ MAX_NAME: Final = 253
 """Characters; names are shaped like host names, and this is their limit."""
 
 
-def parse_name(text: str) -> DatasetName:
-    """A dataset, account or repository name. Raises Invalid."""
+def parse_name(text: str, what: str = "dataset") -> DatasetName:
+    """A dataset, account or repository name, or that of another thing: ``what``, for people. Raises Invalid."""
     if len(text) > MAX_NAME or _NAME.match(text) is None:
         raise Invalid(
-            f"not a dataset name: {text[:60]!r}",
-            rule="dataset-name",
+            f"not {a(what)} name: {text[:60]!r}",
+            rule="dataset-name" if what == "dataset" else "resource-name",
             hint="letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights",
         )
     return DatasetName(text)
@@ -140,10 +141,10 @@ def parse_local_alias(text: str) -> LocalAlias:
     return LocalAlias(parse_name(name), parse_name(account[0]) if account else None)
 
 
-def parse_own_name(text: str) -> DatasetName:
+def parse_own_name(text: str, what: str = "dataset") -> DatasetName:
     """A name where there are no accounts. Raises Invalid: to drop the account would make one of two datasets."""
-    if "/" not in text:
-        return parse_name(text)
+    if "/" not in text or what != "dataset":
+        return parse_name(text, what)
     alias = parse_local_alias(text)
     raise Invalid(
         f"{text!r} names an account, and on a node with one owner names have none",

@@ -120,6 +120,9 @@ def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
     return found, SourceInForce(name="default", read=found.read, preprocess=found.preprocess, merge=found.merge)
 
 
+PUSH_SOURCE: Final = "push-source"
+
+
 def pushed(
     state: ChainState, name: str | None, read: ReadStep | None
 ) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
@@ -129,16 +132,16 @@ def pushed(
     """
     require_root(state)
     if state.polling_source is not None:
-        raise Refused("the dataset polls its source", rule="push-source", hint="bring it up to date with `odfctl pull`")
+        raise Refused("the dataset polls its source", rule=PUSH_SOURCE, hint="bring it up to date with `odfctl pull`")
     sources = state.active_push_sources
     if name is None and len(sources) == 1:
         name = next(iter(sources))
     if name is None and sources:
         known = ", ".join(sorted(sources))
-        raise Invalid("the dataset has several push sources", rule="push-source", hint=f"name one of {known}")
+        raise Invalid("the dataset has several push sources", rule=PUSH_SOURCE, hint=f"name one of {known}")
     if name is not None and name not in sources:
         known = ", ".join(sorted(sources)) or "none"
-        raise Invalid(f"no push source {name!r}", rule="push-source", hint=f"there are: {known}")
+        raise Invalid(f"no push source {name!r}", rule=PUSH_SOURCE, hint=f"there are: {known}")
     if name is not None:
         found = sources[name]
         if read is not None and type(read) is not type(found.read):
@@ -149,7 +152,7 @@ def pushed(
             )
         return SourceInForce(name=name, read=found.read, preprocess=found.preprocess, merge=found.merge), ()
     if read is None:
-        raise Invalid("the dataset has no push source yet", rule="push-source", hint="say --format csv or another")
+        raise Invalid("the dataset has no push source yet", rule=PUSH_SOURCE, hint="say --format csv or another")
     made = AddPushSource(source_name="auto", read=read, merge=MergeAppend())
     return SourceInForce(name="auto", read=read, preprocess=None, merge=made.merge), (made,)
 

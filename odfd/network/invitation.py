@@ -160,7 +160,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _checked(invitation: Invitation) -> None:
-    parse_name(invitation.network)
+    parse_name(invitation.network, "network")
     invitation.check()
 
 

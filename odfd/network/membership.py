@@ -361,7 +361,7 @@ class Membership(JointReplication):
 
     async def join(self, network: Network) -> None:
         """Raises Invalid for a name or an address, Refused for one network too many; then nothing is kept."""
-        parse_name(network.name)
+        parse_name(network.name, "network")
         for address in network.bootstrap:
             if parse_address(address).peer is None:
                 raise Invalid(

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -195,9 +196,10 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
 def _check(draft: Draft) -> None:
     """Refuses headers that may not be written."""
     name = draft.headers.name
+    kind = draft.type.name[0].lower() + draft.type.name[1:]
     if UUID.match(name):
         draft.note("headers.name", "a name that looks like an id", "resource-name", "write a name that people can say")
-    elif draft.attempt("headers.name", parse_own_name, name) is not None and len(name) > MAX_NAME:
+    elif draft.attempt("headers.name", partial(parse_own_name, what=kind), name) is not None and len(name) > MAX_NAME:
         draft.note("headers.name", f"a name of {len(name)} characters", "resource-name", f"at most {MAX_NAME}")
     if draft.headers.id is not None and not UUID.match(draft.headers.id):
         draft.note("headers.id", "not an id of a resource", "resource-id", "leave it out: the node gives one")

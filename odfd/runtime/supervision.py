@@ -15,7 +15,7 @@ import trio
 
 from chain.backoff import Backoff
 from chain.errors import Environment
-from odfd.errors import Bug
+from odfd.errors import Bug, sole_fault
 
 
 @dataclass(slots=True)
@@ -176,15 +176,23 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
                     break
                 failures = 1 if trio.current_time() - began >= child.restart.steady else failures + 1
                 wait = child.restart.backoff.whole(failures) * (0.5 + jitter())
-                logger.error("restarting", child=child.name, after_seconds=round(wait, 2), exc_info=failure)
+                logger.error("restarting", child=child.name, after_seconds=round(wait, 2), **_why(failure))
                 with trio.move_on_after(wait):
                     await life.stopping.wait()
                     break
     finally:
         running.finished.set()
         if running.failure is not None:
-            logger.error("failed", child=child.name, exc_info=running.failure)
+            logger.error("failed", child=child.name, **_why(running.failure))
             stop.set()
+
+
+def _why(failure: Exception) -> dict[str, object]:
+    """What the log says of a failure: a sentence, where it is no fault of ours; else the trace too."""
+    fault = sole_fault(failure)
+    if fault is None or isinstance(fault, Bug):
+        return {"exc_info": failure}
+    return {"fault": str(fault), "rule": fault.rule}
 
 
 async def _once(child: Child, life: Life) -> Exception | None:

@@ -42,6 +42,7 @@ from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
+from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
@@ -135,6 +136,10 @@ class IngestPullService:
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
                     outcome = await push_files(self._ingest, entry.id, files, terms, log, partial(show_ingest, report))
+            except Fault as fault:
+                if fault.rule == PUSH_SOURCE:  # of the dataset, and of none of the files
+                    fault.place = fault.place or entry.name
+                raise
             finally:
                 await self._uploads.done(files)
             told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)

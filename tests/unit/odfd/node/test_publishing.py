@@ -277,6 +277,15 @@ content:
 """
 
 
+async def test_a_push_to_what_polls_is_refused_by_its_name(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        upload = await alice.api.flow.stage("a.csv", chunks(b"event_time,city,population\n"))
+        with pytest.raises(Refused) as refused:
+            await alice.done(alice.api.flow.ingest("cities", wire.IngestRequest(uploads=(upload.id,))))
+        assert str(refused.value) == "cities: the dataset polls its source"
+
+
 @pytest.mark.parametrize("name", ["a.csv", "../../etc/passwd", "..", "", "\0", "ü" * 300])
 async def test_uploads_whatever_they_are_called(world: Any, name: str) -> None:
     text = "event_time,city,population\n" + "\n".join(ROWS) + "\n"

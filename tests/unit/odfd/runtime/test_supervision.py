@@ -17,9 +17,13 @@ from odfd.runtime.supervision import Child, Life, Restart, run_tree
 class Journal:
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.faults: list[tuple[object, bool]] = []
+        """What failures say, and whether with a trace."""
 
     def info(self, event: str, **values: object) -> None:
         self.lines.append(f"{event} {values.get('child')}")
+        if "fault" in values or "exc_info" in values:
+            self.faults.append((values.get("fault"), "exc_info" in values))
 
     error = info
 
@@ -34,8 +38,13 @@ def steady(name: str, seen: list[str]) -> Child:
     return Child(name, run)
 
 
-async def tree(children: list[Child], stop: trio.Event | None = None, seconds: float | None = None) -> Journal:
-    journal, stop = Journal(), stop or trio.Event()
+async def tree(
+    children: list[Child],
+    stop: trio.Event | None = None,
+    seconds: float | None = None,
+    journal: Journal | None = None,
+) -> Journal:
+    journal, stop = journal or Journal(), stop or trio.Event()
 
     async def stopper() -> None:
         if seconds is not None:
@@ -88,6 +97,28 @@ async def test_a_failure_stops_everything_in_order_and_is_raised(autojump_clock:
         await tree([steady("a", seen), Child("b", breaks), steady("c", seen)])
     assert caught.group_contains(Environment, match="disk full")
     assert seen == ["+a", "+c", "-c", "-a"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (Environment("the port is in use", rule="listen"), ("the port is in use", False)),
+        (ExceptionGroup("", [Environment("disk full")]), ("disk full", False)),
+        (Bug("one of ours", rule="bug"), (None, True)),
+        (KeyError("x"), (None, True)),
+    ],
+    ids=["fault", "group", "bug", "unexpected"],
+)
+async def test_a_trace_is_logged_of_our_own_mistakes_alone(
+    autojump_clock: MockClock, failure: Exception, told: tuple[str | None, bool]
+) -> None:
+    async def breaks(life: Life) -> None:
+        raise failure
+
+    journal = Journal()
+    with pytest.raises(BaseExceptionGroup):
+        await tree([Child("a", breaks)], journal=journal)
+    assert journal.faults == [told]
 
 
 async def test_a_failure_at_start_keeps_later_parts_from_starting(autojump_clock: MockClock) -> None:
