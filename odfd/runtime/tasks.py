@@ -71,15 +71,17 @@ class Report:
 
     @contextmanager
     def part(self) -> Iterator[Report]:
-        """Makes a report for concurrent work, shown while the block lasts. Its count stays. In the event loop."""
+        """Makes a report for concurrent work, shown while the block lasts. Its count stays, of the first unit that there
+        is. In the event loop."""
         part = Report()
         self._parts[part] = None
         try:
             yield part
         finally:
             del self._parts[part]
-            if self._counts_as(part):
+            if part.done and self._counts_as(part):
                 self.done += part.done
+                self.unit = part.unit or self.unit
 
     def shown(self) -> tuple[int, int | None, str, str]:
         """Returns done, total, unit and message, of all parts together: names the longest one, counts the others."""

@@ -20,8 +20,8 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, Head
 from chain.walk import newest_first
 from engines.contract import EngineIdentity
-from odfd.api.datasets.steps_shown import show_transform
 from odfd.api.datasets.verification import mismatches, unable
+from odfd.api.views.steps_shown import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry

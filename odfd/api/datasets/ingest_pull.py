@@ -26,10 +26,10 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
-from odfd.api.datasets.steps_shown import show_ingest, show_transform
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
+from odfd.api.views.steps_shown import keep_showing, show_ingest, show_mirror, show_transform
 from odfd.api.views.views import DerivativeIndex, rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -425,9 +425,12 @@ class IngestPullService:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)
-        async with outside(f"peers of {entry.name}"):
+        async with outside(f"peers of {entry.name}"), trio.open_nursery() as nursery:
+            nursery.start_soon(keep_showing, report, self._scheduler.get(entry.id))
             mirror = await self._scheduler.pass_now(entry.id)
+            nursery.cancel_scope.cancel()
         after = await trio.to_thread.run_sync(self._state, entry.id)
+        show_mirror(report, mirror)
         report.message = mirror.message
         if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
             fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None

@@ -12,7 +12,7 @@ from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.wording import plural
-from odfd.api.datasets.steps_shown import show_transform
+from odfd.api.views.steps_shown import show_transform
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry

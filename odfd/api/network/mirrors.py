@@ -19,6 +19,7 @@ from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.node_views import named
 from odfd.api.views.holder_counts import HolderCounts
+from odfd.api.views.steps_shown import keep_showing, show_mirror
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets import unmanaged
@@ -43,8 +44,6 @@ from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId, PeerView
 
-SHOW_SECONDS: Final = 0.2
-"""How often a mirror's progress is copied into the task that shows it."""
 MAX_HOLDS: Final = 1000
 """Names of datasets shown of a peer."""
 PATIENCE_SECONDS: Final = 60.0
@@ -98,10 +97,10 @@ class MirrorService:
                 mirror = await self._begin(request, dataset, place)
             report.begin(f"mirroring {mirror.spec.name}", None, "bytes")
             async with outside(f"peers of {mirror.spec.name}"), trio.open_nursery() as nursery:
-                nursery.start_soon(_show, mirror, report)
+                nursery.start_soon(keep_showing, report, mirror)
                 await _settled(mirror)
                 nursery.cancel_scope.cancel()
-            _report(mirror, report)
+            show_mirror(report, mirror)
             now = self._scheduler.find(mirror.spec.id)
             if now is None:
                 raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
@@ -312,20 +311,6 @@ async def _settled(mirror: Mirror) -> None:
             return
         if mirror.tally.progress() != seen:
             seen, since = mirror.tally.progress(), trio.current_time()
-
-
-async def _show(mirror: Mirror, report: Report) -> None:
-    while True:
-        _report(mirror, report)
-        await trio.sleep(SHOW_SECONDS)
-
-
-def _report(mirror: Mirror, report: Report) -> None:
-    tally = mirror.tally
-    report.done, report.total = tally.bytes, tally.bytes_wanted or None
-    report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
-        f"  {mirror.message}" if mirror.message else ""
-    )
 
 
 class PeerService:

@@ -69,6 +69,9 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         await alice.pull("cities")
         await mirrored(bob, "theirs", alice.size("cities"))
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+        pulled = next(task for task in bob.board.list() if task.kind == "pull").report
+        assert pulled.unit == "bytes"
+        assert pulled.done == bob.parts.scheduler.get(cities).tally.bytes > 0
         (listed,) = await bob.api.mirrors.list()
         assert listed.slices == wire.Share(have=2, want=2), "those of earlier passes too"
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
@@ -85,7 +88,7 @@ def test_slices_are_those_counted_and_those_that_just_came() -> None:
 
 async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long ago its progress was told last."""
-    monkeypatch.setattr("odfd.api.network.mirrors.SHOW_SECONDS", 3600.0)
+    monkeypatch.setattr("odfd.api.views.steps_shown.SHOW_SECONDS", 3600.0)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         await bob.mirror(cities, "theirs")

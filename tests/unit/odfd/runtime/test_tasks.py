@@ -226,6 +226,15 @@ def test_bytes_of_a_part_are_not_added_to_rows() -> None:
     assert whole.shown() == (4, None, "rows", "pulling")
 
 
+def test_the_first_unit_of_parts_that_counted_is_that_of_the_whole() -> None:
+    whole = Report()
+    for unit, count in (("objects", 0), ("bytes", 300), ("rows", 4), ("bytes", 5)):
+        with whole.part() as part:
+            part.begin("pulling", None, unit)
+            part.advance(count)
+    assert whole.shown() == (305, None, "bytes", "")
+
+
 def test_a_report_of_parts_shows_all_of_them() -> None:
     whole = Report()
     whole.begin("pulling", None, "rows")

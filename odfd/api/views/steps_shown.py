@@ -1,8 +1,13 @@
-"""Shows steps of an ingest and of a transform in the task that waits for them."""
+"""Shows steps of ingests, transforms and mirrors in the tasks that wait for them."""
 
 from __future__ import annotations
 
+from typing import Final
+
+import trio
+
 from odfd.ingest.progress import IngestStep
+from odfd.mirrors.mirror_state import Mirror
 from odfd.runtime.tasks import Report
 from odfd.transform.progress import TransformStep
 
@@ -28,3 +33,22 @@ def show_transform(report: Report, step: TransformStep) -> None:
         report.done, report.total, report.unit = step.rows_read, whole, "rows"
     else:
         report.done, report.total, report.unit = 0, None, "rows"
+
+
+SHOW_SECONDS: Final = 0.2
+"""How often a mirror's progress is copied into the task that shows it."""
+
+
+def show_mirror(report: Report, mirror: Mirror) -> None:
+    tally = mirror.tally
+    report.done, report.total, report.unit = tally.bytes, tally.bytes_wanted or None, "bytes"
+    report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
+        f"  {mirror.message}" if mirror.message else ""
+    )
+
+
+async def keep_showing(report: Report, mirror: Mirror) -> None:
+    """Shows a mirror again and again, until cancelled."""
+    while True:
+        show_mirror(report, mirror)
+        await trio.sleep(SHOW_SECONDS)
