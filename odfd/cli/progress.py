@@ -33,6 +33,8 @@ _VERBS: Final = {
     "push": "Pushing",
     "mirror": "Mirroring",
     "verify": "Verifying",
+    "validate": "Validating",
+    "recheck": "Re-checking",
     "lineage": "Tracing",
     "export": "Exporting",
     "import": "Importing",

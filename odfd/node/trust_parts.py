@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +17,7 @@ from chain.store.base import leaves_of
 from chain.wording import plural
 from config.model import Settings
 from odfd.api.transforms import TransformCheck
+from odfd.api.views.steps_shown import show_block
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
@@ -29,6 +32,7 @@ from odfd.runtime.about import about
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies
+from odfd.transform.progress import Report as TransformReport
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
@@ -166,8 +170,17 @@ class ValidationContext(Protocol):
     ingest_deps: IngestDependencies
     transform_deps: TransformDependencies
     may_dial: Allows
+    context: Context
 
     def signer(self) -> SignerContext: ...
+
+
+@contextmanager
+def _showing(parts: ValidationContext, kind: str, dataset: DatasetId, number: int) -> Iterator[TransformReport]:
+    """Shows a re-execution among the tasks."""
+    name = parts.signer().name_of(dataset)
+    with parts.context.board.showing(kind, name, about(dataset, inputs=True)) as report:
+        yield partial(show_block, report, number)
 
 
 def validator_of(parts: ValidationContext) -> Validator:
@@ -188,6 +201,7 @@ def validator_of(parts: ValidationContext) -> Validator:
         bundles=parts.bundles,
         step_seconds=lambda: parts.settings.policy.validators.step_seconds,
         drop_engine=parts.engine.drop,
+        showing=partial(_showing, parts, "validate"),
     )
     return Validator(parts.signer(), settings)
 
@@ -208,6 +222,7 @@ def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
         wanted=lambda: parts.policy.recheck,
         is_free=lambda: parts.validator.busy is None,
         changed=changed,
+        showing=partial(_showing, parts, "recheck"),
     )
     return EvidenceRechecker(parts.signer(), parts.home.chains, parts.evaluator, settings)
 

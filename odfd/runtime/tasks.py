@@ -71,8 +71,10 @@ class Report:
 
     @contextmanager
     def part(self) -> Iterator[Report]:
-        """Makes a report for concurrent work, shown while the block lasts. Its count stays, of the first unit that there
-        is. In the event loop."""
+        """Makes a report for concurrent work, shown while the block lasts. In the event loop.
+
+        Its count stays, if it is of the unit that was counted first.
+        """
         part = Report()
         self._parts[part] = None
         try:
@@ -188,6 +190,8 @@ class TaskBoard:
         self._bounds = self.bounds = bounds or Bounds()
         self._slots = Slots(self._bounds.running)
         self._live: dict[str, Task] = {}
+        self._shown: dict[str, Task] = {}
+        """What goes on by itself."""
         self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
         self._nursery: trio.Nursery | None = None
         self._outside = _Outside()
@@ -225,6 +229,21 @@ class TaskBoard:
         self._nursery.start_soon(self._perform, task, work)
         return task
 
+    @contextmanager
+    def showing(self, kind: str, target: str, about: About = NODE) -> Iterator[Report]:
+        """Shows background work while the block lasts. It takes no slot, cannot be cancelled here, and is not kept."""
+        task = Task(self._new_id(), kind, target, TaskState.RUNNING, started_at=self._clock.now())
+        task.about = msgspec.structs.replace(about, task=task.id)
+        self._shown[task.id] = task
+        ended = TaskState.CANCELLED
+        try:
+            yield task.report
+            ended = TaskState.DONE
+        finally:
+            del self._shown[task.id]
+            task.state, task.finished_at = ended, self._clock.now()
+            task.finished.set()
+
     @property
     def counts(self) -> tuple[int, int]:
         """The numbers of waiting and of running tasks."""
@@ -232,12 +251,12 @@ class TaskBoard:
         return len(self._live) - running, running
 
     def list(self) -> list[Task]:
-        """Lists finished tasks first, oldest first; then the live ones."""
-        return [*self._kept.values(), *self._live.values()]
+        """Lists finished tasks first, oldest first; then the live ones, and what goes on by itself."""
+        return [*self._kept.values(), *self._live.values(), *self._shown.values()]
 
     def get(self, task_id: str) -> Task:
         """Raises NotFound."""
-        task = self._live.get(task_id) or self._kept.get(task_id)
+        task = self._live.get(task_id) or self._kept.get(task_id) or self._shown.get(task_id)
         if task is None:
             raise NotFound(
                 f"there is no task {task_id[:60]!r}",
@@ -246,8 +265,15 @@ class TaskBoard:
         return task
 
     def cancel(self, task_id: str) -> Task:
-        """Cancels a task, which ends where it leaves nothing half-done. Raises NotFound. Harmless once finished."""
+        """Cancels a task, which ends where it leaves nothing half-done. Harmless once finished.
+
+        Raises NotFound, Refused for what the node does by itself."""
         task = self.get(task_id)
+        if task_id in self._shown:
+            raise Refused(
+                f"task {task_id} is {task.kind} of {task.target}, which the node does by itself",
+                rule="task-background", hint="its policy says what it validates: odfctl trust policy show",
+            )  # fmt: skip
         task.scope.cancel()
         return task
 

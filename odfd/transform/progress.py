@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeAlias
 
 import msgspec
 
+from chain.ids import DatasetId
 from chain.wording import plural, size
 from engines.progress import STAGES, STARTING, OnProgress, Progress
 from odfd.transform.plan import TransformPlan
@@ -52,6 +54,15 @@ Report: TypeAlias = Callable[[TransformStep], None]
 
 def quiet(_: TransformStep) -> None:
     """Drops a report of progress."""
+
+
+Showing: TypeAlias = Callable[[DatasetId, int], AbstractContextManager[Report]]
+"""Shows people that a block of a dataset is executed again, while the context lasts."""
+
+
+def unseen(_dataset: DatasetId, _number: int) -> AbstractContextManager[Report]:
+    """Shows nobody."""
+    return nullcontext(quiet)
 
 
 def planned(plan: TransformPlan) -> TransformStep:

@@ -35,6 +35,12 @@ def show_transform(report: Report, step: TransformStep) -> None:
         report.done, report.total, report.unit = 0, None, "rows"
 
 
+def show_block(report: Report, number: int, step: TransformStep) -> None:
+    """Shows a transaction that is executed again for a judgement of its block."""
+    show_transform(report, step)
+    report.message = f"block #{number:,}: {report.message}"
+
+
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
 

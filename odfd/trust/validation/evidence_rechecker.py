@@ -32,6 +32,7 @@ from odfd.errors import sole_fault
 from odfd.runtime.about import about
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.transform.driver import fresh_folder
+from odfd.transform.progress import Report, Showing, unseen
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
@@ -71,6 +72,7 @@ class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nothing else is being re-run."""
     changed: Callable[[DatasetId], None]
     """Told when this node has a word of its own on a dataset."""
+    showing: Showing = unseen
 
 
 class _Pause(msgspec.Struct, frozen=True):
@@ -216,8 +218,8 @@ class EvidenceRechecker:
                 raise Invalid("its step is not the block of this chain", rule="bundle-step")
         staging = folder / "staging"
         staging.mkdir()
-        with trio.move_on_after(SECONDS):
-            return await self._thrice(case, staging)
+        with trio.move_on_after(SECONDS), self._settings.showing(claim.dataset, claim.step) as report:
+            return await self._thrice(case, staging, report)
         return without_engine(case, Result.UNABLE, f"the re-runs took longer than {SECONDS:g} s"), 0
 
     def _hash_at(self, claim: Claim) -> Multihash | None:
@@ -225,12 +227,12 @@ class EvidenceRechecker:
         head = chain.head()
         return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
 
-    async def _thrice(self, case: Unpacked, staging: Path) -> tuple[RecheckAnswer, int]:
+    async def _thrice(self, case: Unpacked, staging: Path, report: Report) -> tuple[RecheckAnswer, int]:
         """Checks a difference three more times, each in a new process, before an accusation."""
-        first = await recheck(case, self._settings.engine, staging)
+        first = await recheck(case, self._settings.engine, staging, report)
         for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
             async with self._settings.fresh_engine() as own:
-                another = await recheck(case, own, staging)
+                another = await recheck(case, own, staging, report)
             if (another.result, another.computed) != (first.result, first.computed):
                 return msgspec.structs.replace(first, result=UNABLE, reason=NONDETERMINISTIC), number
         return first, RUNS if first.result == CONFIRMED else 1

@@ -26,6 +26,7 @@ from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import ChainPrefix
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
+from odfd.transform.progress import Report, quiet
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unpacked
 from odfd.trust.evidence.comparison_process import compare_in_process
@@ -71,18 +72,19 @@ class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     finding: RowDifference | None = None
 
 
-async def recheck(case: Unpacked, engine: Engine, staging: Path) -> RecheckAnswer:
+async def recheck(case: Unpacked, engine: Engine, staging: Path, report: Report = quiet) -> RecheckAnswer:
     """Run the step again on ``engine``. Raises what engines raise."""
     if isinstance(case, IncompleteBundle):
         return without_engine(case, Result.INCOMPLETE, case.missing)
-    return await _Recheck(case, engine, staging).run()
+    return await _Recheck(case, engine, staging, report).run()
 
 
 class _Recheck:
     """One re-check, under way."""
 
-    def __init__(self, case: AccusedStep, engine: Engine, staging: Path) -> None:
+    def __init__(self, case: AccusedStep, engine: Engine, staging: Path, report: Report) -> None:
         self._case = case
+        self._report = report
         self._engine = engine
         engines = EnginePool({"spark": engine})
         self._deps = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
@@ -120,7 +122,7 @@ class _Recheck:
             raise Invalid("a checkpoint larger than any may be", rule="open-blocks")
         checkpoint = None if name is None else case.objects.read(name)
         async with fresh_folder(self._deps.staging) as folder:
-            outcome = await replay_step(self._deps, case.head.dataset, self._number, checkpoint, folder)
+            outcome = await replay_step(self._deps, case.head.dataset, self._number, checkpoint, folder, self._report)
             state = "genesis" if await trio.to_thread.run_sync(self._is_first) else "compared"
             return await self._judged(outcome, state, identity, checkpoint)
 
@@ -129,7 +131,7 @@ class _Recheck:
 
     async def _from_genesis(self, identity: EngineIdentity) -> RecheckAnswer:
         checkpoint: bytes | None = None
-        async with aclosing(replay(self._deps, self._case.head.dataset, self._number + 1)) as outcomes:
+        async with aclosing(replay(self._deps, self._case.head.dataset, self._number + 1, self._report)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed) or outcome.block.sequence_number == self._number:
                     return await self._judged(outcome, "genesis", identity, checkpoint)

@@ -29,6 +29,7 @@ from engines.provision.warm import EnginePool
 from odfd.runtime.spans import span
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
+from odfd.transform.progress import Showing, unseen
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
@@ -62,6 +63,8 @@ class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """Of an engine, that one run of a step may take; asked at each run."""
     drop_engine: Callable[[DatasetId, str], None] = lambda _dataset, _why: None
     """Ends the engine process that works for a dataset: what was cancelled there may hold it for ever."""
+    showing: Showing = unseen
+    """Called for each run, also for those that repeat one."""
 
 
 class TooCostly(LimitExceeded):
@@ -222,9 +225,10 @@ class Reexecution:
             engines = EnginePool({"spark": own})
             deps = ReplayParts(chains=deps.chains, objects=deps.objects, engines=engines, staging=deps.staging)
         async with fresh_folder(deps.staging) as folder:
-            with span("run") as seen:
-                seen.note("odfd.block", step.block.sequence_number)
-                outcome = await replay_step(deps, dataset, step.block.sequence_number, step.checkpoint, folder)
+            number = step.block.sequence_number
+            with span("run") as seen, self._means.showing(dataset, number) as report:
+                seen.note("odfd.block", number)
+                outcome = await replay_step(deps, dataset, number, step.checkpoint, folder, report)
                 if isinstance(outcome, Replayed):
                     seen.note("odfd.reproduced", outcome.is_reproduced)
             if not isinstance(outcome, Replayed):

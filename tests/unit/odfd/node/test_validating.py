@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,11 @@ import trio
 import trio.testing
 
 from chain import instant
-from chain.errors import Environment, Fault, Invalid
+from chain.errors import Environment, Fault, Invalid, Refused
 from chain.multihash import Multihash
 from config import model
 from engines.errors import EngineLost, LimitExceeded
+from engines.progress import Progress
 from odfd.control import wire
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.judgement.suspensions import Suspensions
@@ -77,6 +79,30 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
 
 
 @pytest.mark.slow
+async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: Any, worlds: Any) -> None:
+    seen: list[wire.TaskView] = []
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        honest = bob.engine.transform
+
+        async def transform(request: Any, on_progress: Any) -> Any:
+            on_progress(Progress(stage="computing", tasks_done=1, tasks_total=4))
+            seen.extend(await bob.api.tasks.list())
+            with pytest.raises(Refused, match="which the node does by itself"):
+                await bob.api.tasks.cancel(seen[-1].id)
+            return await honest(request, on_progress)
+
+        bob.engine.transform = transform
+        await published(world, worlds, alice)
+        await mirror_both(bob, alice)
+        await bob.heard("attestation.signed")
+        (one,) = [task for task in seen if task.kind == "validate"]
+        assert (one.target, one.state, one.done, one.unit) == ("towns", "running", 0, "rows")
+        assert re.fullmatch(r"block #\d: computing, 2 rows of 1 slice \(.* kB\), 1 of 4 tasks done", one.message), (
+            one.message
+        )
+        assert "validate" not in {task.kind for task in await bob.api.tasks.list()}
+
+
 async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, worlds: Any) -> None:
     """Whoever lists that key counts them; the node knows them for its own."""
     policy = model.Policy(profile="validator", publish=model.Publish(own_key=True))

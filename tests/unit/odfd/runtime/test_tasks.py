@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from chain.errors import Environment, NotFound, Refused, Remote
@@ -68,6 +69,37 @@ async def test_done_failed_and_bug(autojump_clock: MockClock) -> None:
         bug = (await end(tasks.submit("pull", "a", broken))).fault
         assert isinstance(bug, Bug)
         assert isinstance(bug.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_work_that_goes_on_by_itself_is_shown_and_neither_counted_nor_kept(
+    autojump_clock: MockClock, breaks: bool
+) -> None:
+    states: list[TaskState] = []
+
+    async def follow(tasks: TaskBoard) -> None:
+        async with aclosing(tasks.follow("t1")) as followed:
+            async for task in followed:
+                states.append(task.state)
+
+    async with board(Bounds(running=1, waiting=0)) as tasks, trio.open_nursery() as nursery:
+        try:
+            with tasks.showing("validate", "towns") as report:
+                report.begin("block #3")
+                assert [(task.id, task.report.message) for task in tasks.list()] == [("t1", "block #3")]
+                assert tasks.counts == (0, 0)
+                nursery.start_soon(follow, tasks)
+                with pytest.raises(Refused, match="t1 is validate of towns"):
+                    tasks.cancel("t1")
+                await trio.testing.wait_all_tasks_blocked()
+                if breaks:
+                    raise KeyError
+        except KeyError:
+            assert breaks
+        assert tasks.list() == []
+        with pytest.raises(NotFound):
+            tasks.get("t1")
+    assert states == [TaskState.RUNNING, TaskState.CANCELLED if breaks else TaskState.DONE]
 
 
 async def test_cancel_while_running_and_while_waiting(autojump_clock: MockClock) -> None:
