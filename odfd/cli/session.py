@@ -111,7 +111,6 @@ class Session:
         if not self.quiet:
             output.remark(text)
 
-
     def failure(self, name: str, fault: Fault) -> ExitCode:
         """Reports why one of several failed, on standard error: by its name, if the fault has none."""
         if not fault.place and name not in fault.message:
