@@ -29,7 +29,7 @@ from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.apply import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
-from odfd.api.views.steps_shown import keep_showing, show_ingest, show_mirror, show_transform
+from odfd.api.views.steps_shown import keep_showing, show_failures, show_ingest, show_mirror, show_transform
 from odfd.api.views.views import DerivativeIndex, rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -229,8 +229,9 @@ class IngestPullService:
                     nursery.start_soon(one, entry, first)
                 for target in targets:
                     nursery.start_soon(bring, target)
-            pulled = [found for each in entries if (found := items[each.id]) is not None]
-            return wire.PullResult(items=(*brought, *pulled))
+            brought += [found for each in entries if (found := items[each.id]) is not None]
+            show_failures(report, brought)
+            return wire.PullResult(items=tuple(brought))
 
         return task_ref(self._board.submit("pull", target, work, told))
 

@@ -13,6 +13,7 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid, Refused
 from odfd.api.datasets.import_export import ImportExport
+from odfd.api.views.steps_shown import show_failures
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
@@ -45,6 +46,7 @@ class PushService:
 
         async def work(report: Report) -> wire.PushResult:
             items = [await self._one(entry, target, request, report) for entry, target in targets]
+            show_failures(report, items)
             return wire.PushResult(items=tuple(items))
 
         return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 
+from odfd.control import wire
 from odfd.ingest.progress import IngestStep
 from odfd.mirrors.mirror_state import Mirror
 from odfd.runtime.tasks import Report
@@ -58,3 +60,10 @@ async def keep_showing(report: Report, mirror: Mirror) -> None:
     while True:
         show_mirror(report, mirror)
         await trio.sleep(SHOW_SECONDS)
+
+
+def show_failures(report: Report, items: Sequence[wire.PullItem | wire.PushItem]) -> None:
+    """Says at the end of a task how many of its datasets failed, and why the first did: the task itself is done."""
+    failed = [f"{item.ref}: {item.fault.detail}" for item in items if item.fault is not None]
+    if failed:
+        report.message = f"{len(failed)} of {len(items)} failed: {failed[0]}"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from engines.progress import STAGES, STARTING, Progress
-from odfd.api.views.steps_shown import show_transform
+from odfd.api.views.steps_shown import show_failures, show_transform
+from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.progress import TransformStep, by_engine, repeated
@@ -110,3 +111,14 @@ def test_transactions_are_counted_where_they_are_executed_again() -> None:
     repeated(3, 12, lambda step: show_transform(report, step))(msgspec.structs.replace(BEGUN, stage=STARTING))
     assert (report.done, report.total, report.unit) == (2, 12, "transforms")
     assert report.message == "transaction 3 of 12 again: starting the engine, 1,500 rows of 2 slices (31.0 kB)"
+
+
+def test_a_task_says_in_the_end_which_of_its_datasets_failed() -> None:
+    report = Report()
+    report.begin("pulling")
+    good = wire.PullItem(ref="a", outcome="updated")
+    show_failures(report, [good])
+    assert report.message == "pulling"
+    bad = wire.PullItem(ref="b", outcome="failed", fault=wire.Problem(detail="the dataset has no polling source"))
+    show_failures(report, [good, bad, msgspec.structs.replace(bad, ref="c")])
+    assert report.message == "2 of 3 failed: b: the dataset has no polling source"
