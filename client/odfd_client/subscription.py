@@ -79,7 +79,7 @@ class Source(ABC):
         return HandedOver(
             f"{self.ref} handed over: what was listened to is not its active rendition any more",
             rule="listen-handover",
-            hint=f"odfctl diff {dataset} {self.ref} gives the rows by which they differ; then begin anew",
+            hint=f"odfctl diff --current --values {dataset} {self.ref} shows how they differ; then begin anew",
         )
 
     def stands_on(self, position: Position) -> None:

@@ -96,6 +96,15 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     connection.execute("DELETE FROM pushes WHERE dataset = ?", (dataset,))
 
 
+def carry(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, sequence: int) -> None:
+    """Lets ``new`` know the pushes of ``old``, which its contents have: each counts once in both."""
+    known = {row[1] for row in _TABLE.rows(connection, "dataset = ?", (new,))}
+    for row in list(_TABLE.rows(connection, "dataset = ?", (old,))):
+        push = _push(row)
+        if push is not None and push.id not in known:
+            keep(connection, new, push, sequence)
+
+
 def _push(row: Row | None) -> Push | None:
     if row is None:
         return None

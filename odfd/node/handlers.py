@@ -20,12 +20,10 @@ from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
-from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
-from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.unmanaged import UnmanagedService
 from odfd.api.datasets.verification import VerificationService
@@ -58,6 +56,7 @@ from odfd.control.board import BoardTasks, LogEvents
 from odfd.control.log_lines import LogService
 from odfd.network.node_names import node_names
 from odfd.node.parts import NodeParts
+from odfd.node.rendition_parts import holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.state.directory import UPLOADS
@@ -87,6 +86,7 @@ def services_of(parts: NodeParts) -> Services:
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
+    renditions = renditions_of(parts, datasets)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
@@ -107,10 +107,10 @@ def services_of(parts: NodeParts) -> Services:
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,
-        holds=HoldService(home, context, lambda: secrets.token_hex(8), parts.scheduler.poke),
+        holds=holds_of(parts, renditions),
         endpoints=EndpointService(home, context, parts.flows.arrived, declarations.get),
         raw=RawService(home, parts.ingest_deps, context),
-        renditions=_renditions(parts, datasets),
+        renditions=renditions,
         unmanaged=UnmanagedService(home, parts.import_export, context),
         journal_recovery=parts.journal_recovery,
         trust=judging,
@@ -159,18 +159,6 @@ def _flows(
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
     return flows, verification, rewriting
-
-
-def _renditions(parts: NodeParts, datasets: DatasetService) -> RenditionService:
-    def used(dataset: DatasetId) -> list[str]:
-        derived = [f"{other.name} derives from it" for other in parts.views.readers.of(dataset)]
-        told = parts.visibility.is_told(dataset) or parts.visibility.shared_with(dataset)
-        return [*derived, *(["it is published or shared"] if told else [])]
-
-    return RenditionService(
-        parts.home, parts.ingest_deps, parts.committer, parts.context, partial(datasets.delete, purge=True), used,
-        lambda: secrets.token_hex(8),
-    )  # fmt: skip
 
 
 def _doctor(parts: NodeParts) -> Doctor:

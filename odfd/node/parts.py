@@ -264,7 +264,8 @@ class NodeParts:
         """The parts that fetch datasets of others, from peers and from where they are published."""
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
-        keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own, home.held)
+        self.keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own, home.held)
+        keeping = self.keeping
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )

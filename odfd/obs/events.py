@@ -175,6 +175,8 @@ EVENT_KINDS: Final = {
     "publication.published": "a dataset was put on IPFS",
     "publication.stalled": "a dataset could not be put on IPFS",
     "publication.withdrawn": "a dataset is no longer kept on IPFS",
+    "rendition.dropped": "the data of a former rendition is deleted: no reader needs it",
+    "rendition.sealed": "a former rendition takes nothing more",
     "resource.created": "a resource that is no dataset was declared",
     "resource.deleted": "a resource was deleted",
     "resource.failed": "a resource could not be made as it is declared",

@@ -16,17 +16,19 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import to_millis
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.source import primary_key, traits
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.query.requests import TableNamed
+from engines.query.temporal import AS_OF
 from engines.query.views import Fold, SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.reading import way_to_data
-from odfd.queries.cuts import Cut, cut_of
+from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
@@ -194,7 +196,14 @@ class Planner:
         limit = self._readable(entry, bound, asker)
         if limit == 0:
             raise _no_dataset(ref, table.place, asker)
-        return entry, current, limit
+        return self._then(ref, entry, table, asker), current, limit
+
+    def _then(self, ref: str, entry: DatasetEntry, table: TableNamed, asker: Asker) -> DatasetEntry:
+        """The rendition that a name meant at the time of the clause; for the node's owner, who may read it."""
+        if asker != OWNER:
+            return entry
+        times = [value for kind, value in table.clauses if kind == AS_OF]
+        return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
 
     def _named(self, ref: str, asker: Asker) -> tuple[DatasetEntry, Bound | None]:
         """Raises NotFound, Invalid."""

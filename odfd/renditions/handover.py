@@ -133,7 +133,7 @@ def _after(on: Situation, switch: Switch) -> Effect:
         return RunOn(old, switch.time)
     if on.uppers[new] <= switch.time and new == on.timeline.last.number:
         return RunOn(new, switch.time + 1)
-    if on.timeline.last.number == old or old in on.wanted or old in on.dropped:
+    if on.timeline.last.number == old or old in on.wanted or old in on.dropped or _ends_later(on.timeline, switch, old):
         return Rest(None)
     if on.uppers[old] != SEALED:
         warm = switch.time + KEEP_WARM
@@ -142,6 +142,12 @@ def _after(on: Situation, switch: Switch) -> Effect:
     if on.now < free:
         return Rest(free)
     return Rest(None) if is_needed(on.timeline, old, on.held) else Drop(old)
+
+
+def _ends_later(timeline: Timeline, switch: Switch, number: int) -> bool:
+    """Whether a rendition was active again after this handover: then a later one counts."""
+    place = timeline.switches.index(switch)
+    return any(each.to.number == number for each in timeline.switches[place + 1 :])
 
 
 def _before(timeline: Timeline, switch: Switch) -> int:

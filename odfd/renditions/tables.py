@@ -15,7 +15,7 @@ from chain.errors import Environment, Invalid, Refused
 from chain.ids import DatasetId
 from chain.store.seals import ROW_DAMAGED, Sealed
 from odfd.renditions.handover import Command
-from odfd.renditions.timeline import RenditionRow, Switch, Timeline
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active
 
 ROOM: Final = "renditions"
 COLLECTIONS: Final = Sealed(
@@ -39,14 +39,31 @@ MAX_RENDITIONS: Final = 64
 """Of a collection, dropped ones too: numbers are never used again."""
 
 
+Origin = Literal["first", "raw", "snapshot"]
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One rendition of a collection, and how it came."""
 
     row: RenditionRow
-    origin: Literal["first", "raw"]
+    origin: Origin
     command: str = ""
     """That made it."""
     dropped: bool = False
+    """Its chain is gone."""
+    let_go: bool = False
+    """Its data goes, or is gone; its chain stays."""
+    of: int | None = None
+    """The rendition whose contents it began with; ``None``: it was decoded."""
+    synced: int = 0
+    """Blocks that it had when all renditions of one content had the same contents the last time."""
+    copied: int = 0
+    """Blocks of the active one that it has, after those that were synced; where both are of one content."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody can read it any more."""
+        return self.dropped or self.let_go
 
     @property
     def dataset(self) -> DatasetId:
@@ -76,6 +93,21 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
 
     def number_of(self, dataset: DatasetId) -> int:
         return next(each.row.number for each in self.members if each.dataset == dataset)
+
+    def content_of(self, number: int) -> int:
+        """Returns the rendition that was decoded, from whose contents this one comes: such as share it are equal."""
+        source = self.members[number].of
+        return number if source is None else self.content_of(source)
+
+    def equals(self, number: int) -> list[Member]:
+        """Lists the renditions of the same content that are still there, itself too."""
+        content = self.content_of(number)
+        return [each for each in self.members if not each.is_gone and self.content_of(each.row.number) == content]
+
+    def replaced(self, *members: Member) -> CollectionState:
+        """With these in place of those of their numbers."""
+        new = {each.row.number: each for each in members}
+        return msgspec.structs.replace(self, members=tuple(new.get(each.row.number, each) for each in self.members))
 
     def command(self, name: str) -> Command | None:
         return next((each for each in self.commands if each.id == name), None)
@@ -133,6 +165,19 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
         msgspec.structs.replace(each, dropped=True) if each.dataset == dataset else each for each in state.members
     )
     keep(connection, msgspec.structs.replace(state, members=members))
+
+
+def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Whether a dataset is a rendition whose data went after a handover."""
+    return any(each.let_go for each in of(connection, dataset).members if each.dataset == dataset)
+
+
+def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> DatasetId:
+    """Returns the rendition that a collection's name meant at a time; ``dataset`` where it is not the active one."""
+    state = of(connection, dataset)
+    if state.active.dataset != dataset:
+        return dataset
+    return state.member(active(state.timeline, time).number).dataset
 
 
 def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:

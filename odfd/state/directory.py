@@ -216,6 +216,14 @@ class StateDirectory:
         (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
         return has_begun
 
+    def active_at(self, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
+        """The rendition that a name meant at a time, in milliseconds; an id means one dataset at all times."""
+        if ref.startswith("did:"):
+            return entry
+        with self.database.read() as connection:
+            then = renditions.active_at(connection, entry.id, time)
+            return entry if then == entry.id else Catalog(Resources(connection)).resolve(str(then))
+
     def check_fed(self, dataset: DatasetId) -> None:
         """Raises Refused for a rendition of a collection that is not the active one."""
         with self.database.read() as connection:
@@ -241,6 +249,13 @@ class StateDirectory:
         with self.database.read() as connection:
             spec = mirror_specs.of(Resources(connection), dataset)
             first = Holdings(connection).extent(dataset).first
+            is_gone = bool(first) and renditions.is_let_go(connection, dataset)
+        if is_gone:
+            raise NotFound(
+                f"the data of {name} is gone: it was let go after its collection handed over to another rendition",
+                rule="rendition-dropped",
+                hint="odfctl get renditions names the active one",
+            )
         if whole and first:
             raise NotFound(
                 f"the data of {name} before block #{first} is not kept here",

@@ -34,7 +34,7 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
         parts = NodeParts(home, settings, context, engine)
         services = services_of(parts)
         if at := os.environ.get("KILL_EFFECT"):
-            services.renditions._step = killing(int(at))
+            services.renditions._effects.step = services.renditions.upkeep.step = killing(int(at))
         yield assembly_of(parts, services)
 
 

@@ -18,6 +18,7 @@ from odfd.control.assembly import Context
 from odfd.datasets import read_holds
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.renditions import tables
 from odfd.state.directory import StateDirectory
 
 
@@ -57,6 +58,7 @@ class HoldService:
         def write() -> wire.HoldView:
             entry, now = self._home.resolve(request.ref), self._clock.now()
             at = None if request.at is None else _millis(request.at)
+            entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # Cut and stored in one transaction of the store, which is the one writer: nothing is given up in between.
             with self._home.database.write() as connection:
                 time, head = self._cut(entry, at)
@@ -101,7 +103,7 @@ class HoldService:
         if head is None:
             raise NotFound(f"{entry.name} has no blocks", rule="dataset-unknown", hint="odfctl get datasets")
         if at is None:
-            return to_millis(chain.block_at(head.sequence_number).system_time), head
+            return max(to_millis(chain.block_at(head.sequence_number).system_time), self._active_since(entry)), head
         if at >= upper:
             raise Refused(
                 f"times from {instant.render(from_millis(upper))} on are not complete yet",
@@ -117,6 +119,12 @@ class HoldService:
             )
         last = chain.block_at(size - 1)
         return at, Head(last.hash, last.sequence_number)
+
+    def _active_since(self, entry: DatasetEntry) -> int:
+        """The time of the last handover to an active rendition: from then on it says what the collection contains."""
+        with self._home.database.read() as connection:
+            state = tables.of(connection, entry.id)
+        return state.timeline.switches[-1].time if state.active.dataset == entry.id else 0
 
     def _view(self, held: ReadHold) -> wire.HoldView:
         return hold_view(self._home, held)

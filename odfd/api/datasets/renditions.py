@@ -6,7 +6,6 @@ again. A command that is repeated with its id goes on where its process died. Sp
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
@@ -18,30 +17,21 @@ from chain import instant
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
-from chain.model.events import AddData, DatasetKind, Seed
-from chain.state import load_state
-from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
-from chain.store.sqlite_shards import SqliteShards
-from odfd.api.resources.apply import BASE_KIND
+from chain.store.shards import SEALED
+from odfd.api.datasets.rendition_effects import RenditionEffects
+from odfd.api.datasets.rendition_origins import RenditionOrigins
+from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets import captures
-from odfd.datasets.captures import BoundCapture
-from odfd.datasets.catalog import Catalog, DatasetEntry
-from odfd.datasets.creation import declaration
-from odfd.datasets.visibility import Mark, Marks
-from odfd.ingest.decoding import decode, remaining
-from odfd.ingest.driver import IngestDependencies
+from odfd.datasets.catalog import DatasetEntry
 from odfd.renditions import handover, tables
-from odfd.renditions.handover import BringUp, ChooseTime, Command, HandOver, Refuse, RunOn, Seal, Situation
+from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
-from odfd.renditions.timeline import RenditionRow, Switch, appended
-from odfd.resources.store import Resources
+from odfd.renditions.timeline import Switch
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 MAX_ID: Final = 64
 EFFECTS: Final = 1000
@@ -54,21 +44,14 @@ class RenditionService:
     def __init__(
         self,
         home: StateDirectory,
-        ingest: IngestDependencies,
-        committer: OwnerCommitter,
+        parts: tuple[RenditionEffects, RenditionOrigins, RenditionUpkeep],
         context: Context,
         delete: Callable[[str], Awaitable[object]],
-        used: Callable[[DatasetId], Sequence[str]],
         new_id: Callable[[], str],
     ) -> None:
-        """``used``: why a dataset's identity has to stay, in words."""
-        self._delete = delete
-        self._home, self._ingest, self._committer = home, ingest, committer
+        self._home, self._delete, self._new_id = home, delete, new_id
+        self._effects, self._origins, self.upkeep = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
-        self._used, self._new_id = used, new_id
-        self._step: Callable[[str], None] = lambda _: None
-        """Called after each durable effect, where tests let a process die."""
-        self._point = CommitPoint(SqliteShards(home.database, home.chains))
 
     async def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
         """Lists the renditions of a collection, of which a plain dataset has one; or of all that have several.
@@ -79,32 +62,30 @@ class RenditionService:
         def look() -> Sequence[wire.RenditionView]:
             with self._home.database.read() as connection:
                 states = tables.every(connection) if ref is None else []
-            found = states if ref is None else [self._state(self._home.resolve(ref).id)]
+            found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
             return [self._view(state, each) for state in found for each in state.members]
 
         return await trio.to_thread.run_sync(look)
 
     async def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
-        """Decodes the captured bytes anew, as the collection is declared now. Result: RenditionView.
+        """Makes a rendition from the captured bytes, as the collection is declared now, or from what it contains now.
 
-        Raises NotFound, Invalid, Refused: something of it was not captured.
+        Result: RenditionView. Raises NotFound, Invalid, Refused: something of it was not captured.
         """
         name = self._id(request.id)
-        if request.origin != "raw":
-            raise Refused(
-                f"a rendition from {request.origin!r} is not built",
-                rule="rendition-from",
-                hint="from raw; odfctl compact merges slices of a plain dataset",
-            )
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.RenditionView:
-            report.begin(f"decoding {entry.name} anew", None, "transactions")
+            is_raw = request.origin == "raw"
+            report.begin(f"{'decoding' if is_raw else 'reading'} {entry.name} anew", None, "transactions")
             async with self._alone(entry):
-                number = await trio.to_thread.run_sync(self._begun, entry, name)
-                self._step("rendition-begun")
-                state = await trio.to_thread.run_sync(self._state, entry.id)
-                await self._bring_up(state, number, report)
+                if is_raw:
+                    number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name)
+                else:
+                    number = await self._origins.from_snapshot(entry.id, name)
+                self._effects.step("rendition-begun")
+                if is_raw:
+                    await self._effects.decode_rest(entry.id, number, report)
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
         return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
@@ -119,8 +100,9 @@ class RenditionService:
             report.begin(f"handing {entry.name} over", None, "transactions")
             async with self._alone(entry):
                 command = await trio.to_thread.run_sync(self._asked, entry.id, Command(name, number, asked))
-                self._step("handover-asked")
+                self._effects.step("handover-asked")
                 await self._perform(entry.id, command, report)
+            self.upkeep.loop.poke()
             return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
 
         return task_ref(self._board.submit("handover", entry.name, work, about(entry.id)))
@@ -129,7 +111,7 @@ class RenditionService:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         async with self._alone(entry):
-            state = await trio.to_thread.run_sync(self._state, entry.id)
+            state = await trio.to_thread.run_sync(self._effects.state, entry.id)
             member = state.member(number)
             if any(each.to.number == number for each in state.timeline.switches):
                 raise Refused(
@@ -147,158 +129,61 @@ class RenditionService:
 
         The lock of a collection comes before that of a dataset, always: nobody waits in a circle.
         """
-        first = await trio.to_thread.run_sync(self._state, entry.id)
+        first = await trio.to_thread.run_sync(self._effects.state, entry.id)
         async with self._home.turns.of(("rendition", first.id)):
-            active = (await trio.to_thread.run_sync(self._state, entry.id)).active.dataset
+            active = (await trio.to_thread.run_sync(self._effects.state, entry.id)).active.dataset
             async with self._home.turns.of(active):
                 yield
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
         """One effect after another, until nothing is to be done now. Raises Refused."""
         for _ in range(EFFECTS):
-            state = await trio.to_thread.run_sync(self._state, dataset)
+            state = await trio.to_thread.run_sync(self._effects.state, dataset)
             known = state.command(command.id) or command
-            effect = await trio.to_thread.run_sync(lambda s=state, c=known: handover.next_effect(self._situation(s, c)))
-            match effect:
-                case Refuse(rule=rule, message=message):
-                    raise Refused(message, rule=rule, hint="odfctl get renditions")
-                case ChooseTime(time=time):
-                    if from_millis(time) > self._clock.now():
-                        raise Refused(
-                            f"the handover is for {instant.render(from_millis(time))}, which is not yet",
-                            rule="handover-time",
-                            hint="ask again then; or leave out --at",
-                        )
-                    timed = msgspec.structs.replace(known, time=time)
-                    await trio.to_thread.run_sync(self._note, dataset, timed)
-                case BringUp(rendition=number, until=until):
-                    await self._bring_up(state, number, report)
-                    await trio.to_thread.run_sync(self._run_on, state.member(number), until)
-                case HandOver(time=time, to=number):
-                    await trio.to_thread.run_sync(
-                        self._switch, dataset, Switch(time, known.id, state.member(number).row)
-                    )
-                    for each in (state.active, state.member(number)):
-                        name = self._home.name_of(each.dataset)
-                        self._events.emit(
-                            "dataset.renamed",
-                            name,
-                            "its collection handed over",
-                            about=about(each.dataset),
-                            id=str(each.dataset),
-                        )
-                case RunOn(rendition=number, until=until):
-                    await trio.to_thread.run_sync(self._run_on, state.member(number), until)
-                case Seal(rendition=number):
-                    await trio.to_thread.run_sync(self._run_on, state.member(number), SEALED)
-                case _:
-                    return
-            self._step(type(effect).__name__)
+            effect = await trio.to_thread.run_sync(
+                lambda s=state, c=known: handover.next_effect(self._effects.situation(s, c))
+            )
+            if isinstance(effect, ChooseTime | Refuse):
+                await trio.to_thread.run_sync(self._decide, dataset, known, effect)
+            elif not await self._effect(state, known, effect, report):
+                return
+            self._effects.step(type(effect).__name__)
         raise Conflict("a handover makes no progress", rule="handover-effects", hint="report it")
 
-    def _situation(self, state: CollectionState, command: Command) -> Situation:
-        with self._home.database.read() as connection:
-            source = captures.of(connection, state.active.dataset)
-            left = {
-                each.row.number: remaining(source, captures.of(connection, each.dataset))
-                for each in state.members
-                if not each.dropped and each.row.number == command.to and command.to != state.active.row.number
-            }
-        uppers = {each.row.number: self._home.chains.upper(each.dataset) for each in state.members if not each.dropped}
-        bound = source[-1].time + 1 if source else 0
-        for number, rest in left.items():
-            if rest and uppers[number] < SEALED and uppers[number] < bound:
-                uppers[number] = min(uppers[number], rest[0].time)
-        return Situation(
-            command=command,
-            timeline=state.timeline,
-            uppers=uppers,
-            bound=bound,
-            now=to_millis(self._clock.now()),
-            wanted={each.to for each in state.commands if each.time is None},
-            dropped={each.row.number for each in state.members if each.dropped},
-        )
+    def _decide(self, dataset: DatasetId, command: Command, effect: ChooseTime | Refuse) -> None:
+        """Notes the time of a command. Raises Refused, and forgets it then."""
+        if isinstance(effect, ChooseTime):
+            if from_millis(effect.time) <= self._clock.now():
+                return self._note(dataset, msgspec.structs.replace(command, time=effect.time))
+            when = instant.render(from_millis(effect.time))
+            effect = Refuse("handover-time", f"the handover is for {when}, which is not yet")
+        self._forget(dataset, command)
+        hint = "ask again then; or leave out --at" if effect.rule == "handover-time" else "odfctl get renditions"
+        raise Refused(effect.message, rule=effect.rule, hint=hint)
 
-    def _begun(self, entry: DatasetEntry, name: str) -> int:
-        """Begins the chain of a new rendition with its name and its place in the collection. Raises Refused."""
-        state = self._state(entry.id)
-        made = next((each for each in state.members if each.command == name), None)
-        if made is not None:
-            return made.row.number
-        source = self._whole(state)
-        declared = declaration(load_state(self._home.chains.chain(state.active.dataset)), entry.name)
-        base = self._home.name_of(state.active.dataset)
-        number, time = len(state.members), from_millis(source[0].time)
-        with self._home.newborn() as born:
+    async def _effect(self, state: CollectionState, command: Command, effect: Effect, report: Report) -> bool:
+        """Performs one; ``False``: nothing is to be done now."""
+        dataset = state.active.dataset
+        match effect:
+            case BringUp(rendition=number, until=until):
+                await self._effects.bring_up(dataset, number, report)
+                await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
+            case HandOver(time=time, to=number):
+                await self._effects.bring_up(dataset, number, report)
+                switch = Switch(time, command.id, state.member(number).row)
+                await trio.to_thread.run_sync(self._effects.switch, dataset, switch)
+                for each in (state.active, state.member(number)):
+                    self._tell(each.dataset)
+            case RunOn(rendition=number, until=until):
+                await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
+            case _:
+                return False
+        return True
 
-            def together(connection: sqlite3.Connection) -> None:
-                resources, now = Resources(connection), self._clock.now()
-                Catalog(resources).add(f"{base}.r{number}", born, now)
-                folder = resources.get(BASE_KIND, str(state.active.dataset))
-                resources.apply(BASE_KIND, str(born), folder.spec if folder else b"", now)
-                captures.begin(connection, born, now)
-                Marks(connection).put(born, Mark.PRIVATE, now)  # whatever the settings publish
-                row = RenditionRow(number=number, shards=(str(born),), since=source[0].time, reason="from raw")
-                member = Member(row=row, origin="raw", command=name)
-                tables.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
-
-            events = (Seed(dataset_id=born, dataset_kind=DatasetKind.ROOT), *declared.metadata)
-            self._committer.commit_now(born, None, events, (), time, together)
-        return number
-
-    def _whole(self, state: CollectionState) -> Sequence[BoundCapture]:
-        """The captures, if each block of data has one. Raises Refused."""
-        active, name = state.active.dataset, self._home.name_of(state.active.dataset)
-        chain = self._home.chains.chain(active)
-        if load_state(chain).kind is not DatasetKind.ROOT or not self._home.keys.has_dataset_key(active):
-            raise Refused(f"{name} is not ingested by this node", rule="raw-owner", hint="its owner decodes it anew")
-        with self._home.database.read() as connection:
-            source = captures.of(connection, active)
-        bound = {number for each in source for number in range(each.first, each.last + 1)}
-        block = chain.last_of((AddData.__name__,))
-        while block is not None and block.sequence_number in bound:
-            block = chain.last_of((AddData.__name__,), block.sequence_number)
-        if block is not None or not source:
-            which = "nothing of it is" if block is None else f"block #{block.sequence_number} is not"
-            raise Refused(
-                f"{name} cannot be decoded anew: {which} captured",
-                rule="rendition-captures",
-                hint="odfctl raw keep before the first data; corrections and watermarks are not captured",
-            )
-        return source
-
-    async def _bring_up(self, state: CollectionState, number: int, report: Report) -> None:
-        def left() -> Sequence[BoundCapture]:
-            with self._home.database.read() as connection:
-                source = captures.of(connection, state.active.dataset)
-                return remaining(source, captures.of(connection, state.member(number).dataset))
-
-        for each in await trio.to_thread.run_sync(left):
-            await decode(self._ingest, state.member(number).dataset, each)
-            report.advance()
-            self._step("decoded")
-
-    def _switch(self, dataset: DatasetId, switch: Switch) -> None:
-        """The handover: the timeline and the names change in one transaction. Raises Refused, Conflict."""
-        with self._home.database.write() as connection:
-            state, now = tables.of(connection, dataset), self._clock.now()
-            old, new = state.active.dataset, state.member(switch.to.number).dataset
-            self._check_unused(old)
-            catalog = Catalog(Resources(connection))
-            name = catalog.name_of(old)
-            catalog.rename(catalog.resolve(str(old)), f"{name}.r{state.active.row.number}", now)
-            catalog.rename(catalog.resolve(str(new)), name, now)
-            tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
-
-    def _check_unused(self, dataset: DatasetId) -> None:
-        """Raises Refused where others go by the identity that the collection has now."""
-        why = self._used(dataset)
-        if why:
-            raise Refused(
-                f"the collection cannot hand over: {'; '.join(why)}, and would stay with the old rendition",
-                rule="rendition-used",
-                hint="derived and published datasets do not hand over with it yet",
-            )
+    def _tell(self, dataset: DatasetId) -> None:
+        name = self._home.name_of(dataset)
+        said = "its collection handed over"
+        self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
     def _asked(self, dataset: DatasetId, command: Command) -> Command:
         """Step 1: the command's row. The same id with another body is refused. Raises Invalid, Refused."""
@@ -309,9 +194,9 @@ class RenditionService:
                 if (known.to, known.asked) != (command.to, command.asked):
                     raise Invalid(f"command {command.id} asked for something else", rule="rendition-command")
                 return known
-            if state.member(command.to).dropped or state.active.row.number == command.to:
+            if state.member(command.to).is_gone or state.active.row.number == command.to:
                 raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
-            self._check_unused(state.active.dataset)
+            self._effects.check_unused(state.active.dataset)
             tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
         return command
 
@@ -321,17 +206,15 @@ class RenditionService:
             commands = tuple(command if each.id == command.id else each for each in state.commands)
             tables.keep(connection, msgspec.structs.replace(state, commands=commands))
 
-    def _run_on(self, member: Member, until: int) -> None:
-        (outcome,) = self._point.append([Proposal(dataset=member.dataset, new_upper=until)])
-        if not isinstance(outcome, STANDS):
-            raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
-
-    def _state(self, dataset: DatasetId) -> CollectionState:
-        with self._home.database.read() as connection:
-            return tables.of(connection, dataset)
+    def _forget(self, dataset: DatasetId, command: Command) -> None:
+        """A command that was refused wants nothing any more."""
+        with self._home.database.write() as connection:
+            state = tables.of(connection, dataset)
+            commands = tuple(each for each in state.commands if each.id != command.id)
+            tables.keep(connection, msgspec.structs.replace(state, commands=commands))
 
     def _shown(self, dataset: DatasetId, number: int) -> wire.RenditionView:
-        state = self._state(dataset)
+        state = self._effects.state(dataset)
         return self._view(state, state.member(number))
 
     def _view(self, state: CollectionState, member: Member) -> wire.RenditionView:
@@ -346,8 +229,9 @@ class RenditionService:
             dataset="" if member.dropped else self._home.name_of(member.dataset),
             dataset_id=str(member.dataset),
             origin=member.origin,
-            state="Dropped" if member.dropped else "Sealed" if upper == SEALED else phase,
+            state="Dropped" if member.is_gone else "Sealed" if upper == SEALED else phase,
             active_since=instant.render(from_millis(times[-1])) if times else None,
+            since=None if member.of is None else instant.render(from_millis(member.row.since)),
             upper=instant.render(from_millis(upper)) if 0 < upper < SEALED else None,
         )
 

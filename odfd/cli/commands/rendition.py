@@ -13,8 +13,9 @@ from odfd.control.client import part
 commands = Commands()
 rendition = commands.group(
     "rendition",
-    description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw keep). A new one"
-    " is made beside the old one while readers go on; a handover makes it the active one at one time.",
+    description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw keep), or begun"
+    " with what it contains now. A new one is made beside the old one while readers go on; a handover makes it the"
+    " active one at one time.",
     example="create nyc.flights",
 )
 _ID = argument("--id", metavar="ID", help="of the command: repeated with it, it goes on where it was")
@@ -26,15 +27,16 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
     REF,
     argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made of (raw)"),
     _ID,
-    help="decode the captured bytes anew",
-    description="Decode the captured bytes anew, each at its time, by the source as it is declared now. Readers see"
-    " nothing of it until a handover.",
+    help="make a rendition, from captured bytes or a snapshot",
+    description="From raw: decode the captured bytes anew, each at its time, by the source as it is declared now. From"
+    " snapshot: begin a history with the rows that stand now, in one slice. Readers see nothing of it until a"
+    " handover.",
     example="nyc.flights",
 )
 def _create(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenditionRequest(origin=args.origin, id=args.id)
     done = submit(session, f"/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
-    session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from raw")
+    session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from {row.origin}")
 
 
 @rendition.add(
@@ -45,7 +47,8 @@ def _create(session: Session, args: argparse.Namespace) -> None:
     _ID,
     help="make a rendition the active one",
     description="Make a rendition the active one, at one time: the name means it from then on, and what comes in goes"
-    " to it. The one before is called NAME.rN, and can be handed back to for an hour.",
+    " to it. The one before is called NAME.rN, and can be handed back to for an hour; its data is deleted after a week,"
+    " unless a reader holds it.",
     example="nyc.flights 1",
 )
 def _handover(session: Session, args: argparse.Namespace) -> None:

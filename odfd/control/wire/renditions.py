@@ -29,11 +29,13 @@ class RenditionView(Value, frozen=True, kw_only=True):
 
     number: int
     dataset: str
-    """Its name here; empty once it is dropped."""
+    """Its name here; empty once it is deleted."""
     dataset_id: str
-    origin: Literal["first", "raw"]
+    origin: Literal["first", "raw", "snapshot"]
     state: Literal["Building", "Active", "Superseded", "Sealed", "Dropped"]
     active_since: str | None = None
     """Time of the last handover to it; null: of none, or from the beginning of time."""
+    since: str | None = None
+    """The history from this time on is in it; null: all of it."""
     upper: str | None = None
     """Times before it are complete."""

@@ -1,0 +1,302 @@
+"""Performs the effects of commands on renditions, one durable step each. Spec: docs/spec/collections.md#handover.
+
+What is next is decided by ``odfd.renditions.handover``. Renditions of one content (one was made from a snapshot of the
+other) get the blocks of the active one; others decode the bytes that were captured.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Refused
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.model.events import AddData, DatasetKind
+from chain.state import load_state
+from chain.store.base import Head
+from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
+from chain.store.sqlite_shards import SqliteShards
+from odfd.datasets import captures, pushes
+from odfd.datasets.captures import BoundCapture
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.holdings import Extent, Holdings
+from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.ingest import segments
+from odfd.ingest.copying import copied_block
+from odfd.ingest.decoding import decode, remaining
+from odfd.ingest.driver import IngestDependencies
+from odfd.mirrors.data_retention import DataRetention
+from odfd.queries import folds
+from odfd.renditions import tables
+from odfd.renditions.handover import Command, Situation
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import Switch, appended, is_needed
+from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.runtime.tasks import Report
+from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+_KINDS: Final = (AddData.__name__,)
+Why = Callable[[DatasetId], Sequence[str]]
+"""Why something of a dataset has to stay, in words."""
+
+
+class RenditionEffects:
+    """The effects on the collections of one node. Those without ``async`` are for worker threads."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        ingest: IngestDependencies,
+        committer: OwnerCommitter,
+        keeping: DataRetention,
+        clock: Clock,
+        reasons: tuple[Why, Why],
+    ) -> None:
+        """``reasons``: why an identity has to stay at a handover, and why data has to."""
+        self._home, self._ingest, self._committer = home, ingest, committer
+        self._keeping, self._clock = keeping, clock
+        self._used, self._read_by = reasons
+        self._point = CommitPoint(SqliteShards(home.database, home.chains))
+        self.step: Callable[[str], None] = lambda _: None
+        """Called after each durable effect, where tests let a process die."""
+
+    def state(self, dataset: DatasetId) -> CollectionState:
+        with self._home.database.read() as connection:
+            return tables.of(connection, dataset)
+
+    def holds(self, state: CollectionState) -> list[ReadHold]:
+        """Lists the live holds of all renditions."""
+        now = self._clock.now()
+        with self._home.database.read() as connection:
+            return [held for each in state.members for held in ReadHolds(connection).of(each.dataset, now)]
+
+    def situation(self, state: CollectionState, command: Command) -> Situation:
+        to, active = command.to, state.active
+        uppers = {each.row.number: self._home.chains.upper(each.dataset) for each in state.members if not each.dropped}
+        bound = self._bound(state, to)
+        if to in uppers and not state.member(to).is_gone and to != active.row.number and uppers[to] < SEALED:
+            rest = self._next_time(state, state.member(to))
+            if rest is not None and uppers[to] < bound:
+                uppers[to] = min(uppers[to], rest)
+            elif rest is not None:
+                uppers[to] = bound - 1
+        return Situation(
+            command=command,
+            timeline=state.timeline,
+            uppers=uppers,
+            bound=bound,
+            now=to_millis(self._clock.now()),
+            held=min((held.time for held in self.holds(state)), default=None),
+            wanted={each.to for each in state.commands if each.time is None},
+            dropped={each.row.number for each in state.members if each.is_gone},
+        )
+
+    def _bound(self, state: CollectionState, to: int) -> int:
+        """The time after the last transaction of the active rendition that another one has to get."""
+        if to < len(state.members) and self._is_equal(state, state.member(to)):
+            chain = self._home.chains.chain(state.active.dataset)
+            head = chain.head()
+            return 0 if head is None else to_millis(chain.block_at(head.sequence_number).system_time) + 1
+        source = self.captures_of(state, state.active.row.number)
+        return source[-1].time + 1 if source else 0
+
+    def _next_time(self, state: CollectionState, member: Member) -> int | None:
+        """The time of the first transaction of the active rendition that another one lacks; ``None``: it has all."""
+        if self._is_equal(state, member):
+            left = self._uncopied(state, member)
+            chain = self._home.chains.chain(state.active.dataset)
+            return to_millis(chain.block_at(left.start).system_time) if left else None
+        rest = self._undecoded(state, member)
+        return rest[0].time if rest else None
+
+    def captures_of(self, state: CollectionState, number: int) -> Sequence[BoundCapture]:
+        """Lists what was captured for a rendition: also for the one whose contents it began with, until then."""
+        member = state.member(number)
+        with self._home.database.read() as connection:
+            own = captures.of(connection, member.dataset)
+        if member.of is None:
+            return own
+        return [*(each for each in self.captures_of(state, member.of) if each.time <= member.row.since), *own]
+
+    def whole(self, state: CollectionState) -> Sequence[BoundCapture]:
+        """Lists the captures, if each block of data has one. Raises Refused."""
+        active, name = state.active, self._home.name_of(state.active.dataset)
+        self.check_owned(state)
+        source = self.captures_of(state, active.row.number)
+        missing = self._uncaptured(state, active.row.number, None)
+        if missing or not source:
+            raise Refused(
+                f"{name} cannot be decoded anew: {missing or 'nothing of it'} is {'not ' * bool(missing)}captured",
+                rule="rendition-captures",
+                hint="odfctl raw keep before the first data; corrections and watermarks are not captured",
+            )
+        return source
+
+    def _uncaptured(self, state: CollectionState, number: int, until: int | None) -> str:
+        """The newest block of data before a time that no capture is bound to, in words; empty: there is none."""
+        member = state.member(number)
+        with self._home.database.read() as connection:
+            own = captures.of(connection, member.dataset)
+        bound = {number for each in own for number in range(each.first, each.last + 1)}
+        chain, since = self._home.chains.chain(member.dataset), member.row.since if member.of is not None else -1
+        block = chain.last_of(_KINDS)
+        while block is not None and (time := to_millis(block.system_time)) > since:
+            if block.sequence_number not in bound and (until is None or time <= until):
+                return f"block #{block.sequence_number}"
+            block = chain.last_of(_KINDS, block.sequence_number)
+        return "" if member.of is None else self._uncaptured(state, member.of, member.row.since)
+
+    def check_owned(self, state: CollectionState) -> None:
+        """Raises Refused for what this node does not ingest."""
+        active = state.active.dataset
+        kind = load_state(self._home.chains.chain(active)).kind
+        if kind is not DatasetKind.ROOT or not self._home.keys.has_dataset_key(active):
+            name = self._home.name_of(active)
+            raise Refused(f"{name} is not ingested by this node", rule="raw-owner", hint="its owner decodes it anew")
+
+    async def decode_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
+        """Decodes what a rendition lacks of the captures."""
+        state = await trio.to_thread.run_sync(self.state, dataset)
+        member = state.member(number)
+        for each in await trio.to_thread.run_sync(self._undecoded, state, member):
+            await decode(self._ingest, member.dataset, each)
+            report.advance()
+            self.step("decoded")
+
+    async def bring_up(self, dataset: DatasetId, number: int, report: Report) -> None:
+        """Lets a rendition, and all of its content and of the active one's, have all that the active one has.
+
+        Raises Refused where something of it was not captured.
+        """
+        state = await trio.to_thread.run_sync(self.state, dataset)
+        active = state.active.row.number
+        if not self._is_equal(state, state.member(number)):
+            await trio.to_thread.run_sync(self.whole, state)
+            for each in state.equals(number):
+                if not self._is_sealed(each):
+                    await self.decode_rest(dataset, each.row.number, report)
+        for each in state.equals(active):
+            if each.row.number != active and not self._is_sealed(each):
+                await self._copy_rest(dataset, each.row.number, report)
+
+    async def _copy_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
+        state = await trio.to_thread.run_sync(self.state, dataset)
+        bound = await trio.to_thread.run_sync(self._bound_blocks, state)
+        for place in self._uncopied(state, state.member(number)):
+            await trio.to_thread.run_sync(self._copy, state, number, place, bound.get(place))
+            report.advance()
+            self.step("copied")
+
+    def _bound_blocks(self, state: CollectionState) -> dict[int, BoundCapture]:
+        """The captures of the active rendition by the last block of each."""
+        with self._home.database.read() as connection:
+            return {each.last: each for each in captures.of(connection, state.active.dataset)}
+
+    def _copy(self, state: CollectionState, number: int, place: int, bound: BoundCapture | None) -> None:
+        """One block, with the bytes that it was made of, and the count of those that are copied."""
+        target = state.member(number).dataset
+        block = self._home.chains.chain(state.active.dataset).block_at(place)
+        own = load_state(self._home.chains.chain(target))
+        copied = copied_block(self._ingest, block, own)
+        assert own.head is not None
+
+        def together(connection: sqlite3.Connection) -> None:
+            now = tables.of(connection, target)
+            member = now.member(number)
+            tables.keep(connection, now.replaced(msgspec.structs.replace(member, copied=member.copied + 1)))
+            if bound is not None:
+                first = own.size - (bound.last - bound.first)
+                captures.keep(connection, target, bound.capture, first, own.size, bound.time)
+
+        head = Head(own.head, own.sequence_number)
+        self._committer.commit_now(target, head, copied.events, copied.objects, block.system_time, together)
+
+    def _is_equal(self, state: CollectionState, member: Member) -> bool:
+        return state.content_of(member.row.number) == state.content_of(state.active.row.number)
+
+    def _is_sealed(self, member: Member) -> bool:
+        return self._home.chains.upper(member.dataset) == SEALED
+
+    def _uncopied(self, state: CollectionState, member: Member) -> range:
+        """Blocks of the active rendition that one of its content lacks."""
+        head = self._home.chains.chain(state.active.dataset).head()
+        return range(state.active.synced + member.copied, 0 if head is None else head.size)
+
+    def _undecoded(self, state: CollectionState, member: Member) -> Sequence[BoundCapture]:
+        own = self.captures_of(state, member.row.number)
+        return remaining(self.captures_of(state, state.active.row.number), own)
+
+    def switch(self, dataset: DatasetId, switch: Switch) -> None:
+        """The handover: the timeline and the names change in one transaction. Raises Refused, Conflict."""
+        with self._home.database.write() as connection:
+            state, now = tables.of(connection, dataset), self._clock.now()
+            old, new = state.active, state.member(switch.to.number)
+            self.check_unused(old.dataset)
+            catalog = Catalog(Resources(connection))
+            name = catalog.name_of(old.dataset)
+            catalog.rename(catalog.resolve(str(old.dataset)), f"{name}.r{old.row.number}", now)
+            catalog.rename(catalog.resolve(str(new.dataset)), name, now)
+            pushes.carry(connection, old.dataset, new.dataset, self._size(new) - 1)
+            level = [*state.equals(old.row.number), *state.equals(new.row.number)]
+            synced = [msgspec.structs.replace(each, synced=self._size(each), copied=0) for each in level]
+            state = state.replaced(*synced)
+            tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
+
+    def _size(self, member: Member) -> int:
+        head = self._home.chains.chain(member.dataset).head()
+        return 0 if head is None else head.size
+
+    def check_unused(self, dataset: DatasetId) -> None:
+        """Raises Refused where others go by the identity that the collection has now."""
+        why = self._used(dataset)
+        if why:
+            raise Refused(
+                f"the collection cannot hand over: {'; '.join(why)}, and would stay with the old rendition",
+                rule="rendition-used",
+                hint="derived and published datasets do not hand over with it yet",
+            )
+
+    def run_on(self, member: Member, until: int) -> None:
+        (outcome,) = self._point.append([Proposal(dataset=member.dataset, new_upper=until)])
+        if not isinstance(outcome, STANDS):
+            raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
+
+    def is_read(self, member: Member) -> bool:
+        """Whether another dataset here needs the data of a rendition."""
+        return bool(self._read_by(member.dataset))
+
+    def drop(self, member: Member) -> None:
+        """Marks a rendition's data as gone, unless a reader holds it; the data itself goes after. Raises Refused."""
+        size = self._keeping.count_objects(member.dataset)
+        with self._home.database.write() as connection:
+            self._home.held(connection, member.dataset)
+            state, now = tables.of(connection, member.dataset), self._clock.now()
+            held = [each.time for other in state.members for each in ReadHolds(connection).of(other.dataset, now)]
+            if is_needed(state.timeline, member.row.number, min(held, default=None)):
+                raise Conflict(f"a reader holds rendition {member.row.number}", rule="read-hold", hint="wait")
+            tables.keep(connection, state.replaced(msgspec.structs.replace(member, let_go=True)))
+            Holdings(connection).keep_extent(member.dataset, Extent(size, size, ""))
+        self.step("marked")
+        self.sweep(member)
+
+    def sweep(self, member: Member) -> bool:
+        """Frees the data of a rendition that is marked. Returns whether all of it is gone."""
+        segments.forget(self._home.folder(SEGMENTS), member.dataset)
+        folds.forget(self._home.folder(FOLDS), member.dataset)
+        self._keeping.let_go(member.dataset, self._size(member))
+        return self.is_swept(member)
+
+    def is_swept(self, member: Member) -> bool:
+        with self._home.database.read() as connection:
+            return not Holdings(connection).objects(member.dataset)
+
+    def time_of(self, state: CollectionState) -> int:
+        """A time at which the active rendition has all that it has now, and after which new blocks come."""
+        return max(to_millis(self._clock.now()), self._home.chains.upper(state.active.dataset))

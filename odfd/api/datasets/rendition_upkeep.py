@@ -1,0 +1,130 @@
+"""Seals former renditions an hour after their handover, and lets their data go once nobody needs it.
+
+Each round asks ``odfd.renditions.handover`` what is next for the last handover from each rendition, performs it, and
+sleeps until something is due: where no collection has several renditions a node does nothing. A round that was cut off
+is done again: the mark is durable before data goes. Spec: docs/spec/collections.md#handover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+import trio
+
+from chain.errors import Conflict, Fault
+from chain.instant import SECOND, to_millis
+from chain.store.shards import SEALED
+from odfd.api.datasets.rendition_effects import RenditionEffects
+from odfd.control.assembly import Context
+from odfd.datasets.read_holds import HistoryHeld
+from odfd.renditions import tables
+from odfd.renditions.handover import Command, Drop, Rest, RunOn, Seal, next_effect
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import Switch
+from odfd.runtime.about import about
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.state.directory import StateDirectory
+
+LONGEST: Final = 3600.0
+"""Seconds between two looks at the clock, which may be set meanwhile."""
+AGAIN: Final = 60.0
+"""Seconds until a rendition is looked at again whose data is being read, or that could not be let go."""
+
+
+class RenditionUpkeep:
+    """The upkeep of one node's collections. Poke ``loop`` after a handover, and when fewer readers hold something."""
+
+    def __init__(self, home: StateDirectory, effects: RenditionEffects, context: Context) -> None:
+        self._home, self._effects = home, effects
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self.loop = ReconcileLoop(self._round)
+        self.step: Callable[[str], None] = lambda _: None
+        """Called after each durable effect, where tests let a process die."""
+
+    async def _round(self) -> float:
+        pauses = [UNTIL_POKED]
+        for state in await trio.to_thread.run_sync(self._every):
+            pauses.append(await self._settled(state))
+        return min(pauses)
+
+    def _every(self) -> list[CollectionState]:
+        with self._home.database.read() as connection:
+            return tables.every(connection)
+
+    async def _settled(self, state: CollectionState) -> float:
+        """Does all that is due in a collection. Returns the seconds until more is."""
+        async with self._home.turns.of(("rendition", state.id)):
+            pauses = [UNTIL_POKED]
+            for switch in _last_of_each(state):
+                try:
+                    pauses.append(await self._after(state, switch))
+                except HistoryHeld:
+                    pauses.append(await trio.to_thread.run_sync(self._until_free, state))
+                except Fault as fault:
+                    self._logger.error("a rendition is not settled", fault=str(fault), rule=fault.rule)
+                    pauses.append(AGAIN)
+            for member in state.members:
+                if member.let_go and not await trio.to_thread.run_sync(self._effects.is_swept, member):
+                    done = await trio.to_thread.run_sync(self._effects.sweep, member)
+                    pauses.append(UNTIL_POKED if done else AGAIN)
+        return min(pauses)
+
+    async def _after(self, known: CollectionState, switch: Switch) -> float:
+        while True:
+            state = await trio.to_thread.run_sync(self._effects.state, known.id)
+            command = state.command(switch.command) or Command(switch.command, switch.to.number)
+            situation = await trio.to_thread.run_sync(self._effects.situation, state, command)
+            effect = next_effect(situation)
+            match effect:
+                case RunOn(rendition=number, until=until):
+                    await self._run_on(state.member(number), until)
+                case Seal(rendition=number):
+                    await self._run_on(state.member(number), SEALED)
+                    self._tell(state, number, "rendition.sealed", "it takes nothing more")
+                case Drop(rendition=number):
+                    if await trio.to_thread.run_sync(self._effects.is_read, state.member(number)):
+                        return LONGEST
+                    if not await self._drop(state, number):
+                        return await trio.to_thread.run_sync(self._until_free, state)
+                case Rest(until=None):
+                    return await trio.to_thread.run_sync(self._until_free, state)
+                case Rest(until=until) if until is not None:
+                    return min(LONGEST, max(0.001, (until - to_millis(self._clock.now())) / 1000))
+                case _:
+                    return UNTIL_POKED
+            self.step(type(effect).__name__)
+
+    async def _run_on(self, member: Member, until: int) -> None:
+        await trio.to_thread.run_sync(self._effects.run_on, member, until)
+
+    async def _drop(self, state: CollectionState, number: int) -> bool:
+        """Whether the data is marked as gone: a reader may have come meanwhile. Raises HistoryHeld."""
+        try:
+            await trio.to_thread.run_sync(self._effects.drop, state.member(number))
+        except Conflict:
+            return False
+        self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
+        return True
+
+    def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:
+        dataset = state.member(number).dataset
+        name = self._home.name_of(dataset)
+        self._events.emit(kind, name, said, about=about(dataset), id=str(dataset), rendition=number)
+
+    def _until_free(self, state: CollectionState) -> float:
+        """Seconds until the first hold expires; for ever where none does."""
+        now = self._clock.now()
+        ends = [held.expires for held in self._effects.holds(state) if held.expires is not None]
+        return min(((end - now) / SECOND for end in ends), default=math.inf)
+
+
+def _last_of_each(state: CollectionState) -> Iterator[Switch]:
+    """The last handover from each rendition that is there yet."""
+    last: dict[int, Switch] = {}
+    switches = state.timeline.switches
+    for before, after in pairwise(switches):
+        last[before.to.number] = after
+    return iter([switch for number, switch in last.items() if not state.member(number).is_gone])
