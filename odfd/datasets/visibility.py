@@ -368,6 +368,22 @@ def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     Marks(connection).drop(dataset, Mark.DELETED)
 
 
+def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: Instant) -> None:
+    """Lets those know ``new`` who may know ``old``, and nobody else."""
+    marks, scopes, shares = Marks(connection), NetworkScopes(connection), Shares(connection)
+    mark, networks = marks.of(old), scopes.of(old)
+    if mark is None:
+        marks.drop(new, *Mark)
+    else:
+        marks.put(new, mark, now)
+    scopes.clear(new)
+    if networks is not None:
+        scopes.add(new, networks, now)
+    shares.clear(new)
+    for peer in shares.peers(old):
+        shares.put(new, peer, now)
+
+
 def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
     """Marks a dataset in its deletion, so that nothing more is disclosed or passed on about it.
 

@@ -28,6 +28,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from chain.store.files import check_file
+from odfd.datasets.creation import in_force
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
@@ -86,7 +87,7 @@ def snapshot_events(
 
 
 def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> Copied:
-    """Builds the event of a block for the chain in ``state``, which has what stood before the block.
+    """Builds the event of a block for the chain in ``state``, which has what stood before it; none if it is in force.
 
     Raises Refused for an event that cannot be said again, NotFound, ObjectDamaged, Environment.
     """
@@ -99,7 +100,7 @@ def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> C
             hint="make the rendition from raw, or with a newer version",
         )
     if not isinstance(event, AddData):
-        return Copied((event,), ())
+        return Copied(() if in_force(state, event) == event else (event,), ())
     data = event.new_data
     if data is not None:
         declared = schema_in_force(state)

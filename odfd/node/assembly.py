@@ -51,6 +51,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("publications", parts.publications.loop.run, restart),
         Child("flows", parts.flows.run, restart),
         Child("webhooks", parts.webhooks.run, restart),
+        Child("handovers", parts.handovers.loop.run, restart),
         Child("renditions", services.renditions.upkeep.loop.run, restart),
         Child("volumes", parts.volumes.run, restart),
         Child("reconciler", parts.reconciler.run, restart),

@@ -86,7 +86,8 @@ def services_of(parts: NodeParts) -> Services:
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
-    renditions = renditions_of(parts, datasets)
+    seen = _visibility(parts)
+    renditions = renditions_of(parts, datasets, seen)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
@@ -98,7 +99,7 @@ def services_of(parts: NodeParts) -> Services:
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
         mirrors=mirrors,
-        visibility=_visibility(parts),
+        visibility=seen,
         publications=parts.publications,
         networks=networks,
         search=search,

@@ -94,6 +94,7 @@ from odfd.verify.damage import DamagedBlock
 from odfd.workers.engine import NodeEngine
 from odfd.workers.flows import FlowWorker, FollowSettings
 from odfd.workers.garbage_collection import GarbageCollector
+from odfd.workers.handover_following import HandoverFollowing
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
@@ -289,6 +290,7 @@ class NodeParts:
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
         self.scheduler.on_stored, self.scheduler.is_joined = self.board.adopt, lambda: bool(self.membership.networks)
+        self.handovers = HandoverFollowing(home, self.scheduler, self.visibility, context, self._derived_here)
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = ImportExport(
@@ -457,9 +459,13 @@ class NodeParts:
         for part in (self.heads, self.validator, self.witnessing):
             part.loop.touch_all()
 
+    def _derived_here(self, source: DatasetId) -> list[str]:
+        """Names of datasets of this node's own that are derived from one."""
+        return [each.name for each in self.views.readers.of(source) if self.home.keys.has_dataset_key(each.id)]
+
     def moved(self, dataset: DatasetId) -> None:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
-        for part in (*followers, self.publications, self.flows, self.webhooks, self.volumes):
+        for part in (*followers, self.handovers, self.publications, self.flows, self.webhooks, self.volumes):
             part.loop.touch(dataset)
 
     def signer(self) -> SignerContext:

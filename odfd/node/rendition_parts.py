@@ -16,6 +16,7 @@ from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
 from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
+from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
@@ -34,13 +35,9 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
 
 
-def renditions_of(parts: NodeParts, datasets: DatasetService) -> RenditionService:
+def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:
     def derived(dataset: DatasetId) -> list[str]:
         return [f"{other.name} derives from it" for other in parts.views.readers.of(dataset)]
-
-    def used(dataset: DatasetId) -> list[str]:
-        told = parts.visibility.is_told(dataset) or parts.visibility.shared_with(dataset)
-        return [*derived(dataset), *(["it is published or shared"] if told else [])]
 
     async def standing(dataset: DatasetId, block: Multihash, column: str, target: Path) -> None:
         asker = Asker(bound={"d": Bound(dataset, block)})
@@ -48,8 +45,11 @@ def renditions_of(parts: NodeParts, datasets: DatasetService) -> RenditionServic
         await parts.queries.keep(request, asker, target, _ALL_OFFSETS)
 
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock
-    effects = RenditionEffects(home, deps, committer, parts.keeping, clock, (used, derived))
+    terms = clock, parts.visibility
+    effects = RenditionEffects(home, deps, committer, parts.keeping, terms, (derived, derived))
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     upkeep = RenditionUpkeep(home, effects, parts.context)
     delete = partial(datasets.delete, purge=True)
-    return RenditionService(home, (effects, origins, upkeep), parts.context, delete, lambda: secrets.token_hex(8))
+    return RenditionService(
+        home, (effects, origins, upkeep), parts.context, delete, lambda: secrets.token_hex(8), seen.shown
+    )

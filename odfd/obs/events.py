@@ -176,6 +176,7 @@ EVENT_KINDS: Final = {
     "publication.stalled": "a dataset could not be put on IPFS",
     "publication.withdrawn": "a dataset is no longer kept on IPFS",
     "rendition.dropped": "the data of a former rendition is deleted: no reader needs it",
+    "rendition.followed": "a mirror goes on with the rendition that its owner handed over to",
     "rendition.sealed": "a former rendition takes nothing more",
     "resource.created": "a resource that is no dataset was declared",
     "resource.deleted": "a resource was deleted",

@@ -15,17 +15,18 @@ import trio
 
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
-from chain.instant import to_millis
+from chain.instant import from_millis, to_millis
 from chain.model.events import AddData, DatasetKind
 from chain.state import load_state
 from chain.store.base import Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
-from odfd.datasets import captures, pushes
+from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture
-from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
+from odfd.datasets.rendition_names import swap_names
+from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments
 from odfd.ingest.copying import copied_block
 from odfd.ingest.decoding import decode, remaining
@@ -34,9 +35,9 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions import tables
 from odfd.renditions.handover import Command, Situation
+from odfd.renditions.notice import HandoverNotice, announced
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import Switch, appended, is_needed
-from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
@@ -56,12 +57,13 @@ class RenditionEffects:
         ingest: IngestDependencies,
         committer: OwnerCommitter,
         keeping: DataRetention,
-        clock: Clock,
+        terms: tuple[Clock, Visibility],
         reasons: tuple[Why, Why],
     ) -> None:
         """``reasons``: why an identity has to stay at a handover, and why data has to."""
         self._home, self._ingest, self._committer = home, ingest, committer
-        self._keeping, self._clock = keeping, clock
+        self._keeping = keeping
+        self._clock, self._visibility = terms
         self._used, self._read_by = reasons
         self._point = CommitPoint(SqliteShards(home.database, home.chains))
         self.step: Callable[[str], None] = lambda _: None
@@ -215,6 +217,10 @@ class RenditionEffects:
                 first = own.size - (bound.last - bound.first)
                 captures.keep(connection, target, bound.capture, first, own.size, bound.time)
 
+        if not copied.events:  # it says what is in force here already
+            with self._home.database.write() as connection:
+                together(connection)
+            return
         head = Head(own.head, own.sequence_number)
         self._committer.commit_now(target, head, copied.events, copied.objects, block.system_time, together)
 
@@ -233,21 +239,47 @@ class RenditionEffects:
         own = self.captures_of(state, member.row.number)
         return remaining(self.captures_of(state, state.active.row.number), own)
 
-    def switch(self, dataset: DatasetId, switch: Switch) -> None:
-        """The handover: the timeline and the names change in one transaction. Raises Refused, Conflict."""
-        with self._home.database.write() as connection:
-            state, now = tables.of(connection, dataset), self._clock.now()
-            old, new = state.active, state.member(switch.to.number)
-            self.check_unused(old.dataset)
-            catalog = Catalog(Resources(connection))
-            name = catalog.name_of(old.dataset)
-            catalog.rename(catalog.resolve(str(old.dataset)), f"{name}.r{old.row.number}", now)
-            catalog.rename(catalog.resolve(str(new.dataset)), name, now)
-            pushes.carry(connection, old.dataset, new.dataset, self._size(new) - 1)
-            level = [*state.equals(old.row.number), *state.equals(new.row.number)]
-            synced = [msgspec.structs.replace(each, synced=self._size(each), copied=0) for each in level]
-            state = state.replaced(*synced)
-            tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
+    def switch(self, dataset: DatasetId, switch: Switch) -> bool:
+        """The handover: timeline, names and visibility change in one transaction. Whether others are told of it.
+
+        A chain that others know says in its last block where the collection goes on. Raises Refused, Conflict.
+        """
+        state = self.state(dataset)
+        old, new = state.active, state.member(switch.to.number)
+        self.check_unused(old.dataset)
+        if not self._is_told(old.dataset):
+            with self._home.database.write() as connection:
+                self._switch(connection, switch)
+            return False
+        ended, going_on = load_state(self._home.chains.chain(old.dataset)), self._home.chains.chain(new.dataset).head()
+        assert ended.head is not None
+        assert going_on is not None
+        info = announced(ended.set_info, HandoverNotice(new.dataset, switch.time, going_on.hash))
+        head = Head(ended.head, ended.sequence_number)
+
+        def together(connection: sqlite3.Connection) -> None:
+            self._switch(connection, switch, ended=head.size + 1)
+            visibility.follow(connection, old.dataset, new.dataset, self._clock.now())
+
+        self._committer.commit_now(old.dataset, head, (info,), (), from_millis(switch.time), together)
+        return True
+
+    def _switch(self, connection: sqlite3.Connection, switch: Switch, ended: int | None = None) -> None:
+        """``ended``: blocks of the old one, which the transaction appends to."""
+        state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
+        old, new = state.active, state.member(switch.to.number)
+        swap_names(connection, old, new, now)
+        pushes.carry(connection, old.dataset, new.dataset, self._size(new) - 1)
+        sizes = {each.row.number: self._size(each) for each in state.members if not each.dropped}
+        sizes[old.row.number] = ended or sizes[old.row.number]
+        level = [*state.equals(old.row.number), *state.equals(new.row.number)]
+        state = state.replaced(
+            *(msgspec.structs.replace(each, synced=sizes[each.row.number], copied=0) for each in level)
+        )
+        tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
+
+    def _is_told(self, dataset: DatasetId) -> bool:
+        return self._visibility.is_told(dataset) or bool(self._visibility.shared_with(dataset))
 
     def _size(self, member: Member) -> int:
         head = self._home.chains.chain(member.dataset).head()

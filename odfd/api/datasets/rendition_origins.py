@@ -31,6 +31,7 @@ from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
 from odfd.queries.planning import fold_of
 from odfd.renditions import tables
+from odfd.renditions.notice import without_notice
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
 from odfd.resources.store import Resources
@@ -123,6 +124,7 @@ class RenditionOrigins:
         """The chain of a new rendition with its name and its place in the collection, in one transaction."""
         active = state.active.dataset
         base = self._home.name_of(active)
+        known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
         declared = declaration(known, base)
         with self._home.newborn() as born:
             new = member(born)

@@ -51,8 +51,9 @@ class RenditionUpkeep:
         return min(pauses)
 
     def _every(self) -> list[CollectionState]:
+        """Those that this node writes; what is mirrored is settled by its owner."""
         with self._home.database.read() as connection:
-            return tables.every(connection)
+            return [each for each in tables.every(connection) if self._home.keys.has_dataset_key(each.active.dataset)]
 
     async def _settled(self, state: CollectionState) -> float:
         """Does all that is due in a collection. Returns the seconds until more is."""

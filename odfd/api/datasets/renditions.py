@@ -48,7 +48,10 @@ class RenditionService:
         context: Context,
         delete: Callable[[str], Awaitable[object]],
         new_id: Callable[[], str],
+        shown: Callable[[DatasetId], Awaitable[None]],
     ) -> None:
+        """``shown`` tells others of a dataset that they may know from now on."""
+        self._shown_to_others = shown
         self._home, self._delete, self._new_id = home, delete, new_id
         self._effects, self._origins, self.upkeep = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
@@ -171,7 +174,8 @@ class RenditionService:
             case HandOver(time=time, to=number):
                 await self._effects.bring_up(dataset, number, report)
                 switch = Switch(time, command.id, state.member(number).row)
-                await trio.to_thread.run_sync(self._effects.switch, dataset, switch)
+                if await trio.to_thread.run_sync(self._effects.switch, dataset, switch):
+                    await self._shown_to_others(state.member(number).dataset)
                 for each in (state.active, state.member(number)):
                     self._tell(each.dataset)
             case RunOn(rendition=number, until=until):

@@ -163,6 +163,12 @@ class VisibilityService:
         notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
         return await trio.to_thread.run_sync(self._view, entry, changed, notes)
 
+    async def shown(self, dataset: DatasetId) -> None:
+        """Tells others of a dataset that they may know since its collection handed over to it."""
+        self._changed(dataset)
+        for signed in await trio.to_thread.run_sync(self._signed, dataset):
+            self._announce(dataset, signed)
+
     def _signed(self, dataset: DatasetId) -> list[Signed]:
         """Returns what others need to follow it: who may write, then the newest head."""
         with self._home.database.read() as connection:

@@ -1,0 +1,68 @@
+"""Writes into a chain where its collection goes on, and reads it there: the last keyword of its description.
+
+A chain is signed and copied everywhere, so whoever has it can tell its successor, and knows that its owner named it.
+Readers of other makes see a sentence in the description. Pure. Spec: docs/spec/collections.md#published.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import from_millis
+from chain.model.events import SetInfo
+from chain.multihash import Multihash
+
+_WORD: Final = "odfd/handover"
+_KEYWORD: Final = re.compile(
+    _WORD + r":(?P<to>did:odf:[0-9a-z]{1,128})@(?P<time>\d{1,15}):(?P<block>[0-9a-z]{1,128})\Z"
+)
+_SENTENCE: Final = re.compile(r"\s*\[From \S+ on it goes on as did:odf:\S+\]\Z")
+
+
+class HandoverNotice(msgspec.Struct, frozen=True):
+    """From ``time`` on the collection is ``to``, which had ``block`` then."""
+
+    to: DatasetId
+    time: int
+    """In whole milliseconds."""
+    block: Multihash
+
+
+def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
+    """The description of a chain that ended, in place of ``info``."""
+    plain = without_notice(info) or SetInfo()
+    when = instant.render(from_millis(notice.time))
+    sentence = f"[From {when} on it goes on as {notice.to}]"
+    keyword = f"{_WORD}:{notice.to}@{notice.time}:{notice.block}"
+    return SetInfo(
+        description=f"{plain.description} {sentence}" if plain.description else sentence,
+        keywords=(*(plain.keywords or ()), keyword),
+    )
+
+
+def notice_of(info: SetInfo | None) -> HandoverNotice | None:
+    """Returns the successor that a chain names; ``None``: nothing, or nothing that can be read."""
+    for word in reversed(info.keywords or () if info is not None else ()):
+        found = _KEYWORD.match(word)
+        if found is not None:
+            try:
+                to, block = DatasetId.parse(found["to"]), Multihash.parse(found["block"])
+            except (Invalid, ValueError):
+                continue
+            return HandoverNotice(to, int(found["time"]), block)
+    return None
+
+
+def without_notice(info: SetInfo | None) -> SetInfo | None:
+    """The description as its owner wrote it."""
+    if info is None or not any(_KEYWORD.match(word) for word in info.keywords or ()):
+        return info
+    words = tuple(word for word in info.keywords or () if not _KEYWORD.match(word))
+    text = _SENTENCE.sub("", info.description or "")
+    return SetInfo(description=text or None, keywords=words or None) if text or words else None

@@ -1,0 +1,182 @@
+"""Lets mirrors go on with the rendition that their owner handed over to, as the mirrored chain says in its last block.
+
+The successor is mirrored on the same terms, beside the old one. Once it is here up to the block that the notice names,
+the name means it, in one transaction with the timeline of the collection here; listeners of the old one are told then.
+What is durable decides what is next, so a round that was cut off is done again.
+Spec: docs/spec/collections.md#published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.state import load_state
+from odfd.control.assembly import Context
+from odfd.datasets.rendition_names import swap_names
+from odfd.datasets.visibility import Visibility
+from odfd.mirrors import mirror_spec as mirror_specs
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.mirror_state import MirrorVisibility
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.renditions import tables
+from odfd.renditions.notice import HandoverNotice, notice_of
+from odfd.renditions.tables import MAX_RENDITIONS, CollectionState, Member
+from odfd.renditions.timeline import RenditionRow, Switch, appended
+from odfd.resources.store import Resources
+from odfd.runtime.about import about
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.state.directory import StateDirectory
+
+MOST: Final = MAX_RENDITIONS
+"""Handovers of one collection that one round follows."""
+
+
+class _Followed(msgspec.Struct, frozen=True):
+    """A mirror whose chain says that its collection goes on elsewhere."""
+
+    state: CollectionState
+    spec: MirrorSpec
+    notice: HandoverNotice
+
+
+class HandoverFollowing:
+    """Follows the handovers of one node's mirrors. Touch ``loop`` with a dataset whose chain moved."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        scheduler: MirrorScheduler,
+        visibility: Visibility,
+        context: Context,
+        derived: Callable[[DatasetId], Sequence[str]],
+    ) -> None:
+        """``derived``: names of datasets of this node's own that derive from one."""
+        self._home, self._scheduler, self._visibility = home, scheduler, visibility
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self._derived = derived
+        self.loop = KeyedReconcileLoop[DatasetId](self._round)
+
+    async def _round(self) -> float:
+        for dataset in await trio.to_thread.run_sync(self._wanted, self.loop.take()):
+            try:
+                await self._follow(dataset)
+            except Fault as fault:
+                name = await trio.to_thread.run_sync(self._home.name_of, dataset)
+                self._logger.error("a handover is not followed", mirror=name, fault=str(fault), rule=fault.rule)
+                self._events.emit("mirror.held", name, str(fault), about=about(dataset), rule=fault.rule)
+        return UNTIL_POKED
+
+    def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
+        """Mirrors among those that were touched; at the start all of them."""
+        with self._home.database.read() as connection:
+            resources = Resources(connection)
+            if touched is None:
+                return [spec.id for spec in mirror_specs.all_of(resources)]
+            return [each for each in touched if mirror_specs.of(resources, each) is not None]
+
+    async def _follow(self, dataset: DatasetId) -> None:
+        for _ in range(MOST):
+            found = await trio.to_thread.run_sync(self._found, dataset)
+            if found is None:
+                return
+            member = next((each for each in found.state.members if each.dataset == found.notice.to), None)
+            if member is None:
+                await self._mirror(found)
+            elif not await trio.to_thread.run_sync(self._is_here, found.notice):
+                return
+            else:
+                await self._switch(found, member)
+
+    def _found(self, dataset: DatasetId) -> _Followed | None:
+        with self._home.database.read() as connection:
+            state = tables.of(connection, dataset)
+            spec = mirror_specs.of(Resources(connection), state.active.dataset)
+        notice = notice_of(load_state(self._home.chains.chain(state.active.dataset)).set_info)
+        if spec is None or notice is None or notice.time < state.timeline.upper:
+            return None  # one that is older than the last handover was followed
+        return _Followed(state, spec, notice)
+
+    async def _mirror(self, found: _Followed) -> None:
+        """Begins to mirror the successor. Raises Invalid where it is here in another way."""
+        number = len(found.state.members)
+        spec = msgspec.structs.replace(
+            found.spec,
+            dataset=str(found.notice.to),
+            name=f"{found.spec.name}.r{number}",
+            via=found.spec.via if found.spec.is_from_web else None,
+            expect=None,
+        )
+        is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
+        private = None if is_told and not spec.is_from_web else not is_told
+        await self._scheduler.add(spec, MirrorVisibility(private=private))
+        await trio.to_thread.run_sync(self._join, found, number)
+
+    def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
+        """Whether others may know of it, as of the mirror. Raises Invalid."""
+        name = found.spec.name
+        if len(found.state.members) >= MAX_RENDITIONS:
+            raise Invalid(f"{name} handed over more than {MAX_RENDITIONS} times", rule="rendition-limit")
+        with self._home.catalog() as catalog:
+            held = catalog.find(found.notice.to)
+        if self._home.keys.has_dataset_key(found.notice.to) or (held is not None and held.name != spec.name):
+            raise Invalid(
+                f"{name} goes on as {found.notice.to}, which is here already"
+                f"{'' if held is None else f', as {held.name}'}",
+                rule="rendition-here",
+                hint="read that one; or delete it, and the mirror goes on with it",
+            )
+        return self._visibility.is_told(found.spec.id)
+
+    def _join(self, found: _Followed, number: int) -> None:
+        with self._home.database.write() as connection:
+            state = tables.of(connection, found.spec.id)
+            if len(state.members) != number:
+                return
+            row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
+            member = Member(row=row, origin="owner")
+            tables.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
+
+    def _is_here(self, notice: HandoverNotice) -> bool:
+        try:
+            self._home.chains.chain(notice.to).block_by_hash(notice.block)
+        except NotFound:
+            return False
+        return True
+
+    async def _switch(self, found: _Followed, member: Member) -> None:
+        old = found.state.active
+
+        def switch() -> dict[DatasetId, str]:
+            with self._home.database.write() as connection:
+                state, now = tables.of(connection, found.spec.id), self._clock.now()
+                names = swap_names(connection, old, member, now)
+                resources = Resources(connection)
+                for dataset, name in names.items():
+                    spec = mirror_specs.of(resources, dataset)
+                    if spec is not None:
+                        mirror_specs.keep(resources, msgspec.structs.replace(spec, name=name), now)
+                command = f"{old.dataset}@{found.notice.time}"
+                timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
+                tables.keep(connection, msgspec.structs.replace(state, timeline=timeline))
+            return names
+
+        names = await trio.to_thread.run_sync(switch)
+        for dataset, name in names.items():
+            mirror = self._scheduler.find(dataset)
+            if mirror is not None:
+                mirror.spec = msgspec.structs.replace(mirror.spec, name=name)
+            said = "its collection handed over"
+            self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
+        stay = await trio.to_thread.run_sync(self._derived, old.dataset)
+        text = f"it goes on with rendition {member.row.number}, as its owner says"
+        if stay:
+            text += f"; {', '.join(stay)} still derives from {names[old.dataset]}"
+        self._events.emit(
+            "rendition.followed", names[member.dataset], text, about=about(member.dataset), id=str(member.dataset)
+        )

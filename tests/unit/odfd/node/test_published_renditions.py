@@ -1,0 +1,115 @@
+"""Datasets that others know hand over, and mirrors go on with what their owner made the active rendition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odfd.control import wire
+from worlds.eventually import became
+
+
+async def create(node: Any, origin: str = "snapshot") -> wire.RenditionView:
+    request = wire.RenditionRequest(origin=origin)  # type: ignore[arg-type]
+    made: wire.RenditionView = await node.done(node.api.renditions.create("cities", request))
+    return made
+
+
+async def hand_over(node: Any, number: int) -> wire.RenditionView:
+    request = wire.HandoverRequest()
+    done: wire.RenditionView = await node.done(node.api.renditions.hand_over("cities", number, request))
+    return done
+
+
+async def rows(node: Any, ref: str) -> list[Any]:
+    return sorted(tuple(row)[3:] for row in (await node.api.datasets.tail(ref, 100)).rows)
+
+
+async def pulled(world: Any, node: Any, day: int, city: str) -> None:
+    world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{city},{day}")
+    await node.pull("cities")
+
+
+def states(node: Any, ref: str) -> list[tuple[int, str, str, str]]:
+    state = node.api.renditions._effects.state(node.dataset(ref))
+    views = [node.api.renditions._view(state, each) for each in state.members]
+    return [(each.number, each.dataset, each.origin, each.state) for each in views]
+
+
+async def test_a_mirror_goes_on_with_the_rendition_that_its_owner_made_active(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        await pulled(world, alice, 2, "Linz")
+        old = alice.dataset("cities")
+        await bob.mirror(old, "theirs")
+        await create(alice)
+        new = alice.dataset("cities.r1")
+        assert not alice.parts.visibility.is_told(new), "nobody was shown it yet"
+        await pulled(world, alice, 3, "Wels")
+        await hand_over(alice, 1)
+        assert alice.parts.visibility.is_told(new)
+        await bob.heard("rendition.followed")
+        assert (bob.dataset("theirs"), bob.dataset("theirs.r0")) == (new, old)
+        assert states(bob, "theirs") == [
+            (0, "theirs.r0", "first", "Superseded"),
+            (1, "theirs", "owner", "Active"),
+        ]
+        await pulled(world, alice, 4, "Steyr")
+        await became(lambda: bob.size("theirs") == alice.size("cities"))
+        assert await rows(bob, "theirs") == await rows(alice, "cities")
+        described = await bob.api.datasets.describe("theirs.r0")
+        assert str(new) in (described.description or "")
+        assert {spec.spec.name for spec in bob.parts.scheduler.all()} == {"theirs", "theirs.r0"}
+
+
+async def test_a_handover_back_and_a_restart_are_followed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        old = alice.dataset("cities")
+        async with world.running("bob") as bob:
+            await bob.mirror(old, "theirs")
+        await create(alice)
+        await hand_over(alice, 1)
+        await pulled(world, alice, 2, "Linz")
+        new = alice.dataset("cities")
+        async with world.running("bob") as bob:
+            await bob.heard("rendition.followed")
+            assert bob.dataset("theirs") == new
+            await hand_over(alice, 0)
+            await bob.heard("rendition.followed", 2)
+            assert (bob.dataset("theirs"), bob.dataset("theirs.r1")) == (old, new)
+            await pulled(world, alice, 3, "Wels")
+            await became(lambda: bob.size("theirs") == alice.size("cities"))
+            assert await rows(bob, "theirs") == await rows(alice, "cities")
+        async with world.running("bob") as bob:
+            assert [each[3] for each in states(bob, "theirs")] == ["Active", "Superseded"]
+
+
+async def test_a_successor_that_is_here_by_another_name_is_left_so(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        old = alice.dataset("cities")
+        await bob.mirror(old, "theirs")
+        await create(alice)
+        new = alice.dataset("cities.r1")
+        await alice.publish("cities.r1")
+        await bob.mirror(new, "elsewhere")
+        await hand_over(alice, 1)
+        (held,) = await bob.heard("mirror.held")
+        assert "as elsewhere" in held.message
+        assert (bob.dataset("theirs"), bob.dataset("elsewhere")) == (old, new)
+
+
+async def test_what_is_shared_with_some_stays_so(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
+        await alice.apply(worlds.ROOT)
+        await pulled(world, alice, 1, "Graz")
+        await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(str(bob.key),)))
+        await create(alice)
+        await hand_over(alice, 1)
+        new = alice.dataset("cities")
+        assert not alice.parts.visibility.is_told(new)
+        assert alice.parts.visibility.shared_with(new) == alice.parts.visibility.shared_with(alice.dataset("cities.r0"))
+        assert len(alice.parts.visibility.shared_with(new)) == 1
