@@ -7,10 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import trio
+
+from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import quoted
 from odfd.api.datasets.holds import HoldService
+from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
@@ -20,6 +24,9 @@ from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
+from odfd.transform.driver import Committed, Ran
+from odfd.transform.plan import Blocked, Rejected
+from odfd.transform.recovery import run_recovering
 
 _ALL_OFFSETS: Final = 1 << 40
 """Bytes of a file of offsets: as many as there are rows."""
@@ -36,8 +43,17 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
 
 
 def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilityService) -> RenditionService:
-    def derived(dataset: DatasetId) -> list[str]:
-        return [f"{other.name} derives from it" for other in parts.views.readers.of(dataset)]
+    def readers(dataset: DatasetId) -> list[DatasetId]:
+        return [other.id for other in parts.views.readers.of(dataset)]
+
+    async def derive(dataset: DatasetId) -> None:
+        outcome: Ran = await run_recovering(parts.transform_deps, dataset)
+        while isinstance(outcome, Committed):
+            outcome = await run_recovering(parts.transform_deps, dataset)
+        if isinstance(outcome, Rejected | Blocked):
+            name = await trio.to_thread.run_sync(parts.home.name_of, dataset)
+            why = outcome.message if isinstance(outcome, Rejected) else outcome.reason
+            raise Refused(f"{name} is not derived: {why}", rule=outcome.rule or "transform", hint=outcome.hint or "")
 
     async def standing(dataset: DatasetId, block: Multihash, column: str, target: Path) -> None:
         asker = Asker(bound={"d": Bound(dataset, block)})
@@ -46,10 +62,11 @@ def renditions_of(parts: NodeParts, datasets: DatasetService, seen: VisibilitySe
 
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock
     terms = clock, parts.visibility
-    effects = RenditionEffects(home, deps, committer, parts.keeping, terms, (derived, derived))
+    effects = RenditionEffects(home, deps, committer, parts.keeping, terms, readers)
+    derived = DerivedRenditions(home, committer, clock, effects, readers, derive)
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     upkeep = RenditionUpkeep(home, effects, parts.context)
     delete = partial(datasets.delete, purge=True)
     return RenditionService(
-        home, (effects, origins, upkeep), parts.context, delete, lambda: secrets.token_hex(8), seen.shown
+        home, (effects, origins, derived, upkeep), parts.context, delete, lambda: secrets.token_hex(8), seen.shown
     )

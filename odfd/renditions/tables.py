@@ -39,8 +39,8 @@ MAX_RENDITIONS: Final = 64
 """Of a collection, dropped ones too: numbers are never used again."""
 
 
-Origin = Literal["first", "raw", "snapshot", "owner"]
-"""``owner``: another node made it, and this one mirrors it."""
+Origin = Literal["first", "raw", "snapshot", "inputs", "owner"]
+"""``inputs``: derived, over other inputs. ``owner``: another node made it, and this one mirrors it."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

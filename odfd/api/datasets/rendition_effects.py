@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -23,9 +23,11 @@ from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets import captures, pushes, visibility
 from odfd.datasets.captures import BoundCapture
+from odfd.datasets.commit import SideCommit
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.datasets.rendition_names import swap_names
+from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments
 from odfd.ingest.copying import copied_block
@@ -44,8 +46,13 @@ from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 _KINDS: Final = (AddData.__name__,)
-Why = Callable[[DatasetId], Sequence[str]]
-"""Why something of a dataset has to stay, in words."""
+
+
+class Move(NamedTuple):
+    """A name goes from one rendition to another."""
+
+    old: Member
+    new: Member
 
 
 class RenditionEffects:
@@ -58,13 +65,13 @@ class RenditionEffects:
         committer: OwnerCommitter,
         keeping: DataRetention,
         terms: tuple[Clock, Visibility],
-        reasons: tuple[Why, Why],
+        readers: Callable[[DatasetId], Sequence[DatasetId]],
     ) -> None:
-        """``reasons``: why an identity has to stay at a handover, and why data has to."""
+        """``readers``: datasets here that derive from one directly."""
         self._home, self._ingest, self._committer = home, ingest, committer
         self._keeping = keeping
         self._clock, self._visibility = terms
-        self._used, self._read_by = reasons
+        self._readers = readers
         self._point = CommitPoint(SqliteShards(home.database, home.chains))
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable effect, where tests let a process die."""
@@ -239,30 +246,42 @@ class RenditionEffects:
         own = self.captures_of(state, member.row.number)
         return remaining(self.captures_of(state, state.active.row.number), own)
 
-    def switch(self, dataset: DatasetId, switch: Switch) -> bool:
-        """The handover: timeline, names and visibility change in one transaction. Whether others are told of it.
+    def switch(self, time: int, command: str, moves: Sequence[Move]) -> list[DatasetId]:
+        """The handover: timelines, names and visibility change in one transaction. Returns what others may know now.
 
-        A chain that others know says in its last block where the collection goes on. Raises Refused, Conflict.
+        A chain that others know says in its last block where its collection goes on. Raises Conflict.
         """
-        state = self.state(dataset)
-        old, new = state.active, state.member(switch.to.number)
-        self.check_unused(old.dataset)
-        if not self._is_told(old.dataset):
-            with self._home.database.write() as connection:
-                self._switch(connection, switch)
-            return False
-        ended, going_on = load_state(self._home.chains.chain(old.dataset)), self._home.chains.chain(new.dataset).head()
-        assert ended.head is not None
-        assert going_on is not None
-        info = announced(ended.set_info, HandoverNotice(new.dataset, switch.time, going_on.hash))
-        head = Head(ended.head, ended.sequence_number)
+        told = [move for move in moves if self._is_told(move.old.dataset)]
+        ends = [self._end(move, time) for move in told]
+        sizes = {end.dataset: end.expected.size + 1 for end in ends if end.expected is not None}
 
         def together(connection: sqlite3.Connection) -> None:
-            self._switch(connection, switch, ended=head.size + 1)
-            visibility.follow(connection, old.dataset, new.dataset, self._clock.now())
+            for move in moves:
+                self._switch(connection, Switch(time, command, move.new.row), sizes.get(move.old.dataset))
+            for move in told:
+                visibility.follow(connection, move.old.dataset, move.new.dataset, self._clock.now())
 
-        self._committer.commit_now(old.dataset, head, (info,), (), from_millis(switch.time), together)
-        return True
+        if ends:
+            self._committer.commit_several_now(ends, from_millis(time), together)
+        else:
+            with self._home.database.write() as connection:
+                together(connection)
+        return [move.new.dataset for move in told]
+
+    def _end(self, move: Move, time: int) -> SideCommit:
+        """The last block of a chain that others know."""
+        ended = load_state(self._home.chains.chain(move.old.dataset))
+        going_on = self._home.chains.chain(move.new.dataset).head()
+        assert ended.head is not None
+        assert going_on is not None
+        return SideCommit(
+            dataset=move.old.dataset,
+            expected=Head(ended.head, ended.sequence_number),
+            events=(announced(ended.set_info, HandoverNotice(move.new.dataset, time, going_on.hash)),),
+            objects=(),
+            rows=NOTHING_READ,
+            time=from_millis(time),
+        )
 
     def _switch(self, connection: sqlite3.Connection, switch: Switch, ended: int | None = None) -> None:
         """``ended``: blocks of the old one, which the transaction appends to."""
@@ -285,16 +304,6 @@ class RenditionEffects:
         head = self._home.chains.chain(member.dataset).head()
         return 0 if head is None else head.size
 
-    def check_unused(self, dataset: DatasetId) -> None:
-        """Raises Refused where others go by the identity that the collection has now."""
-        why = self._used(dataset)
-        if why:
-            raise Refused(
-                f"the collection cannot hand over: {'; '.join(why)}, and would stay with the old rendition",
-                rule="rendition-used",
-                hint="derived and published datasets do not hand over with it yet",
-            )
-
     def run_on(self, member: Member, until: int) -> None:
         (outcome,) = self._point.append([Proposal(dataset=member.dataset, new_upper=until)])
         if not isinstance(outcome, STANDS):
@@ -302,7 +311,8 @@ class RenditionEffects:
 
     def is_read(self, member: Member) -> bool:
         """Whether another dataset here needs the data of a rendition."""
-        return bool(self._read_by(member.dataset))
+        with self._home.database.read() as connection:
+            return any(not tables.is_let_go(connection, each) for each in self._readers(member.dataset))
 
     def drop(self, member: Member) -> None:
         """Marks a rendition's data as gone, unless a reader holds it; the data itself goes after. Raises Refused."""

@@ -7,7 +7,7 @@ again. A command that is repeated with its id goes on where its process died. Sp
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, Literal
 
 import msgspec
@@ -17,7 +17,10 @@ from chain import instant
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
+from chain.model.events import DatasetKind
+from chain.state import load_state
 from chain.store.shards import SEALED
+from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
@@ -28,7 +31,6 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
-from odfd.renditions.timeline import Switch
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -44,7 +46,7 @@ class RenditionService:
     def __init__(
         self,
         home: StateDirectory,
-        parts: tuple[RenditionEffects, RenditionOrigins, RenditionUpkeep],
+        parts: tuple[RenditionEffects, RenditionOrigins, DerivedRenditions, RenditionUpkeep],
         context: Context,
         delete: Callable[[str], Awaitable[object]],
         new_id: Callable[[], str],
@@ -53,7 +55,7 @@ class RenditionService:
         """``shown`` tells others of a dataset that they may know from now on."""
         self._shown_to_others = shown
         self._home, self._delete, self._new_id = home, delete, new_id
-        self._effects, self._origins, self.upkeep = parts
+        self._effects, self._origins, self._derived, self.upkeep = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
     async def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
@@ -130,12 +132,16 @@ class RenditionService:
     async def _alone(self, entry: DatasetEntry) -> AsyncIterator[None]:
         """One command at a time, and nobody ingests into the active rendition; into others nobody does ever.
 
-        The lock of a collection comes before that of a dataset, always: nobody waits in a circle.
+        The lock of a collection comes before that of a dataset, and that of an input before those of its readers,
+        always: nobody waits in a circle.
         """
         first = await trio.to_thread.run_sync(self._effects.state, entry.id)
         async with self._home.turns.of(("rendition", first.id)):
             active = (await trio.to_thread.run_sync(self._effects.state, entry.id)).active.dataset
-            async with self._home.turns.of(active):
+            readers = await trio.to_thread.run_sync(self._derived.affected, active)
+            async with AsyncExitStack() as turns:
+                for each in (active, *readers):
+                    await turns.enter_async_context(self._home.turns.of(each))
                 yield
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
@@ -173,11 +179,13 @@ class RenditionService:
                 await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
             case HandOver(time=time, to=number):
                 await self._effects.bring_up(dataset, number, report)
-                switch = Switch(time, command.id, state.member(number).row)
-                if await trio.to_thread.run_sync(self._effects.switch, dataset, switch):
-                    await self._shown_to_others(state.member(number).dataset)
-                for each in (state.active, state.member(number)):
-                    self._tell(each.dataset)
+                moves = await self._derived.prepared(state.active, state.member(number))
+                told = await trio.to_thread.run_sync(self._effects.switch, time, command.id, moves)
+                for dataset in told:
+                    await self._shown_to_others(dataset)
+                for move in moves:
+                    self._tell(move.old.dataset)
+                    self._tell(move.new.dataset)
             case RunOn(rendition=number, until=until):
                 await trio.to_thread.run_sync(self._effects.run_on, state.member(number), until)
             case _:
@@ -200,9 +208,18 @@ class RenditionService:
                 return known
             if state.member(command.to).is_gone or state.active.row.number == command.to:
                 raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
-            self._effects.check_unused(state.active.dataset)
+            self._check_root(state.active.dataset)
             tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
         return command
+
+    def _check_root(self, dataset: DatasetId) -> None:
+        """Raises Refused for a derived dataset, whose renditions differ in their inputs."""
+        if load_state(self._home.chains.chain(dataset)).kind is DatasetKind.DERIVATIVE:
+            raise Refused(
+                f"{self._home.name_of(dataset)} is derived: it hands over with its inputs",
+                rule="rendition-derived",
+                hint="hand the input over",
+            )
 
     def _note(self, dataset: DatasetId, command: Command) -> None:
         with self._home.database.write() as connection:

@@ -31,8 +31,8 @@ class RenditionView(Value, frozen=True, kw_only=True):
     dataset: str
     """Its name here; empty once it is deleted."""
     dataset_id: str
-    origin: Literal["first", "raw", "snapshot", "owner"]
-    """``owner``: made by another node, and mirrored here."""
+    origin: Literal["first", "raw", "snapshot", "inputs", "owner"]
+    """``inputs``: derived, over other inputs. ``owner``: made by another node, and mirrored here."""
     state: Literal["Building", "Active", "Superseded", "Sealed", "Dropped"]
     active_since: str | None = None
     """Time of the last handover to it; null: of none, or from the beginning of time."""

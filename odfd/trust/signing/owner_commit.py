@@ -178,6 +178,11 @@ class OwnerCommitter:
         """Commits from a worker thread. ``also`` adds rows to the transaction."""
         return self._commit_all([_Addition(dataset, expected_head, events, objects)], system_time, also)
 
+    def commit_several_now(self, parts: Sequence[SideCommit], system_time: Instant, also: Also) -> None:
+        """Commits to several chains together, from a worker thread; row counts are not kept."""
+        additions = [_Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
+        self._commit_all(additions, system_time, also)
+
     def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
         """All of them or none; each is signed then. The new head of the first."""
         with self._writing:

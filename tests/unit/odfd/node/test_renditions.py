@@ -130,15 +130,34 @@ async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any) -> Non
         assert [each.state for each in await alice.api.renditions.list("cities")] == ["Active"]
 
 
-async def test_who_goes_by_the_old_identity_stops_a_handover(world: Any, worlds: Any) -> None:
+async def test_a_derived_dataset_hands_over_with_its_input(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        await create(alice)
         await alice.apply(worlds.DERIVED)
-        with pytest.raises(Refused, match="towns derives from it"):
-            await hand_over(alice, 1)
+        await alice.pull("towns")
+        before, old = await rows(alice, "towns"), alice.dataset("towns")
+        await alice.apply(cities(worlds, "{kind: Append}"))
+        await create(alice)
         with pytest.raises(Refused, match="is not ingested by this node"):
             await alice.done(alice.api.renditions.create("towns", wire.RenditionRequest(origin="snapshot")))
+        await hand_over(alice, 1)
+        assert await rows(alice, "towns.r0") == before
+        assert alice.dataset("towns.r0") == old
+        world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
+        await alice.pull("cities")
+        await alice.pull("towns")
+        shown = [tuple(row)[3:] for row in (await alice.api.datasets.tail("towns", 100)).rows]
+        assert shown == [tuple(row)[3:] for row in (await alice.api.datasets.tail("cities", 100)).rows]
+        switched = [
+            alice.api.renditions._effects.state(alice.dataset(ref)).timeline.switches[1] for ref in ("cities", "towns")
+        ]
+        assert switched[0].time == switched[1].time
+        with pytest.raises(Refused, match="hands over with its inputs"):
+            await alice.done(alice.api.renditions.hand_over("towns", 0, wire.HandoverRequest()))
+        await hand_over(alice, 0)
+        assert alice.dataset("towns") == old, "what there was is used again"
+        assert len(await alice.api.renditions.list("towns")) == 2
+        assert (await alice.done(alice.api.verification.verify("towns", wire.VerifyRequest()))).ok
 
 
 async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: Any) -> None:
@@ -170,6 +189,8 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
     """The next process is asked the same, by the same ids; what comes out is what one life gives."""
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
+        await alice.apply(worlds.DERIVED)
+        await alice.pull("towns")
         await alice.apply(cities(worlds, "{kind: Append}"))
     seen: list[str] = []
 
@@ -186,10 +207,12 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
                 await hand_over(alice, 1, "over")
                 break
     async with world.running("alice") as alice:
-        assert {"rendition-begun", "decoded", "handover-asked", "ChooseTime", "HandOver"} <= set(seen)
+        assert {"rendition-begun", "decoded", "handover-asked", "ChooseTime", "derived", "HandOver"} <= set(seen)
         states = [(each.number, each.dataset, each.state) for each in await alice.api.renditions.list("cities")]
         assert states == [(0, "cities.r0", "Superseded"), (1, "cities", "Active")]
         with alice.home.database.read() as connection:
             old, new = (captures.of(connection, alice.dataset(ref)) for ref in ("cities.r0", "cities"))
         assert [each.time for each in new] == [each.time for each in old]
         assert (await alice.done(alice.api.raw.replay("cities"))).ok
+        derived = [(each.dataset, each.state) for each in await alice.api.renditions.list("towns")]
+        assert derived == [("towns.r0", "Superseded"), ("towns", "Active")]

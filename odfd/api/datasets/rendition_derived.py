@@ -1,0 +1,137 @@
+"""Brings derived datasets along when an input hands over: each gets a rendition over the new inputs beside the old.
+
+All hand over in one transaction, at one time, so no transform reads a mixture. A derived rendition is found again by
+the inputs that its transform names: what was built before a crash, or before a handover back, is used again.
+Spec: docs/spec/collections.md#derived.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+import trio
+
+from chain.errors import Conflict
+from chain.ids import DatasetId
+from chain.model.events import MetadataEvent, Seed, SetTransform, TransformInput
+from chain.state import load_state
+from chain.store.shards import SEALED
+from odfd.api.datasets.rendition_effects import Move, RenditionEffects
+from odfd.api.resources.apply import BASE_KIND
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.creation import declaration, input_ids
+from odfd.datasets.derivation_order import inputs_first
+from odfd.datasets.visibility import Mark, Marks
+from odfd.renditions import tables
+from odfd.renditions.notice import without_notice
+from odfd.renditions.tables import CollectionState, Member
+from odfd.renditions.timeline import RenditionRow
+from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.state.directory import StateDirectory
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+Derive = Callable[[DatasetId], Awaitable[None]]
+"""Runs a derived dataset until nothing of its inputs is left. Raises what keeps it from that."""
+
+
+class DerivedRenditions:
+    """The renditions of one node's derived datasets."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        committer: OwnerCommitter,
+        clock: Clock,
+        effects: RenditionEffects,
+        readers: Callable[[DatasetId], Sequence[DatasetId]],
+        derive: Derive,
+    ) -> None:
+        """``readers``: datasets here that derive from one directly."""
+        self._home, self._committer, self._clock = home, committer, clock
+        self._effects, self._readers, self._derive = effects, readers, derive
+
+    def affected(self, source: DatasetId) -> list[DatasetId]:
+        """Lists the active renditions of this node's own that derive from a dataset, inputs before their readers."""
+        found: dict[DatasetId, None] = {}
+        waiting = [source]
+        while waiting:
+            for each in self._readers(waiting.pop()):
+                if each not in found and each != source and self._is_active(each):
+                    found[each] = None
+                    waiting.append(each)
+        return inputs_first(found, self._inputs, found)
+
+    async def prepared(self, old: Member, new: Member) -> list[Move]:
+        """Builds what derives from ``old`` over ``new``, up to its present head. Raises what keeps one from that."""
+        moves = [Move(old, new)]
+        successors = {old.dataset: new.dataset}
+        for dataset in await trio.to_thread.run_sync(self.affected, old.dataset):
+            state, member = await trio.to_thread.run_sync(self._built, dataset, successors)
+            self._effects.step("derived-begun")
+            await self._derive(member.dataset)
+            self._effects.step("derived")
+            moves.append(Move(state.active, member))
+            successors[dataset] = member.dataset
+        return moves
+
+    def _is_active(self, dataset: DatasetId) -> bool:
+        return self._home.keys.has_dataset_key(dataset) and self._effects.state(dataset).active.dataset == dataset
+
+    def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        transform = self._transform(dataset)
+        return () if transform is None else input_ids(transform)
+
+    def _transform(self, dataset: DatasetId) -> SetTransform | None:
+        return load_state(self._home.chains.chain(dataset)).set_transform
+
+    def _built(self, dataset: DatasetId, successors: Mapping[DatasetId, DatasetId]) -> tuple[CollectionState, Member]:
+        """The rendition with the active one's query over the new inputs; it is begun unless there is one."""
+        state, transform = self._effects.state(dataset), self._transform(dataset)
+        assert transform is not None
+        wanted = _over(transform, successors)
+        for each in state.members:
+            is_open = not each.is_gone and self._home.chains.upper(each.dataset) < SEALED
+            if is_open and each.dataset != dataset and self._transform(each.dataset) == wanted:
+                return state, each
+        self._begin(state, wanted)
+        state = self._effects.state(dataset)
+        return state, state.members[-1]
+
+    def _begin(self, state: CollectionState, transform: SetTransform) -> None:
+        active, number = state.active.dataset, len(state.members)
+        known = load_state(self._home.chains.chain(active))
+        known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
+        base = self._home.name_of(active)
+        declared = declaration(known, base)
+        metadata = (transform if isinstance(each, SetTransform) else each for each in declared.metadata)
+        with self._home.newborn() as born:
+            row = RenditionRow(number=number, shards=(str(born),), reason="an input hands over")
+            member = Member(row=row, origin="inputs")
+
+            def together(connection: sqlite3.Connection) -> None:
+                resources, now = Resources(connection), self._clock.now()
+                Catalog(resources).add(f"{base}.r{number}", born, now)
+                folder = resources.get(BASE_KIND, str(active))
+                resources.apply(BASE_KIND, str(born), folder.spec if folder else b"", now)
+                Marks(connection).put(born, Mark.PRIVATE, now)  # whatever the settings publish
+                latest = tables.of(connection, active)
+                if len(latest.members) != number:
+                    raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
+                tables.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, member)))
+
+            events: tuple[MetadataEvent, ...] = (Seed(dataset_id=born, dataset_kind=declared.kind), *metadata)
+            self._committer.commit_now(born, None, events, (), self._clock.now(), together)
+
+
+def _over(transform: SetTransform, successors: Mapping[DatasetId, DatasetId]) -> SetTransform:
+    """The same query over other inputs."""
+    inputs = (
+        TransformInput(
+            dataset_ref=str(successors.get(DatasetId.parse(each.dataset_ref), each.dataset_ref)), alias=each.alias
+        )
+        for each in transform.inputs
+    )
+    return msgspec.structs.replace(transform, inputs=tuple(inputs))
