@@ -15,6 +15,7 @@ from odfd_client.errors import (
     Unreachable,
 )
 from odfd_client.expressions import Column, Predicate, col
+from odfd_client.handovers import Switched
 from odfd_client.holds import HeldTogether, Hold
 from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
@@ -48,6 +49,7 @@ __all__ = [
     "Refused",
     "Remote",
     "Snapshot",
+    "Switched",
     "Unreachable",
     "Update",
     "col",

@@ -24,6 +24,7 @@ from odfd_client.transport import Transport, part
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
 if TYPE_CHECKING:
+    from odfd_client.handovers import Switched
     from odfd_client.snapshots import Snapshot
 
 _AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
@@ -258,6 +259,25 @@ class Dataset(Query):
         (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()
         return -1 if found["last"] is None else int(found["last"])
 
+    def cross(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
+    ) -> Generator[Update | Switched, None, None]:
+        """Yields what ``listen`` does, and goes on where that ends with HandedOver: a ``Switched`` says what differs.
+
+        Any number of handovers are crossed, also those that came before ``after`` was saved. Of a node at its own
+        socket; elsewhere a handover is not told. Everything else is as for ``listen``.
+        """
+        from odfd_client.handovers import cross  # it makes queries
+
+        self._check_whole()
+        position = Position.parse(after) if isinstance(after, str) else after
+
+        def log(dataset: str) -> Source:
+            kind = _RemoteLog if self._transport.is_remote else _Log
+            return kind(self._transport, replace(self._selection, name=dataset), self._demand)
+
+        return cross(log, (self._selection, self._demand), position, follow=follow, seconds=seconds)
+
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
     ) -> Generator[Update, None, None]:
@@ -306,13 +326,13 @@ class _Log(Source):
         super().__init__(transport, selection.name, always=demand.require is not None, whole=selection.where is None)
         self._selection, self._demand = selection, demand
 
-    def after(self, dataset: str, offset: int, mark: str) -> Answer:
+    def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
         parameters: Parameters = {}
         columns = ", ".join(map(quoted, self._selection.columns)) or "*"
         text = f'SELECT {columns}, "offset" AS {quoted(mark)} FROM {quoted(dataset)} WHERE "offset" > {offset}'
         if self._selection.where is not None:
             text += f" AND {self._selection.where.sql(parameters)}"
-        return Answer(ask(self.transport, (text, parameters), (), self._demand))
+        return Answer(ask(self.transport, (text, parameters), () if pin is None else (pin,), self._demand))
 
 
 class _RemoteLog(_Log):

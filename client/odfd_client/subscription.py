@@ -48,8 +48,11 @@ class Source(ABC):
         self.transport, self.ref, self.always, self.whole = transport, ref, always, whole
 
     @abstractmethod
-    def after(self, dataset: str, offset: int, mark: str) -> Answer:
-        """Rows of a dataset, by its id, after an offset in their order; their offsets are the last column, ``mark``."""
+    def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
+        """Rows of a dataset, by its id, after an offset in their order; their offsets are the last column, ``mark``.
+
+        ``pin``: up to it; else all.
+        """
 
     def describe(self) -> dict[str, Any]:
         found: dict[str, Any] = self.transport.get(f"/datasets/{part(self.ref)}")
@@ -79,7 +82,7 @@ class Source(ABC):
         return HandedOver(
             f"{self.ref} handed over: what was listened to is not its active rendition any more",
             rule="listen-handover",
-            hint=f"odfctl diff --current --values {dataset} {self.ref} shows how they differ; then begin anew",
+            hint=f"odfctl diff --current --values {dataset} {self.ref} shows how they differ; cross() goes on",
         )
 
     def stands_on(self, position: Position) -> None:
@@ -112,7 +115,7 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
             if source.always or newest != seen:
                 done = False
                 while not done:
-                    done, position = yield from _delivered(source, dataset, position)
+                    done, position = yield from delivered(source, dataset, position)
                 seen = newest
             if not follow:
                 return
@@ -121,11 +124,11 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
             news.wait(seconds)
 
 
-def _delivered(
-    source: Source, dataset: str, position: Position | None
+def delivered(
+    source: Source, dataset: str, position: Position | None, up_to: Pin | None = None
 ) -> Generator[Update, None, tuple[bool, Position | None]]:
-    """What is there after a position, in one query; whether that was all, and the position after it."""
-    with source.after(dataset, -1 if position is None else position.offset, _MARK) as answer:
+    """Yields what is there after a position, in one query; returns whether that was all, and the position after it."""
+    with source.after(dataset, -1 if position is None else position.offset, _MARK, up_to) as answer:
         (pin,) = answer.told.pins
         if pin.id != dataset:
             raise Bug(f"rows of {pin.id} came, not of {dataset}", rule="listen-dataset", hint="please report it")

@@ -314,6 +314,7 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("DELETE", "/datasets/{ref}/raw", lambda s, r: s.raw.stop(_name(r))),
     ("DELETE", "/datasets/{ref}/raw/captures", lambda s, r: s.raw.drop(_name(r))),
     ("POST", "/datasets/{ref}/raw/replay", lambda s, r: s.raw.replay(_name(r))),
+    ("GET", "/datasets/{ref}/handover", lambda s, r: s.renditions.reading(_name(r))),
     ("GET", "/datasets/{ref}/renditions", lambda s, r: s.renditions.list(_name(r))),
     ("POST", "/datasets/{ref}/renditions", on_dataset(wire.RenditionRequest, lambda s: s.renditions.create)),
     ("POST", "/datasets/{ref}/renditions/{number}/handover", _hand_over),

@@ -330,6 +330,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.get": on_dataset(Action.READ),
     "datasets.describe": _described,
     "renditions.list": _renditions,
+    "renditions.reading": on_dataset(Action.READ),
     "datasets.manifest": on_dataset(Action.READ),
     "datasets.log": on_dataset(Action.READ),
     "datasets.block": on_dataset(Action.READ),

@@ -23,6 +23,7 @@ from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
+from odfd.api.datasets.rendition_reading import reading_at_the_end
 from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -69,6 +70,16 @@ class RenditionService:
                 states = tables.every(connection) if ref is None else []
             found = states if ref is None else [self._effects.state(self._home.resolve(ref).id)]
             return [self._view(state, each) for state in found for each in state.members]
+
+        return await trio.to_thread.run_sync(look)
+
+    async def reading(self, ref: str) -> wire.HandoverReading:
+        """Says what a reader of a former rendition reads at its end. Raises NotFound."""
+
+        def look() -> wire.HandoverReading:
+            dataset = self._home.resolve(ref).id
+            state = self._effects.state(dataset)
+            return reading_at_the_end(self._home, state, state.number_of(dataset))
 
         return await trio.to_thread.run_sync(look)
 

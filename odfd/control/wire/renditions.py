@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from odfd.control.wire.queries import Pin
 from odfd.control.wire.value import Request, Value
 
 
@@ -22,6 +23,21 @@ class HandoverRequest(Request, frozen=True, kw_only=True):
     at: str | None = None
     """Not before this time."""
     id: str | None = None
+
+
+class HandoverReading(Value, frozen=True, kw_only=True):
+    """Holds the reading at the end of a former rendition: the difference between two cuts, at one time."""
+
+    time: str
+    """Of the handover."""
+    old: Pin
+    """All of the former one before that time."""
+    new: Pin
+    """All of the next one up to that time."""
+    equal: bool = False
+    """Whether both have the same contents there, so nothing is to be compared."""
+    columns: tuple[str, ...] | None = None
+    """Of what the rows say, where both have the same ones; null: rows of one are none of the other."""
 
 
 class RenditionView(Value, frozen=True, kw_only=True):

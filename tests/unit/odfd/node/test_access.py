@@ -270,6 +270,7 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "datasets.tail": [("GET", DATASET_PATHS[5], None)],
     "datasets.schema": [("GET", DATASET_PATHS[6], None)],
     "renditions.list": [("GET", "/v1/datasets/{}/renditions", None)],
+    "renditions.reading": [("GET", "/v1/datasets/{}/handover", None)],
     "datasets.rename": [
         ("PUT", "/v1/datasets/{}/name", {"name": "mine"}),
         ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),

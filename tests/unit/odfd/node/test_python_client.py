@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from odfd_client import (
     Position,
     Refused,
     Snapshot,
+    Switched,
     Unreachable,
     Update,
     col,
@@ -379,6 +381,75 @@ async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worl
                 await away(lambda: list(cities.listen(first.position, follow=False)))
             again = await away(lambda: list(c.open("cities").listen(follow=False)))
             assert cities_of(again) == cities_of([first])
+
+
+def applied(state: Counter[Any], item: Any) -> None:
+    """What an item of a listener does to the rows that its reader has."""
+    rows = [] if isinstance(item, Switched) and item.changes is None else None
+    if rows is None:
+        rows = (item.changes.to_arrow() if isinstance(item, Switched) else item.batch).to_pylist()
+    for row in rows:
+        state[row["city"], row["population"]] += 1 if row["op"] in (0, 3) else -1
+
+
+async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any, worlds: Any, folder: Path) -> None:
+    """From raw, with other rows; from a snapshot, with none; back again; live, and from a position of long ago."""
+    ledger = worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
+    async with world.running("alice") as alice:
+
+        async def made(origin: str, number: int) -> None:
+            request = wire.RenditionRequest(origin=origin)  # type: ignore[arg-type]
+            await alice.done(alice.api.renditions.create("cities", request))
+            await alice.done(alice.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
+
+        async def brought(day: int, *rows: str) -> None:
+            world.write("alice", f"d{day}.csv", *(f"2024-01-0{day}T00:00:00Z,{row}" for row in rows))
+            await alice.pull("cities")
+
+        await alice.apply(ledger)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.api.raw.keep("cities")
+        await brought(1, "Graz,1", "Linz,2")
+        await brought(2, "Graz,3")
+        await brought(3, "Wels,4")
+        async with served(alice, folder) as path:
+            cities = await away(lambda: connect(path).open("cities"))
+            has: Counter[Any] = Counter()
+            first = await away(lambda: list(cities.cross(follow=False)))
+            for item in first:
+                applied(has, item)
+            saved = str(first[-1].position)
+            live = cities.cross(saved, seconds=1e6)
+            await alice.apply(worlds.ROOT)
+            seen: list[Any] = []
+
+            def heard() -> None:
+                seen.append(next(live))
+                if isinstance(seen[-1], Switched):
+                    applied(has, seen[-1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, heard)
+                await made("raw", 1)
+            assert isinstance(seen[0], Switched)
+            assert seen[0].changes is not None
+            assert +has == Counter({("Graz", 1): 1, ("Graz", 3): 1, ("Linz", 2): 1, ("Wels", 4): 1})
+            await away(live.close)
+            await made("snapshot", 2)
+            await brought(4, "Steyr,5")
+            await alice.done(alice.api.renditions.hand_over("cities", 0, wire.HandoverRequest()))
+            await brought(5, "Krems,6")
+            late = Counter(dict.fromkeys((("Graz", 1), ("Linz", 2), ("Wels", 4)), 1))
+            for start, state in ((str(seen[0].position), has), (saved, late)):
+                items = await away(lambda each=start: list(cities.cross(each, follow=False)))
+                for item in items:
+                    await away(lambda one=item, to=state: applied(to, one))
+                rows = await away(lambda: connect(path).open("cities").current().to_arrow().to_pylist())
+                assert +state == Counter((row["city"], row["population"]) for row in rows)
+                if state is has:
+                    told = [each.changes is None for each in items if isinstance(each, Switched)]
+                    assert told == [True, False], "a snapshot has no difference"
+            assert not await alice.api.holds.list()
 
 
 async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
