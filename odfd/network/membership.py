@@ -217,11 +217,11 @@ class Membership(JointReplication):
         """Returns what is of the node whole, whatever networks it is in."""
         options = self._options
         carried = options.bandwidth.carried
-        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed)
-        networks = self._drivers.values
-        return NodeReach(
-            host, settings, self._rng(), lambda: int(self._clock.now()), SigningKey(options.seed), networks
+        settings = ReachSettings(
+            relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed, point=self.commit_point
         )
+        key, now = SigningKey(options.seed), lambda: int(self._clock.now())
+        return NodeReach(host, settings, self._rng(), now, key, self._drivers.values)
 
     def _redeemed(self, peer: PeerId, token: bytes) -> Redemption:
         return self.redeem(peer, token)

@@ -56,7 +56,7 @@ from odfd.control.board import BoardTasks, LogEvents
 from odfd.control.log_lines import LogService
 from odfd.network.node_names import node_names
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import holds_of, renditions_of
+from odfd.node.rendition_parts import commit_point_of, holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.state.directory import UPLOADS
@@ -239,6 +239,7 @@ def _networks(
     )
     networks.uses = InvitationUses(parts.home, parts.membership, parts.context.clock, secrets.token_bytes)
     parts.membership.redeem = networks.uses.redeem
+    parts.membership.commit_point = commit_point_of(parts)
     mirrors.node_of = search.node_of
     search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
     return networks, peers

@@ -1,4 +1,4 @@
-"""Makes the services of renditions and read holds."""
+"""Makes the services of renditions and read holds, and the commit point for other nodes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from odfd.api.datasets.renditions import RenditionService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
+from odfd.network.commit_point import Authorised, OwnedShards, ServedCommitPoint
 from odfd.node.parts import NodeParts
 from odfd.queries.planning import Asker, Bound
 from odfd.transform.driver import Committed, Ran
@@ -30,6 +31,14 @@ from odfd.transform.recovery import run_recovering
 
 _ALL_OFFSETS: Final = 1 << 40
 """Bytes of a file of offsets: as many as there are rows."""
+
+
+def commit_point_of(parts: NodeParts) -> ServedCommitPoint:
+    """Makes the commit point of this node's datasets, for the other nodes that may write them."""
+    home = parts.home
+    may = Authorised(home.database, home.keys, parts.context.clock.now)
+    store = OwnedShards(home.database, home.chains, parts.committer)
+    return ServedCommitPoint(store, home.objects, may, parts.settings.limits.disk_reserve_bytes)
 
 
 def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:

@@ -49,6 +49,7 @@ from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
+from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed again at a third of this."""
@@ -182,6 +183,50 @@ class OwnerCommitter:
         """Commits to several chains together, from a worker thread; row counts are not kept."""
         additions = [_Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
         self._commit_all(additions, system_time, also)
+
+    def commit_proposed_now(self, parts: Sequence[ProposedBlocks]) -> None:
+        """Commits blocks that another writer made, from a worker thread, if they are as this node makes them.
+
+        Raises Conflict where a head or a frontier moved, Invalid for a block that breaks a rule or has other bytes.
+        """
+        with self._writing:
+            drafts = [self._proposed(each) for each in parts if each.blocks]
+            moves = [
+                Append(
+                    dataset=each.dataset,
+                    expected=each.before.head,
+                    blocks=(),
+                    upper=UpperMove(each.before.upper, each.upper),
+                )
+                for each in parts
+                if not each.blocks
+            ]
+
+            def together(connection: sqlite3.Connection) -> None:
+                for each in drafts:
+                    each.keep(connection)
+
+            self._chains.commit([*(each.append for each in drafts), *moves], together)
+            for each in drafts:
+                each.sign()
+
+    def _proposed(self, part: ProposedBlocks) -> _Draft:
+        events = [known_event(each) for each in part.blocks]
+        addition = _Addition(part.dataset, part.before.head, events, part.objects)
+        draft = self._drafted(addition, part.blocks[0].system_time)
+        if [each.hash for each in draft.append.blocks] != [each.hash for each in part.blocks]:
+            raise Invalid(
+                f"the blocks for {part.dataset.short} are not encoded as this node encodes them",
+                rule="propose-blocks",
+                hint="propose them with the same version of odfd",
+            )
+        named = [name for block in part.blocks for name, _ in objects_of(block)]
+        append = msgspec.structs.replace(
+            draft.append,
+            objects=list(dict.fromkeys([*named, *part.objects])),
+            upper=UpperMove(part.before.upper, part.upper),
+        )
+        return draft._replace(append=append)
 
     def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
         """All of them or none; each is signed then. The new head of the first."""

@@ -1,4 +1,4 @@
-"""One body for every commit point: SQLite, a folder, a bucket in memory and one on a real S3 server."""
+"""One body for every commit point: SQLite, a folder, buckets in memory and on an S3 server, and another node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import pytest
@@ -30,9 +31,11 @@ from chain.store.shards import (
     Conflicting,
     Equivalent,
     Gap,
+    Outcome,
     Proposal,
     Reading,
     Same,
+    Shard,
     ShardSealed,
     ShardStore,
     Stale,
@@ -43,20 +46,32 @@ from odfd.repositories.bucket import Bucket, StoredFile, open_bucket
 from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import place_of
 from odfd.repositories.shards import STATE, ConditionalFiles, FileShards
+from worlds.commit_point_afar import commit_point_afar
 from worlds.s3_server import new_bucket, s3_server
 
 D, K = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 KEYS = {"accessKeyId": "key", "secretAccessKey": "secret"}
 
 
+class Point(Protocol):
+    def shard(self, dataset: DatasetId) -> Shard: ...
+    def append(self, proposals: Sequence[Proposal]) -> list[Outcome]: ...
+
+
 class Place:
     """Where shards lie; ``opened`` is another process there."""
 
-    def __init__(self, opened: Callable[[], ShardStore], add: Callable[[bytes], Multihash]) -> None:
-        self.opened, self.add = opened, add
+    def __init__(
+        self,
+        opened: Callable[[], ShardStore],
+        add: Callable[[bytes], Multihash],
+        over: Callable[[ShardStore], Point] = CommitPoint,
+    ) -> None:
+        """``over``: the commit point over what was opened."""
+        self.opened, self.add, self.over = opened, add, over
 
-    def point(self) -> CommitPoint:
-        return CommitPoint(self.opened())
+    def point(self) -> Point:
+        return self.over(self.opened())
 
 
 def in_sqlite(folder: Path) -> Iterator[Place]:
@@ -83,11 +98,14 @@ def server() -> Iterator[str]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "folder", "memory", "s3"])
+@pytest.fixture(params=["sqlite", "folder", "memory", "s3", "p2p"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     match request.param:
         case "sqlite":
             yield from in_sqlite(tmp_path)
+        case "p2p":
+            with commit_point_afar(tmp_path) as house:
+                yield Place(house.opened, house.add, house.point)
         case "folder":
             yield in_files(lambda: Folder("house", tmp_path / "house"))
         case "memory":
@@ -242,7 +260,7 @@ def test_who_is_overtaken_between_reading_and_writing_begins_anew(place: Place) 
     other = place.point()
     other.append([of(SEED, upper=11)])
 
-    def overtaken(by: Proposal) -> CommitPoint:
+    def overtaken(by: Proposal) -> Point:
         slow, waiting = place.opened(), [by]
         read = slow.read
 
@@ -253,7 +271,7 @@ def test_who_is_overtaken_between_reading_and_writing_begins_anew(place: Place) 
             return found
 
         slow.read = read_late  # type: ignore[method-assign]
-        return CommitPoint(slow)
+        return place.over(slow)
 
     assert isinstance(overtaken(of(FIRST, upper=21)).append([of(FIRST, upper=21)])[0], Same)
     theirs, mine = note(30, FIRST, "theirs"), note(30, FIRST, "mine")
