@@ -263,3 +263,14 @@ def test_the_store_refuses_what_was_promised_and_what_is_done() -> None:
         appended(m, Switch(9, "a", rendition(2)))
     assert m.upper == 4
     assert advanced(m, 2) == m
+
+
+def test_a_rendition_that_was_active_again_is_settled_after_its_last_end_alone() -> None:
+    """Else it were sealed an hour after its first end, while it can be handed back to."""
+    m = start(0).m
+    for number, (time, to) in enumerate(((10, 1), (20, 0), (handover.KEEP_WARM, 2))):
+        m = appended(m, Switch(time, str(number), rendition(to)))
+    world = start(0)._replace(m=m, uppers=(handover.KEEP_WARM + 1,) * RENDITIONS)
+    soon = handover.KEEP_WARM + 21
+    effects = [next_effect(situation(world, Command(str(number), 0), (), soon)) for number in range(3)]
+    assert effects == [Rest(None), Seal(1), Rest(2 * handover.KEEP_WARM)]
