@@ -36,6 +36,9 @@ from odfd.state.directory import StateDirectory
 MOST: Final = MAX_RENDITIONS
 """Handovers of one collection that one round follows."""
 
+START_SECONDS: Final = 10.0
+"""Before the first look at all mirrors, unless one moves: a node that starts has more pressing work."""
+
 
 class _Followed(msgspec.Struct, frozen=True):
     """A mirror whose chain says that its collection goes on elsewhere."""
@@ -60,7 +63,7 @@ class HandoverFollowing:
         self._home, self._scheduler, self._visibility = home, scheduler, visibility
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._derived = derived
-        self.loop = KeyedReconcileLoop[DatasetId](self._round)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
 
     async def _round(self) -> float:
         for dataset in await trio.to_thread.run_sync(self._wanted, self.loop.take()):

@@ -33,6 +33,9 @@ LONGEST: Final = 3600.0
 AGAIN: Final = 60.0
 """Seconds until a rendition is looked at again whose data is being read, or that could not be let go."""
 
+START_SECONDS: Final = 10.0
+"""Before the first look: a node that starts has more pressing work."""
+
 
 class RenditionUpkeep:
     """The upkeep of one node's collections. Poke ``loop`` after a handover, and when fewer readers hold something."""
@@ -40,7 +43,7 @@ class RenditionUpkeep:
     def __init__(self, home: StateDirectory, effects: RenditionEffects, context: Context) -> None:
         self._home, self._effects = home, effects
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
-        self.loop = ReconcileLoop(self._round)
+        self.loop = ReconcileLoop(self._round, start_after=START_SECONDS)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable effect, where tests let a process die."""
 

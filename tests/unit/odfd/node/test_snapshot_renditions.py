@@ -261,6 +261,7 @@ async def test_a_death_between_mark_and_sweep_is_made_good(world: Any, worlds: A
         assert all(objects(alice, old)), "marked, and not swept"
         assert state_of(alice) == "Dropped"
     async with world.running("alice") as alice:
+        alice.api.renditions.upkeep.loop.poke()
         await became(lambda: not any(objects(alice, old)))
         assert len(await standing(alice, "cities")) == 3
 
