@@ -205,6 +205,11 @@ class QueryProcesses:
         told = self._turns.statistics()
         return told.tasks_waiting, told.borrowed_tokens
 
+    @property
+    def sandbox(self) -> str | None:
+        """The level of isolation in use; ``None`` before the first query."""
+        return None if self._choice is None else self._choice.level.value
+
     async def run(self) -> None:
         """Runs until cancelled."""
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self._scratch, ignore_errors=True))

@@ -241,6 +241,8 @@ async def delete(
             await services.networks.leave(view.name)
         case "Peer":
             await services.peers.unblock(view.spec["peerId"])
+        case "Task":
+            await services.tasks.cancel(view.name)
         case "Validator":
             await services.trust.remove_validator(view.spec["did"])
         case _:

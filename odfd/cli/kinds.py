@@ -18,9 +18,7 @@ from odfd.control.client import Answer
 from odfd.errors import Usage
 
 V = TypeVar("V", bound=wire.Value)
-_Named: TypeAlias = (
-    wire.DatasetView | wire.FlowView | wire.MirrorView | wire.EngineView | wire.NetworkView | wire.ResourceView
-)
+_Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceView
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +259,9 @@ def _declared(
 DATASET: Final = Kind("dataset", ("datasets", "ds"), "/datasets", _name, _datasets, wire.DatasetView)
 FLOW: Final = Kind("flow", ("flows",), "/flows", _name, _flows, wire.FlowView, single=False)
 MIRROR: Final = Kind("mirror", ("mirrors",), "/mirrors", _name, _mirrors, wire.MirrorView, single=False)
-ENGINE: Final = Kind("engine", ("engines",), "/engines", _name, _engines, wire.EngineView, single=False)
+ENGINE: Final = Kind(
+    "engine", ("engines",), "/engines", lambda row: row.name.partition(" ")[0], _engines, wire.EngineView, single=False
+)
 NETWORK: Final = Kind("network", ("networks", "net"), "/networks", _name, _networks, wire.NetworkView)
 PEER: Final = Kind("peer", ("peers",), "/peers", lambda row: row.peer_id, _peers, wire.PeerInfo)
 VALIDATOR: Final = Kind(
@@ -284,6 +284,7 @@ VOLUME: Final = _declared("persistentvolume", ("persistentvolumes", "pv", "volum
 TRUST_POLICY: Final = _declared("trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
 ACCOUNT: Final = _declared("account", ("accounts",), tables.accounts)
 RELATIONS: Final = _declared("relations", ("relation",), tables.relations)
+NODE: Final = _declared("node", ("nodes",), tables.nodes)
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", tables.resources,
     wire.ResourceView, single=False,
@@ -291,13 +292,16 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
-    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, RESOURCE,
+    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, NODE,
+    RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
+    SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, TASK,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
+LIVE: Final = (ENGINE, NODE)
+"""Those that the node makes of itself: they can be watched, and have no manifest to apply and no labels."""
 
 
 def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:

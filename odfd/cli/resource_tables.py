@@ -140,6 +140,21 @@ def relations(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def nodes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def told(row: wire.ResourceView) -> Mapping[str, Any]:
+        conditions: Mapping[str, Any] = row.status.get("conditions", {})
+        return next((each["value"] for each in conditions.values()), {})
+
+    return (
+        TableColumn("NAME", lambda row: row.spec.get("name", row.name)),
+        TableColumn("PEER ID", lambda row: told(row).get("peerId", formatting.NOTHING), most=WHOLE),
+        TableColumn("VERSION", lambda row: told(row).get("version", formatting.NOTHING)),
+        TableColumn("LISTEN", lambda row: ", ".join(told(row).get("listen", ())) or formatting.NOTHING, most=200),
+        TableColumn("NETWORKS", lambda row: ", ".join(told(row).get("networks", ())) or formatting.NOTHING, most=80),
+        TableColumn("STARTED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),

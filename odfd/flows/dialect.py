@@ -38,6 +38,11 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     return Node(spec.line, fields)
 
 
+def prepare_task(spec: Node, remarks: Remarks) -> Node:
+    """Returns the spec of a Task in the form that its class has."""
+    return _task(spec, "spec", remarks)
+
+
 def _target(node: Node, remarks: Remarks) -> Mapping[str, Node]:
     """The fields of a target that is written as an object: a reference, or a selector."""
     assert isinstance(node.value, dict)

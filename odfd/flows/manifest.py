@@ -6,7 +6,6 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,48 +13,34 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from odfd.flows import schedule
-from odfd.flows.payload import check_payload
 from odfd.flows.plan import (
     DAY,
     HOUR,
     Arrival,
     CatchUp,
-    Compaction,
     FlowPlan,
     FlowPolicy,
     FlowTask,
-    GarbageCollection,
-    Ingest,
-    PushTo,
     Retry,
     Selection,
-    Verify,
-    WebhookCall,
 )
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
 from odfd.flows.selection import EVERY, is_pattern, parse_pattern
 from odfd.flows.spec import (
-    CompactionParams,
-    CompactionTask,
     DatasetSchedule,
-    ExtensionTask,
     FlowPolicySpec,
     FlowSpec,
-    GarbageCollectionTask,
     IngestTask,
     OnDataset,
     OnEvent,
     OnSchedule,
     OnSource,
     RetryPolicy,
-    TaskSpec,
-    VerifyLevel,
-    WebhookCallTask,
 )
+from odfd.flows.tasks import read_task, source_key
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft
 from odfd.resources.owners import OwnedPart
-from odfd.resources.quantities import parse_size
 from odfd.resources.references import reference_key
 from odfd.resources.selectors import parse_selector
 
@@ -65,10 +50,6 @@ _MOST_TASKS: Final = 8
 _MOST_RECORDS: Final = 10_000_000
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
-VERIFY: Final = "Verify"
-PUSH: Final = "Push"
-REPOSITORY: Final = "Repository"
-"""The extension that is a task."""
 SCHEDULE: Final = "schedule"
 """An annotation of a Dataset."""
 
@@ -184,51 +165,7 @@ class _Reading:
         if len(specs) > _MOST_TASKS:
             hint = f"at most {_MOST_TASKS}; a second flow does more"
             self._note("spec.tasks", f"{len(specs)} tasks", "flow-tasks", hint)
-        return tuple(self._task(number, each) for number, each in enumerate(specs[:_MOST_TASKS]))
-
-    def _task(self, number: int, spec: TaskSpec) -> FlowTask:
-        match spec:
-            case IngestTask():
-                source = self._try(f"spec.tasks[{number}].source", _source, spec.source)
-                return Ingest(fetch_uncacheable=spec.fetch_uncacheable, source=source)
-            case ExtensionTask():
-                return self._extension(f"spec.tasks[{number}]", spec)
-            case CompactionTask():
-                path, params = f"spec.tasks[{number}].params", spec.params or CompactionParams()
-                size = self._try(f"{path}.maxSliceSize", parse_size, params.max_slice_size)
-                if params.max_slice_records is not None and params.max_slice_records < 1:
-                    hint = "a number from 1 on"
-                    self._note(
-                        f"{path}.maxSliceRecords",
-                        f"maxSliceRecords is {params.max_slice_records}",
-                        "compact-limits",
-                        hint,
-                    )
-                return Compaction(max_slice_bytes=size, max_slice_rows=params.max_slice_records)
-            case GarbageCollectionTask():
-                return GarbageCollection()
-            case WebhookCallTask():
-                payload = self._try(f"spec.tasks[{number}].payload", check_payload, spec.payload)
-                key = self._try(f"spec.tasks[{number}].target", _webhook, spec.target)
-                return WebhookCall(target=key or spec.target, payload=payload)
-
-    def _extension(self, path: str, spec: ExtensionTask) -> FlowTask:
-        """One that RFC-018 does not have. Each takes its own field."""
-        if spec.extension not in (VERIFY, PUSH):
-            text = f"this node knows no task {spec.extension[:80]!r}"
-            self._note(f"{path}.$schema", text, "unknown-type", f"known are {VERIFY} and {PUSH}")
-        elif spec.extension == VERIFY and spec.to is not None:
-            self._note(f"{path}.to", f"{VERIFY} goes nowhere", "flow-tasks", f"leave it out, or write $schema: {PUSH}")
-        elif spec.extension == PUSH and spec.level is not None:
-            self._note(f"{path}.level", f"{PUSH} has no level", "flow-tasks", f"leave it out, or add a task {VERIFY}")
-        elif spec.extension == PUSH and spec.to is None:
-            self._note(f"{path}.to", f"{PUSH} needs a repository", "flow-tasks", "to: NAME, of odfctl repo list")
-        if spec.extension == PUSH:
-            key = (
-                None if spec.to is None else self._try(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
-            )
-            return PushTo(to=key or "")
-        return Verify(level=(spec.level or VerifyLevel.DATA).value)
+        return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:_MOST_TASKS]))
 
     def _on_update(self) -> bool:
         numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnEvent)]
@@ -249,8 +186,8 @@ class _Reading:
             if not isinstance(each, OnSource):
                 continue
             path = f"spec.triggers[{number}]"
-            key = self._try(f"{path}.source", _source, each.source)
-            if key not in {each and self._try(f"{path}.source", _source, each) for each in taken}:
+            key = self._try(f"{path}.source", source_key, each.source)
+            if key not in {each and self._try(f"{path}.source", source_key, each) for each in taken}:
                 hint = f"tasks: [{{kind: Ingest, source: {each.source}}}]"
                 self._note(path, "no task takes from this Source", "flow-trigger", hint)
             least = 1 if each.min_records_to_await is None else each.min_records_to_await
@@ -314,14 +251,6 @@ class _Reading:
         if length is not None and length > _MOST_WINDOW:
             self._note(place, "is out of range", "flow-duration", "at most 366d")
         return usual if length is None else length
-
-
-def _source(text: str) -> str:
-    return reference_key(text, "Source")
-
-
-def _webhook(text: str) -> str:
-    return reference_key(text, "WebhookTarget")
 
 
 _POLICY: Final = f"headers.annotations.{POLICY}"

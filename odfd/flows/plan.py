@@ -129,6 +129,8 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     policy: FlowPolicy = FlowPolicy()
     selection: Selection | None = None
     """That the target is one of."""
+    by: str = "Flow"
+    """The type of the resource of its name, whose references its tasks mean."""
     declared: bool = True
     """Whether it was declared; else it is a derived dataset that follows its inputs."""
 

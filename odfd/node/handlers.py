@@ -16,6 +16,7 @@ from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
 from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, TrustPolicyController, controllers_of
+from odfd.api.datasets.declared_tasks import TaskController, TaskService, check_unchanged
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
@@ -42,6 +43,7 @@ from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService, source_in_use
 from odfd.api.resources.history import HistoryService
+from odfd.api.resources.service import ResourceService
 from odfd.api.resources.sources import SourceReader
 from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
@@ -52,9 +54,11 @@ from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
-from odfd.control.board import BoardTasks, LogEvents
+from odfd.control.board import LogEvents
 from odfd.control.log_lines import LogService
+from odfd.flows.tasks import TYPE as TASK
 from odfd.network.node_names import node_names
+from odfd.node.own_parts import own_resources_of
 from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import commit_point_of, holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
@@ -68,11 +72,11 @@ from odfd.workers.reconciler import Controller
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
-    declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
+    declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
     promises = Promises(home, context.clock.now, parts.jumps.ahead)
     pulling = _pulling(parts, declarations, promises)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
-    flows, verification, rewriting = _flows(parts, declarations, pulling, pushing)
+    flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
@@ -82,7 +86,9 @@ def services_of(parts: NodeParts) -> Services:
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
     told = (parts.views, declarations, flows)
-    _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, _more_controllers(parts)))
+    _reconciling(
+        parts, declarations, controllers_of(home, told, parts.scheduler, others, _more_controllers(parts, performing))
+    )
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
@@ -121,7 +127,7 @@ def services_of(parts: NodeParts) -> Services:
         declarations=declarations,
         history=HistoryService(home, context, declarations),
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
-        tasks=BoardTasks(context.board),
+        tasks=TaskService(context.board, home, declarations, context.events),
         events=LogEvents(context.events),
         log_lines=LogService(context.lines),
         page=PageServer(parts.settings.http, partial(secrets.token_urlsafe, 32), context.logger),
@@ -147,19 +153,20 @@ def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBacken
 
 def _flows(
     parts: NodeParts, declarations: DeclarationService, pulling: IngestPullService, pushing: PushService
-) -> tuple[FlowService, VerificationService, HistoryRewriteService]:
-    """The service of flows, and the services beside pulls whose tasks their runs perform."""
+) -> tuple[FlowService, FlowTasks, VerificationService, HistoryRewriteService]:
+    """The service of flows, what performs their tasks, and the services beside pulls that it asks."""
     home, context = parts.home, parts.context
     verification = VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler)
     rewriting = HistoryRewriteService(
         home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
     )
-    parts.flows.perform = FlowTasks(
+    performing = FlowTasks(
         context.board, pulling, verification, rewriting, parts.collection, parts.webhooks, pushing, SourceReader(home)
-    ).run
+    )
+    parts.flows.perform = performing.run
     flows = FlowService(home, parts.flows, context)
     flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
-    return flows, verification, rewriting
+    return flows, performing, verification, rewriting
 
 
 def _doctor(parts: NodeParts) -> Doctor:
@@ -183,8 +190,9 @@ def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility_changed(dataset)
 
 
-def _more_controllers(parts: NodeParts) -> Mapping[str, Controller]:
+def _more_controllers(parts: NodeParts, performing: FlowTasks) -> Mapping[str, Controller]:
     return {
+        "Task": TaskController(parts.home, performing, parts.context.clock),
         "Source": SourceController(SourceReader(parts.home), lambda: parts.ingest_deps.settings),
         "TrustPolicy": TrustPolicyController(lambda: parts.policy, parts.policy_changed),
     }
@@ -198,23 +206,27 @@ def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Sta
 def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:
     return RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.remote, parts.journal_recovery, flows,
-        mirrors, parts.evaluator.me,
+        mirrors, parts.readers, parts.evaluator.me,
     )  # fmt: skip
 
 
-def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers: Mapping[str, Controller]) -> None:
+def _reconciling(parts: NodeParts, declarations: ResourceService, controllers: Mapping[str, Controller]) -> None:
     """Give the reconciler what it acts by, and tell it of what may have changed."""
-    reconciler = parts.reconciler
+    reconciler, board = parts.reconciler, parts.context.board
+    declarations.live = own_resources_of(parts)
+    parts.engine.changed = board.changed = parts.context.events.nudge
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
     reconciler.followers = FOLLOWERS
     declarations.applied = (reconciler.loop.poke, parts.flows.applied)
     parts.flows.labels = declarations.labels_of
     parts.flows.ran = partial(reconciler.touch, "Flow")
+    board.ended = lambda task: reconciler.touch(TASK, task.id)
     parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
     declarations.fixed = {
         "Account": partial(account_in_use, parts.home),
         "PersistentVolume": partial(volume_in_use, parts.home),
         "Source": partial(source_in_use, parts.home),
+        "Task": check_unchanged,
     }
 
     def written() -> None:

@@ -112,10 +112,13 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def meant(self, flow: str, key: str) -> str:
-        """Returns the name that the repository has now which a reference of a flow means. Raises NotFound."""
+    def meant(self, by: str, name: str, key: str) -> str:
+        """Returns the present name of the repository that a reference means of the resource of a type and name.
+
+        Raises NotFound.
+        """
         with self._database.read() as connection:
-            return DeclaredStore(connection).meant("Flow", flow, key).name
+            return DeclaredStore(connection).meant(by, name, key).name
 
     def _named(self, name: str) -> DeclaredResource:
         with self._database.read() as connection:

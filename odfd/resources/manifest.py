@@ -117,7 +117,7 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
         written = (
             parts["spec"] if kind.prepare is None else kind.prepare(parts["spec"], Remarks(binding.mistakes, warnings))
         )
-        spec = binding.bind(Table(kind.spec), written, "spec")
+        spec = binding.bind(kind.layout, written, "spec")
     typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
     if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes

@@ -69,6 +69,11 @@ def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: st
             yield from _within(each.kind, value[each.key], f"{path}.{each.key}", refers)
 
 
+def references_in(kind: Kind, value: Mapping[str, Json]) -> Iterator[Reference]:
+    """Yields the references in the plain form of a spec that is laid out so."""
+    yield from _within(kind, value, "spec", None)
+
+
 def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[Reference]:
     match kind:
         case Text() if refers is not None:

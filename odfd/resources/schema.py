@@ -34,7 +34,7 @@ def schema_of(kind: ResourceType) -> JsonSchema:
     """Builds the schema of a whole manifest of an acting type."""
     assert kind.spec is not None
     making = _Making()
-    headers, spec = making.ref(ResourceHeaders), making.ref(kind.spec)
+    headers, spec = making.ref(ResourceHeaders), making.of(kind.layout)
     known = {key: making.ref(cls) for key, cls in sorted(kind.annotations.items())}
     if known:
         annotations = making.defs[ResourceHeaders.__name__]["properties"]["annotations"]
@@ -129,6 +129,10 @@ class _Making:
             self.defs[name] = {}  # it may refer to itself
             self.defs[name] = self._object(cls)
         return {"$ref": _DEFS + name}
+
+    def of(self, kind: Kind) -> JsonSchema:
+        """Returns the schema of what is laid out so."""
+        return self._of(kind)
 
     def _object(self, cls: type[msgspec.Struct]) -> JsonSchema:
         tag = cls.__struct_config__.tag

@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from chain.codec.bind import Mistake
+from chain.codec.layout import Table, Union
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
+from chain.wording import a
 
 ODF: Final = "https://opendatafabric.org/schemas"
 OURS: Final = "https://w3id.org/odfd/schemas"
@@ -58,7 +60,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """What one of them is, as a sentence."""
     base: str = ODF
     aliases: tuple[str, ...] = ()
-    spec: type[msgspec.Struct] | None = None
+    spec: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
+    """Several: told apart by ``kind``."""
     annotations: Mapping[str, type[msgspec.Struct]] = {}
     """Keys of annotations that it understands, each with the class of their value."""
     prepare: Callable[[Node, Remarks], Node] | None = None
@@ -66,7 +69,9 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     parts: Callable[[Any], Iterable[Any]] | None = None
     """Returns the resources that one of them owns (``odfd.resources.owners.Parts``)."""
     is_derived: bool = False
-    """Other resources make it, and a manifest of it is refused."""
+    """Other resources or the node make it, and a manifest of it is refused."""
+    made_by: str = "other resources"
+    """Of a derived type."""
     example: str = ""
     instead: str = ""
     """Of a type that no manifest can be of: what does its work."""
@@ -79,6 +84,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> str:
         """The path of its schema."""
         return f"{self.context}/{VERSION}/{self.name}"
+
+    @property
+    def layout(self) -> Table | Union:
+        """How its ``spec`` is laid out. Of a type that has one."""
+        assert self.spec is not None
+        return Union(self.spec) if isinstance(self.spec, tuple) else Table(self.spec)
 
     def annotation_uri(self, key: str) -> str:
         """Returns the long name of an annotation of this type."""
@@ -117,7 +128,7 @@ class TypeRegistry:
                 hint=found.instead or f"leave it out; types that act are {self._names()}",
             )
         if found.is_derived:
-            text = f"a {found.name} is made by other resources, and not by a manifest"
+            text = f"{a(found.name)} is made by {found.made_by}, and not by a manifest"
             raise Invalid(text, rule="derived-type", hint=found.instead)
         return found
 

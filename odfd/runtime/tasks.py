@@ -118,6 +118,9 @@ class Task:
     finished: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     about: About = NODE
+    submitted_at: Instant | None = None
+    is_declared: bool = False
+    """Whether a resource of its id declares it."""
 
     def progress(self) -> tuple[object, ...]:
         """Differs when there is something new to see."""
@@ -144,6 +147,19 @@ class _Outside:
         self.is_over = True
         for scope in self.scopes:
             scope.cancel()
+
+
+_NAMED: Final[ContextVar[str | None]] = ContextVar("named", default=None)
+
+
+@contextmanager
+def named(task_id: str) -> Iterator[None]:
+    """Makes the task that is submitted in the block have this id: that of who declared it."""
+    token = _NAMED.set(task_id)
+    try:
+        yield
+    finally:
+        _NAMED.reset(token)
 
 
 _OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=None)
@@ -195,6 +211,10 @@ class TaskBoard:
         self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
         self._nursery: trio.Nursery | None = None
         self._outside = _Outside()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a task comes, begins or ends; set by whoever tells of tasks."""
+        self.ended: Callable[[Task], None] = lambda _: None
+        """Called with a declared task that ended; set by whoever keeps declarations."""
 
     async def run(self, life: Life) -> None:
         """Runs until stopped; then takes no more work, and lets computations end."""
@@ -223,10 +243,11 @@ class TaskBoard:
                 rule="task-queue",
                 hint="wait for some of them (odfctl get tasks), or cancel one (odfctl delete task ID)",
             )
-        task = Task(self._new_id(), kind, target)
+        task = self._made(kind, target)
         task.about = msgspec.structs.replace(about, task=task.id)
         self._live[task.id] = task
         self._nursery.start_soon(self._perform, task, work)
+        self.changed()
         return task
 
     @contextmanager
@@ -234,7 +255,9 @@ class TaskBoard:
         """Shows background work while the block lasts. It takes no slot, cannot be cancelled here, and is not kept."""
         task = Task(self._new_id(), kind, target, TaskState.RUNNING, started_at=self._clock.now())
         task.about = msgspec.structs.replace(about, task=task.id)
+        task.submitted_at = task.started_at
         self._shown[task.id] = task
+        self.changed()
         ended = TaskState.CANCELLED
         try:
             yield task.report
@@ -243,6 +266,22 @@ class TaskBoard:
             del self._shown[task.id]
             task.state, task.finished_at = ended, self._clock.now()
             task.finished.set()
+            self.changed()
+
+    def _made(self, kind: str, target: str) -> Task:
+        """Raises Environment for an id whose former task still ends."""
+        given = _NAMED.get()
+        if given in self._live:
+            text = f"the task {given} that was cancelled is still ending"
+            raise Environment(text, rule="task-ending", hint="it is begun when that is over")
+        made = Task(given or self._new_id(), kind, target, is_declared=given is not None)
+        made.submitted_at = self._clock.now()
+        return made
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the daemon takes no more tasks, and cancels those that wait."""
+        return self._nursery is None
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -294,11 +333,13 @@ class TaskBoard:
 
     async def _perform(self, task: Task, work: Work) -> None:
         _OUTSIDE.set(self._outside)
+        _NAMED.set(None)
         structlog.contextvars.bind_contextvars(task=task.id)  # each line that is logged for it names it
         try:
             with task.scope:
                 async with self._slots.one():
                     task.state, task.started_at = TaskState.RUNNING, self._clock.now()
+                    self.changed()
                     self._logger.info("task begun", kind=task.kind, target=task.target)
                     await self._attempt(task, work)
         finally:
@@ -326,6 +367,9 @@ class TaskBoard:
         self._kept[task.id] = task
         task.finished.set()
         self._on_finish(task)
+        self.changed()
+        if task.is_declared:
+            self.ended(task)
 
 
 def _as_bug(task: Task, error: Exception) -> Bug:

@@ -6,7 +6,7 @@ refused with the reason. The node tries again to start one, at growing intervals
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -58,6 +58,8 @@ class NodeEngine:
         self._host: HostEngine | None = None
         self._why_not: Fault | None = None
         self._known = trio.Event()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when an engine, or why there is none, is found; set by whoever tells of it."""
 
     async def run(self, life: Life) -> None:
         """Finds the available engine, and keeps it running until stopped. The node runs without one too."""
@@ -79,6 +81,7 @@ class NodeEngine:
             # Not before: whoever waited for it wants to use it.
             self._host, self._why_not = host, None
             self._known.set()
+            self.changed()
 
     async def _find(self) -> HostEngine | None:
         """Finds the engine; reports its absence once."""
@@ -90,6 +93,7 @@ class NodeEngine:
                 say("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._why_not = fault
             self._known.set()
+            self.changed()
             return None
 
     def _report_host(self, host: HostEngine) -> None:

@@ -57,6 +57,8 @@ class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
 
     is_drift: bool = True
     """Whether needed steps without a new declaration are a departure from the declared state."""
+    goes_on: bool | None = None
+    """Of long work that was begun: whether it still goes on; whoever does it touches the resource at its end."""
     steps: tuple[str, ...] = ()
     """Steps that remain until all is as declared; may be empty."""
     told: Mapping[str, ConditionValue] = {}
@@ -235,24 +237,36 @@ class Reconciler:
         if resource is None or controller is None:
             return
         seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
-        is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
-        (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
+        self._note_waiting(resource_id, seen)
         if _is_as_it_was(resource, seen):
             self._requeue(resource)
+            return
+        at_work = resource.status.phase == "Reconciling"
+        if seen.goes_on is not None and at_work:
+            if not seen.goes_on:
+                await self._end(resource, (self._ended(resource, resource.status, seen),))
             return
         way = (*_waiting(resource, seen, self._clock.now()),)
         way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
                 return
-            seen, way = _with_dangling(await self._tried(controller, resource, seen.steps), dangling), way[-1:]
-            status = self._ended(resource, way[-1], seen)
-            is_kept = await self._observe(resource, (status,))
+            seen = _with_dangling(await self._tried(controller, resource, seen.steps), dangling)
+            self._note_waiting(resource_id, seen)
+            if not seen.goes_on:
+                await self._end(resource, (self._ended(resource, way[-1], seen),))
+        elif seen.goes_on:
+            await self._observe(resource, way)
         else:
-            status = self._ended(resource, way[-1], seen)
-            is_kept = await self._observe(resource, (*way, status))
-        if is_kept:
-            self._notify(resource, status)
+            await self._end(resource, (*way, self._ended(resource, way[-1], seen)))
+
+    def _note_waiting(self, resource_id: str, seen: ObservedState) -> None:
+        is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
+        (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
+
+    async def _end(self, resource: DeclaredResource, statuses: Sequence[ResourceStatus]) -> None:
+        if await self._observe(resource, statuses):
+            self._notify(resource, statuses[-1])
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
         """Returns what is seen after the steps; a fault on the way is seen too."""

@@ -160,7 +160,7 @@ class WebhookDeliveries:
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
         """Returns the call of a task of a flow's run. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
-            target = DeclaredStore(connection).meant("Flow", plan.name, task.target)
+            target = DeclaredStore(connection).meant(plan.by, plan.name, task.target)
             secret = self._secret(connection, target)
             entry = Catalog(Resources(connection)).find(plan.target)
         run = FlowRun(

@@ -7,20 +7,23 @@ rights and leaves no mark in the log of resources, so versions that accounts get
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import trio
 
 from odfd.api.access.guard import Guard
+from odfd.api.access.seeing import Seeing
 from odfd.api.access.state import AccessState
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.resources.versions import position
 from odfd.control import wire
 from odfd.control.shared import SharedValue
 from odfd.resources.declared import DeclaredStore
+
+TASK: Final = "Task"
 
 
 class Rights:
@@ -82,12 +85,13 @@ class Rights:
         return self._state
 
 
-def news(guard: Guard, _: TaskOwners, operation: Any) -> Any:
+def news(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """The rule of ``declarations.news``. What others share is made for the subject alone."""
 
     async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
         version = None if since is None else since.partition("+")[0]
-        async with aclosing(operation(version, word, ticks=True)) as told, aclosing(_told(guard, told, since)) as found:
+        declared = operation(version, word, ticks=True)
+        async with aclosing(declared) as told, aclosing(_told(guard, tasks, told, since)) as found:
             async for each in found:
                 yield SharedValue(each)
 
@@ -95,7 +99,7 @@ def news(guard: Guard, _: TaskOwners, operation: Any) -> Any:
 
 
 async def _told(
-    guard: Guard, news: AsyncIterator[SharedValue[wire.ResourceNews]], since: str | None
+    guard: Guard, tasks: TaskOwners, news: AsyncIterator[SharedValue[wire.ResourceNews]], since: str | None
 ) -> AsyncGenerator[wire.ResourceNews, None]:
     rights, at, has_begun = Rights(guard), since, since is not None
     if await rights.begin(since):
@@ -114,17 +118,31 @@ async def _told(
                 yield each
             continue
         was_told = each.op == "Deleted" and each.resource.id in rights.told
-        if found := await readable_views(guard, [each.resource], is_judged=was_told):
+        if found := await readable_views(guard, tasks, [each.resource], is_judged=was_told):
             rights.told.add(each.resource.id)
             yield msgspec.structs.replace(each, resource=found[0])
 
 
-async def readable_views(guard: Guard, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:
+async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+    """Returns those of some resources that may be read: tasks that no manifest declares by what they are about."""
+    state = await trio.to_thread.run_sync(guard.state)
+    passing = [each for each in views if each.type == TASK and each.id not in state.accounts]
+    if not passing:
+        return await guard.reads(views)
+    told = await Seeing(guard, tasks)([tasks.about(each.name) for each in passing])
+    ids = {each.id for each, is_told in zip(passing, told, strict=True) if is_told}
+    ids |= {each.id for each in await guard.reads([each for each in views if each not in passing])}
+    return [each for each in views if each.id in ids]
+
+
+async def readable_views(
+    guard: Guard, tasks: TaskOwners, views: Any, *, is_judged: bool = False
+) -> list[wire.ResourceView]:
     """Those that may be read, with references to what may be read alone: others look as if they found nothing."""
-    readable = views if is_judged else await guard.reads(views)
-    ids = {held["id"] for each in readable for held in each.status.get("references", ()) if "id" in held}
+    found = views if is_judged else await readable(guard, tasks, views)
+    ids = {held["id"] for each in found for held in each.status.get("references", ()) if "id" in held}
     known = await trio.to_thread.run_sync(guard.handles, ids)
-    return [_dangling(each, known) for each in readable]
+    return [_dangling(each, known) for each in found]
 
 
 def _dangling(view: wire.ResourceView, known: Any) -> wire.ResourceView:

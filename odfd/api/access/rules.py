@@ -19,7 +19,7 @@ from odfd.access.relations import Action, Role
 from odfd.api.access import changes, telling
 from odfd.api.access.applying import apply, check_name
 from odfd.api.access.guard import Guard, not_meant
-from odfd.api.access.news import news, readable_views
+from odfd.api.access.news import news, readable, readable_views
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
@@ -142,19 +142,19 @@ def _deleted(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     return guarded
 
 
-def _resources(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+def _resources(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
     async def guarded(word: str | None, labels: str | None) -> Any:
-        return await readable_views(guard, await operation(word, labels))
+        return await readable_views(guard, tasks, await operation(word, labels))
 
     return guarded
 
 
 def _resource(action: Action) -> Rule:
-    def rule(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         """The operation is ``get``, or another of the service that has it, with the same first arguments."""
 
         async def guarded(word: str, name: str, *args: Any, **more: Any) -> Any:
-            view = await _one(guard, operation, word, name)
+            view = await _one(guard, tasks, operation, word, name)
             if action is not Action.READ:
                 if view.type == ACCOUNT:  # who acts as it stands in its annotations, and without any, all are the owner
                     raise guard.owner_only("to change an Account")
@@ -162,7 +162,7 @@ def _resource(action: Action) -> Rule:
                 view = await operation(word, view.id, *args, **more)
                 if view is None:
                     return None
-            return (await readable_views(guard, [view], is_judged=True))[0]
+            return (await readable_views(guard, tasks, [view], is_judged=True))[0]
 
         return guarded
 
@@ -172,9 +172,9 @@ def _resource(action: Action) -> Rule:
 def _endpoint(action: Action) -> Rule:
     """The endpoint of a Source, by the rights over its resource."""
 
-    def rule(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         async def guarded(name: str, *args: Any) -> Any:
-            view = await _one(guard, operation, "source", name)
+            view = await _one(guard, tasks, operation, "source", name)
             await guard.judge(view, action)
             return await operation(view.id, *args)
 
@@ -183,19 +183,19 @@ def _endpoint(action: Action) -> Rule:
     return rule
 
 
-def _checked(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+def _checked(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
     async def guarded(word: str, name: str, generation: int) -> None:
-        view = await _one(guard, operation, word, name)
+        view = await _one(guard, tasks, operation, word, name)
         await operation(word, view.id, generation)
 
     return guarded
 
 
-async def _one(guard: Guard, operation: Operation, word: str, name: str) -> wire.ResourceView:
+async def _one(guard: Guard, tasks: TaskOwners, operation: Operation, word: str, name: str) -> wire.ResourceView:
     """Returns a resource that may be read. Raises the same NotFound for others as for none."""
     get = cast("Any", operation).__self__.get
     try:
-        found = await guard.reads([await get(word, name)])
+        found = await readable(guard, tasks, [await get(word, name)])
     except NotFound as fault:
         if fault.rule != "resource":
             raise
@@ -206,7 +206,7 @@ async def _one(guard: Guard, operation: Operation, word: str, name: str) -> wire
     return found[0]
 
 
-def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+def _paged(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
     """A page is filled with what may be read, so that neither its size nor where it goes on tells of the others."""
 
     async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
@@ -214,13 +214,13 @@ def _paged(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
         mark = await trio.to_thread.run_sync(guard.mark)
         while True:
             page: ResourcePage = await operation(word, labels, limit, rest)
-            views += await readable_views(guard, page.views)
+            views += await readable_views(guard, tasks, page.views)
             rest = page.rest
             if rest is None or len(views) > limit:
                 break
         shown = tuple(views[:limit])
         after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name) if len(views) > limit else None
-        return ResourcePage(f"{page.version}+{mark}", shown, after)
+        return ResourcePage(f"{page.version}+{mark}", shown, after, page.type)
 
     return guarded
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from chain.errors import Conflict
+from chain.errors import Conflict, Fault
 from chain.wording import plural
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
@@ -28,7 +28,7 @@ from odfd.flows.plan import (
     Verify,
     WebhookCall,
 )
-from odfd.runtime.tasks import TaskBoard, TaskState
+from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
 from odfd.workers.webhooks import WebhookWorker
@@ -36,6 +36,7 @@ from odfd.workers.webhooks import WebhookWorker
 _GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
 _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
 _Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
+_Submitted: TypeAlias = Ingest | Verify | PushTo | Compaction | GarbageCollection
 
 
 class FlowTasks(NamedTuple):
@@ -69,41 +70,67 @@ class FlowTasks(NamedTuple):
             next((each.head for each in reversed(ended) if each.head is not None), None),
         )
 
-    async def _task(self, plan: FlowPlan, task: Ingest | Verify | PushTo | Compaction | GarbageCollection) -> Ended:
+    async def begin(self, plan: FlowPlan, record: Record) -> Task:
+        """Begins the one task of a plan. Raises what submissions raise."""
+        (task,) = plan.tasks
+        if not isinstance(task, WebhookCall):
+            return self.board.get((await (await self._submission(plan, task))()).id)
+
+        async def call(_: Report) -> str:
+            return await self.webhooks.call_for(plan, record, task, 0)
+
+        return self.board.submit("webhook", task.target.partition(":")[2], call)
+
+    async def _task(self, plan: FlowPlan, task: _Submitted) -> Ended:
+        return await self._ended(await self._submission(plan, task))
+
+    async def _submission(self, plan: FlowPlan, task: _Submitted) -> _Submit:
         target = str(plan.target)
         match task:
             case Ingest():
                 source = None
                 if task.source is not None:
-                    source = await trio.to_thread.run_sync(self.sources.meant, plan.name, task.source)
+                    source = await trio.to_thread.run_sync(self.sources.meant, plan.by, plan.name, task.source)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
-                return await self._ended(partial(self.pulling.pull, request))
+                return partial(self.pulling.pull, request)
             case Verify():
-                check = wire.VerifyRequest(level=task.level)
-                return await self._ended(partial(self.verification.verify, target, check))
+                return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
             case PushTo():
-                return await self._ended(partial(self.pushing.push_by_flow, target, plan.name, task.to))
+                return partial(self.pushing.push_for, target, plan.by, plan.name, task.to)
             case Compaction():
                 rewrite = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
                 )
-                return await self._ended(partial(self.rewriting.rewrite, target, rewrite))
+                return partial(self.rewriting.rewrite, target, rewrite)
             case GarbageCollection():
-                return await self._ended(partial(self.collection.collect, wire.CollectRequest()))
+                return partial(self.collection.collect, wire.CollectRequest())
 
     async def _ended(self, submit: _Submit) -> Ended:
         task = self.board.get((await submit()).id)
         await task.finished.wait()
-        if task.state is TaskState.CANCELLED:
-            return Ended(Outcome.CANCELLED, "somebody cancelled it")
-        if task.fault is not None:
-            return ended_by(task.fault)
-        return _judged(task.result)
+        return end_of(task)
+
+
+def end_of(task: Task) -> Ended:
+    """Returns how a finished task ended."""
+    if task.state is TaskState.CANCELLED:
+        return Ended(Outcome.CANCELLED, "somebody cancelled it")
+    if task.fault is not None:
+        return ended_by(task.fault)
+    return _judged(task.result)
+
+
+def fault_of(task: Task) -> Fault | None:
+    """Returns the fault of a finished task, or of the one dataset that it was for."""
+    items = task.result.items if isinstance(task.result, wire.PullResult | wire.PushResult) else ()
+    return task.fault or next((each.fault.fault() for each in items if each.fault is not None), None)
 
 
 def _judged(result: object) -> Ended:
     """The end of a task that has a result."""
     match result:
+        case str():
+            return Ended(Outcome.UP_TO_DATE, result)
         case wire.PullResult():
             (item,) = result.items
             if item.outcome in _GOOD:

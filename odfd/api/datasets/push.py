@@ -51,9 +51,12 @@ class PushService:
 
         return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
 
-    async def push_by_flow(self, ref: str, flow: str, key: str) -> wire.TaskRef:
-        """Pushes a dataset to the repository that a reference of a flow means. Result: PushResult."""
-        name = await trio.to_thread.run_sync(self._repositories.meant, flow, key)
+    async def push_for(self, ref: str, by: str, named: str, key: str) -> wire.TaskRef:
+        """Pushes a dataset to the repository that a reference means of the resource of a type and name.
+
+        Result: PushResult.
+        """
+        name = await trio.to_thread.run_sync(self._repositories.meant, by, named, key)
         return await self.push(wire.PushRequest(refs=(ref,), to=name))
 
     def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:

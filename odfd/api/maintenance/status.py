@@ -6,8 +6,9 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -17,8 +18,10 @@ from chain.ids import DatasetId, KeyDid
 from chain.wording import plural
 from config.render import toml
 from engines.errors import NOT_INSTALLED
+from engines.query.reader import QueryProcesses
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.doctor import Doctor, failed, ok
+from odfd.api.maintenance.own_resources import DUCKDB
 from odfd.api.network.mirrors import MirrorService
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
@@ -50,6 +53,7 @@ class RunningParts(NamedTuple):
     journal_recovery: JournalRecovery
     flows: FlowService
     mirrors: MirrorService
+    readers: QueryProcesses
     verdict_key: KeyDid
     """By which this node signs verdicts."""
 
@@ -76,7 +80,7 @@ class StatusService:
         self._remote = running.remote
         self._journal_recovery = running.journal_recovery
         self._flows, self._mirrors = running.flows, running.mirrors
-        self._verdict_key = running.verdict_key
+        self._verdict_key, self._readers = running.verdict_key, running.readers
         self._context = context
         self._name = name
         self._started = context.clock.now()
@@ -85,7 +89,14 @@ class StatusService:
         """Lists the engines of queries, with their running processes."""
         view = self._engine.view()
         named = await trio.to_thread.run_sync(self._named, view.processes)
-        return [msgspec.structs.replace(view, processes=named)]
+        return [self._queries(), msgspec.structs.replace(view, processes=named)]
+
+    def _queries(self) -> wire.EngineView:
+        """Returns the engine of queries, which has a process for each."""
+        state: Literal["busy", "idle"] = "busy" if self._readers.counts[1] else "idle"
+        return wire.EngineView(
+            name=f"{DUCKDB} {version(DUCKDB)}", sandbox=self._readers.sandbox, state=state, isolation="query"
+        )  # fmt: skip
 
     def _named(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
         with self._home.catalog() as catalog:

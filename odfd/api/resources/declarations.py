@@ -29,7 +29,7 @@ from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, In
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import APPLY, PLAIN, DesiredResource, PlannedResource, Rules, Terms, check_generation, plan
-from odfd.resources.references import FinalState, Reference, references_of
+from odfd.resources.references import FinalState, Reference, references_in
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import DrySealing, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.store import Resources
@@ -404,7 +404,7 @@ class DeclarationService:
     def _references(self, type_: str, spec: Any) -> Iterator[Reference]:
         """Those in the spec of any type."""
         kind = self._type(type_)
-        return references_of(kind.spec, spec) if kind.spec is not None and spec is not None else iter(())
+        return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else iter(())
 
     def _parts(self, owner: DeclaredResource) -> Iterable[OwnedPart]:
         """Yields what it makes of itself."""

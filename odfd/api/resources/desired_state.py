@@ -22,6 +22,8 @@ from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, did_of, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
 from odfd.flows.spec import FlowSpec
+from odfd.flows.tasks import SPECS as TASKS
+from odfd.flows.tasks import check_task
 from odfd.ingest.source_manifest import SourceSpec, check_source_resource
 from odfd.queries.projections import ProjectionSpec, check_projection
 from odfd.repositories.manifest import RepositorySpec, check_repository
@@ -200,6 +202,8 @@ class _Reading:
             check_volume(draft)
         elif draft.type.spec is TrustPolicySpec:
             check_trust_policy(draft)
+        elif draft.type.spec is TASKS:
+            check_task(draft)
         elif draft.type.name in ORDER:
             check_intent(draft)
         self._desired.drafts.append(draft)

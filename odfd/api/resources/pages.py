@@ -33,6 +33,8 @@ class ResourcePage(msgspec.Struct, frozen=True):
     views: tuple[wire.ResourceView, ...]
     rest: str | None
     """Asks for the next page; ``None``: this is the last one."""
+    type: str
+    """The name of the type of all that are listed."""
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
@@ -77,7 +79,7 @@ class ResourcePages:
             found += [each for each in read if selector is None or matches(selector, self._labels(each))]
         shown = found[:limit]
         after = None if len(found) <= limit else rest_after(token.version, (type_, labels), shown[-1].name)
-        return ResourcePage(token.version, tuple(self._view(each) for each in shown), after)
+        return ResourcePage(token.version, tuple(self._view(each) for each in shown), after, type_)
 
     def _read(
         self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int
@@ -98,6 +100,12 @@ class ResourcePages:
 def rest_after(version: str, asked: tuple[str, str | None], name: str) -> str:
     """Asks for what comes after a resource; ``asked``: the type, and the selector of labels."""
     return _text(_Token(version, name.casefold(), _query(*asked)))
+
+
+def page_after(rest: str, asked: tuple[str, str | None]) -> tuple[str, str]:
+    """Returns the version of a list, and the name in lower case after which it goes on. Raises Usage."""
+    token = _parsed(rest, _query(*asked))
+    return token.version, token.after
 
 
 def _query(type_: str, labels: str | None) -> str:

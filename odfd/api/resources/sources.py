@@ -79,10 +79,10 @@ class SourceReader:
         if opened.endpoint is not None and seen is not None and seen.kind == STATE:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
-    def meant(self, flow: str, key: str) -> str:
-        """Returns the id of the Source that a reference of a flow means. Raises NotFound."""
+    def meant(self, by: str, name: str, key: str) -> str:
+        """Returns the id of the Source that a reference means of the resource of a type and name. Raises NotFound."""
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).meant("Flow", flow, key).id
+            return DeclaredStore(connection).meant(by, name, key).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises what would keep a Source from being fetched, without a fetch."""

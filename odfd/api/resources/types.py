@@ -12,11 +12,12 @@ from typing import Final
 
 from chain.errors import NotFound
 from odfd.access import manifest as access
-from odfd.api.resources import intent_types
+from odfd.api.resources import intent_types, node_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import dialect as flow_dialect
 from odfd.flows import manifest as flows
+from odfd.flows import tasks as flow_tasks
 from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
 from odfd.ingest import source_manifest
 from odfd.queries import projections
@@ -275,8 +276,17 @@ spec:
         instead="apply the SecretSet that has it: odfctl edit secretset NAME",
     ),
     _ODF(
-        name="Task", context="flow", plural="tasks", about="Work that is to be done once.",
-        instead="odfctl pull, verify and compact start tasks; odfctl get tasks lists them",
+        name="Task", context="flow", plural="tasks", spec=flow_tasks.SPECS, prepare=flow_dialect.prepare_task,
+        about="Work that is done once: declared, or begun by a command or a flow.",
+        annotations={flow_tasks.TARGET: flow_tasks.TaskTarget},
+        example="""\
+$schema: Task
+headers:
+  name: sensors-check
+  annotations:
+    taskTarget: {dataset: sensors}
+spec: {kind: Ext, $schema: Verify, level: data}
+""",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),
@@ -292,12 +302,15 @@ spec:
 """
     ),
     _OWN(
-        name="Engine", context="node", plural="engines", about="The process that runs transforms.",
-        instead="[engine] of the settings says it",
+        name="Engine", context="node", plural="engines", spec=node_types.EngineSpec,
+        about="What computes here: spark runs transforms, duckdb answers queries. Its digest, sandbox and state.",
+        is_derived=True, made_by=node_types.ITSELF,
+        instead="[engine] of the settings (spark) and [query] (duckdb) say it: odfd config show, then start anew",
     ),
     _OWN(
-        name="Node", context="node", plural="nodes", about="The limits and defaults of this node.",
-        instead="the settings file says it: odfd config show",
+        name="Node", context="node", plural="nodes", spec=node_types.NodeSpec,
+        about="This node: its name, ids, addresses and version.", is_derived=True, made_by=node_types.ITSELF,
+        instead="[node], [p2p], [http], [flight] and [api] of the settings say it: odfd config show, then start anew",
     ),
 )  # fmt: skip
 TYPES: Final = TypeRegistry(_TYPES)

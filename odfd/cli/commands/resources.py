@@ -19,7 +19,7 @@ from odfd.errors import ExitCode, Usage
 V = TypeVar("V", bound=wire.Value)
 
 _KINDS = (
-    "dataset, engine, flow, mirror, network, peer, projection, repository, source, validator, secretset, secret, "
+    "dataset, engine, flow, mirror, network, node, peer, projection, repository, source, validator, secretset, secret, "
     "variableset, variable, volume or task"
 )
 
@@ -60,7 +60,7 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     if args.watch and args.labels:
         raise Usage("a watch does not select by labels", hint="leave -l out; each line shows labels")
     if args.watch:
-        _check_declared(kind, "are not watched")
+        _check_watched(kind)
         return _watch(session, kind, args)
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
@@ -91,6 +91,11 @@ def _check_declared(kind: kinds.Kind[Any], text: str) -> None:
         raise Usage(f"{kind.name}s {text}", hint=f"these are: {known}")
 
 
+def _check_watched(kind: kinds.Kind[Any]) -> None:
+    if kind not in kinds.LIVE:
+        _check_declared(kind, "are not watched")
+
+
 def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
     """Raises Usage."""
     if args.labels:
@@ -111,8 +116,13 @@ def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list
     found = session.client.get(_path(kind), list[wire.ResourceView], {"labels": labels})
     names = {row.name for row in found.value}
     rows = kind.all(session)
-    both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if sent["name"] in names]
+    both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if _name_of(kind, sent) in names]
     return _several([Answer(value, sent) for value, sent in both])
+
+
+def _name_of(kind: kinds.Kind[Any], sent: Any) -> str:
+    """The name of the resource of a row."""
+    return str(sent["id" if kind is kinds.TASK else "name"])
 
 
 def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
@@ -258,6 +268,8 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     kind, args.names = kinds.named(args.kind, args.names)
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
+    if kind is kinds.NODE:
+        raise Usage("a node is not deleted", hint="systemctl stop odfd, or docs/remove.md")
     if kind.name == "peer":
         raise Usage(
             "peers are not deleted", hint=f"odfctl peer block {' '.join(args.names[:1]) or 'PEER'} keeps one away"
@@ -309,8 +321,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
 def _print_deleted(
     session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]], *, purge: bool
 ) -> None:
-    word = "cancelled" if kind.name == "task" else "deleted"
-    text = "\n".join(f"{kind.name} {name} {word}" for name, _ in zip(names, gone, strict=False))
+    text = "\n".join(f"{kind.name} {name} {_gone(each.value)}" for name, each in zip(names, gone, strict=False))
     if gone:
         session.answer(gone[0] if len(names) == 1 else _several(gone), lambda _: text)
     if gone and kind.name == "dataset" and not purge:
@@ -319,6 +330,13 @@ def _print_deleted(
             if len(gone) == 1
             else "their data stays, as odfctl get unmanaged shows: odfctl adopt, or odfctl delete unmanaged"
         )
+
+
+def _gone(view: Any) -> str:
+    """What was done to it; a task that a command began ends by itself too, and then stays in the list."""
+    if not isinstance(view, wire.TaskView) or (view.declared and view.state != "cancelled"):
+        return "deleted"
+    return "cancelled" if view.state == "cancelled" else f"was {view.state} before"
 
 
 _ENTRIES = (

@@ -30,7 +30,7 @@ class EngineView(Value, frozen=True, kw_only=True):
     message: str = ""
     """Why there is none, and what to do."""
     isolation: str = "shared"
-    """``shared``: datasets share a process; ``dataset``: each has one of its own."""
+    """``shared``: datasets share a process; ``dataset``: each has one of its own; ``query``: each query."""
     processes: tuple[EngineProcess, ...] = ()
 
 
@@ -172,6 +172,8 @@ class TaskView(Value, frozen=True, kw_only=True):
     result: Any = None
     """The result's own JSON, once done."""
     fault: Problem | None = None
+    declared: bool = False
+    """Whether a manifest declares it; its id is the name of the resource."""
 
 
 class LogLineView(Value, frozen=True, kw_only=True):

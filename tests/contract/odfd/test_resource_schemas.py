@@ -37,15 +37,6 @@ def reference() -> str:
     lines += ["## Types that others make", "", "A manifest of one is refused.", "", "| type | what it is | instead |"]
     lines += ["|---|---|---|"]
     lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.is_derived]
-    lines += [
-        "",
-        "## Types that do not act yet",
-        "",
-        "A manifest of one is refused, with what does its work today.",
-        "",
-    ]
-    lines += ["| type | what it will be | today |", "|---|---|---|"]
-    lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.spec is None]
     return "\n".join(lines) + "\n"
 
 

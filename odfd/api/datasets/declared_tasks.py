@@ -1,0 +1,239 @@
+"""Performs tasks that manifests declare, each once, and shows them and all others in one shape.
+
+What a command, a flow or a manifest began is a task of the board (``odfd.runtime.tasks``), and a resource of the type
+Task. One that a manifest declares is stored, with its end; the others live as long as the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Environment, Fault, NotFound, Refused
+from chain.instant import Instant
+from odfd.api.datasets.flow_tasks import FlowTasks, end_of, fault_of
+from odfd.api.resources.desired_state import read_desired_state
+from odfd.api.resources.node_types import live_id
+from odfd.api.resources.service import ResourceService
+from odfd.control import wire
+from odfd.control.board import BoardTasks
+from odfd.flows.plan import FlowPlan, Outcome, Record
+from odfd.flows.selection import EVERY
+from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
+from odfd.obs.events import EventLog
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
+from odfd.runtime.about import Sees
+from odfd.runtime.clock import Clock
+from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
+from odfd.state.directory import StateDirectory
+from odfd.workers.reconciler import ObservedState
+
+OUTCOME: Final = "Outcome"
+_CANCELLED: Final = "cancelled"
+_GOOD: Final = (Outcome.UPDATED, Outcome.UP_TO_DATE)
+_STOPPED: Final = ("draining", "interrupted")
+"""Rules of faults of what the stop of the daemon cut off, which is begun again after the next start."""
+_SPECS: Final[Mapping[str, Mapping[str, str]]] = {
+    "pull": {"kind": "Ingest"}, "ingest": {"kind": "Ingest"}, "compact": {"kind": "Compaction"},
+    "gc": {"kind": "GarbageCollection"}, "webhook": {"kind": "WebhookCall"},
+}  # fmt: skip
+"""Of kinds of the board that RFC-018 has; others are extensions of their name."""
+_STATES: Final[Mapping[str, Any]] = {
+    "Pending": "waiting", "Reconciling": "running", "Ready": "done", "Failed": "failed",
+}  # fmt: skip
+
+
+class TaskController:
+    """Begins a declared task, once, and reports how it ended."""
+
+    conditions: Collection[str] = (OUTCOME,)
+
+    def __init__(self, home: StateDirectory, tasks: FlowTasks, clock: Clock) -> None:
+        self._home, self._tasks, self._clock = home, tasks, clock
+        self._begun: dict[str, Task] = {}
+        """By id of the resource, until the end is stored with it."""
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        held = resource.status.conditions.get(OUTCOME)
+        if held is not None:
+            self._begun.pop(resource.id, None)
+            kept = ConditionValue(value=held.value, code=held.code, message=held.message)
+            return _seen(kept, resource.status.hint)
+        task = self._begun.get(resource.id)
+        if task is None:
+            return ObservedState(steps=("begin the task",), is_drift=False)
+        if not task.finished.is_set():
+            return ObservedState(goes_on=True)
+        fault = fault_of(task)
+        is_cut = task.state is TaskState.CANCELLED and self._tasks.board.is_stopping
+        if is_cut or (fault is not None and fault.rule in _STOPPED):
+            raise Environment("the daemon stopped before it ended", rule="interrupted", hint="it is begun again")
+        seen = _seen(_outcome(task, fault), "" if fault is None else fault.hint)
+        return msgspec.structs.replace(seen, goes_on=False)
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        plan = await trio.to_thread.run_sync(self._plan, resource)
+        with named(resource.name):
+            self._begun[resource.id] = await self._tasks.begin(plan, Record(since=self._clock.now()))
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        self._begun.pop(resource.id, None)
+        with suppress(NotFound):
+            self._tasks.board.cancel(resource.name).is_declared = False
+
+    def _plan(self, resource: DeclaredResource) -> FlowPlan:
+        """Raises NotFound for its dataset, while that is not here. Blocking."""
+        headers = {"name": resource.name, "annotations": resource.annotations}
+        text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
+        (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts
+        target = target_of(resource.annotations)
+        try:
+            dataset = EVERY if target is None else self._home.resolve(target).id
+        except NotFound as fault:
+            raise NotFound(fault.message, rule=UNRESOLVED, hint="it begins when the dataset is here") from fault
+        return FlowPlan(name=resource.name, target=dataset, tasks=(task_of(draft),), by=TYPE)
+
+
+def check_unchanged(before: DeclaredResource | None, after: DeclaredResource | None) -> None:
+    """Raises Refused for a declared task that would become another one."""
+    if before is None or after is None:
+        return
+    is_same = (before.name, before.spec, target_of(before.annotations)) == (
+        after.name, after.spec, target_of(after.annotations)
+    )  # fmt: skip
+    if not is_same:
+        text = f"the task {before.name} is done once, as it was declared"
+        hint = f"give another one another name, or delete it first: odfctl delete task {before.name}"
+        raise Refused(text, rule="immutable", hint=hint)
+
+
+def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
+    """How a finished task ended, as it is stored."""
+    end = end_of(task)
+    if end.outcome in _GOOD:
+        return ConditionValue(value=end.outcome.value, message=end.message)
+    code = _CANCELLED if end.outcome is Outcome.CANCELLED else fault.rule if fault is not None else ""
+    message = end.message if fault is None else fault.message
+    return ConditionValue(value=end.outcome.value, code=code or end.outcome.value, message=message)
+
+
+def _seen(outcome: ConditionValue, hint: str) -> ObservedState:
+    told = {OUTCOME: outcome}
+    if not outcome.code:
+        return ObservedState(told=told)
+    # Refused: it is not begun again by itself.
+    return ObservedState(told=told, fault=Refused(outcome.message, rule=outcome.code, hint=hint))
+
+
+def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[DeclaredResource]]:
+    """Returns what lists the tasks that no manifest declares. ``since``: the start of the daemon."""
+
+    def one(task: Task) -> DeclaredResource:
+        began = task.submitted_at or since
+        spec = _SPECS.get(task.kind) or {"kind": "Ext", "$schema": task.kind.capitalize()}
+        return DeclaredResource(
+            id=live_id(node, str(since), TYPE, task.id), type=TYPE, name=task.id, spec=spec,
+            annotations={TARGET: {"dataset": task.target}} if task.target else {}, status=_status(task, began),
+            created_at=began, updated_at=task.finished_at or task.started_at or began,
+        )  # fmt: skip
+
+    return lambda: [one(task) for task in board.list() if not task.is_declared]
+
+
+def _status(task: Task, began: Instant) -> ResourceStatus:
+    at = task.finished_at or began
+    told = {OUTCOME: Condition(value=task.state.value, updated_at=at, observed_generation=1)}
+    match task.state:
+        case TaskState.WAITING:
+            return ResourceStatus()
+        case TaskState.RUNNING:
+            return ResourceStatus(phase="Reconciling")
+        case TaskState.DONE:
+            return ResourceStatus(phase="Ready", observed_generation=1, reconciled_at=at, conditions=told)
+        case _:
+            fault = task.fault or Refused("somebody cancelled it", rule=_CANCELLED)
+            return ResourceStatus(
+                phase="Failed", code=fault.rule or type(fault).__name__.lower(), message=fault.message,
+                hint=fault.hint, observed_generation=1, reconciled_at=at, conditions=told,
+            )  # fmt: skip
+
+
+class TaskService(BoardTasks):
+    """The API service for tasks: those of the board, and declared ones that wait or ended before the last start."""
+
+    def __init__(self, board: TaskBoard, home: StateDirectory, resources: ResourceService, events: EventLog) -> None:
+        super().__init__(board)
+        self._home, self._resources, self._events = home, resources, events
+
+    async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
+        """Lists tasks; ``brief``: without the results of finished ones, which may be large."""
+        views = await super().list(brief=brief, sees=sees)
+        if sees is not None:
+            return views
+        there = {view.id for view in views}
+        declared = await trio.to_thread.run_sync(self._declared)
+        marked = [msgspec.structs.replace(each, declared=each.id in declared) for each in views]
+        return [*(view for name, view in declared.items() if name not in there), *marked]
+
+    async def get(self, task_id: str) -> wire.TaskView:
+        """Raises NotFound."""
+        declared = (await trio.to_thread.run_sync(self._declared)).get(task_id)
+        try:
+            found = await super().get(task_id)
+        except NotFound:
+            if declared is None:
+                raise
+            return declared
+        return msgspec.structs.replace(found, declared=declared is not None)
+
+    async def cancel(self, task_id: str) -> wire.TaskView:
+        """Ends a task; one that is declared is deleted too. Raises NotFound."""
+        view = await self.get(task_id)
+        if view.declared:
+            await self._resources.delete(TYPE, task_id)
+        try:
+            ended = await super().cancel(task_id)
+        except NotFound:  # it never began
+            return msgspec.structs.replace(view, state="cancelled" if view.state == "waiting" else view.state)
+        return msgspec.structs.replace(ended, declared=view.declared)
+
+    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
+        """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
+        while True:
+            grown, view = self._events.grown, await self.get(task_id)
+            if task_id in {task.id for task in self._board.list()}:
+                async with aclosing(super().follow(task_id)) as snapshots:  # type: ignore[type-var]
+                    async for each in snapshots:
+                        yield each
+                return
+            yield view
+            if view.state not in ("waiting", "running"):
+                return
+            await grown.wait()
+
+    def _declared(self) -> Mapping[str, wire.TaskView]:
+        with self._home.database.read() as connection:
+            return {each.name: _view_of(each) for each in DeclaredStore(connection).all(TYPE)}
+
+
+def _view_of(each: DeclaredResource) -> wire.TaskView:
+    """A declared task by what is stored of it."""
+    status, outcome = each.status, each.status.conditions.get(OUTCOME)
+    # One that failed and has no end never began: it waits for something.
+    state: Any = "waiting" if outcome is None and status.phase == "Failed" else _STATES[status.phase]
+    state = _CANCELLED if status.code == _CANCELLED and outcome is not None else state
+    fault = Refused(status.message, rule=status.code, hint=status.hint) if state == "failed" else None
+    return wire.TaskView(
+        id=each.name, kind=str(each.spec.get("$schema") or each.spec["kind"]).lower(),
+        target=target_of(each.annotations) or "", state=state,
+        message=status.message if status.phase == "Failed" else "", declared=True,
+        finished_at=None if outcome is None else instant.render(outcome.updated_at),
+        fault=None if fault is None else wire.Problem.of(fault),
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Shows the node and its engines as resources: what the settings say of them, and what they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from chain.instant import Instant
+from config.model import Settings
+from odfd.api.resources.node_types import (
+    ENGINE,
+    NODE,
+    EngineKind,
+    EngineSpec,
+    NodeSpec,
+    live_id,
+    live_resource,
+    live_status,
+)
+from odfd.control import wire
+from odfd.resources.declared import DeclaredResource
+from odfd.resources.status import Phase
+
+SPARK: Final = "spark"
+DUCKDB: Final = "duckdb"
+_PHASES: Final[dict[str, Phase]] = {"starting": "Reconciling", "failed": "Failed", "not-installed": "Failed"}
+"""Of states of an engine that is not ready."""
+UNNAMED: Final = "node"
+"""The name of the resource of a node without one."""
+
+
+class OwnResources:
+    """The resources that a node makes of itself. Used in the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        node: str,
+        since: Instant,
+        spark: Callable[[], wire.EngineView],
+        duckdb: Callable[[], str | None],
+        addresses: Callable[[], dict[str, Any]],
+    ) -> None:
+        """``node``: its did; ``duckdb``: the sandbox of queries, known from the first query on.
+
+        ``addresses``: the rest of the status of the node, which ids and addresses it has.
+        """
+        self._settings, self._node, self._since = settings, node, since
+        self._spark, self._duckdb, self._addresses = spark, duckdb, addresses
+
+    def nodes(self) -> Sequence[DeclaredResource]:
+        """Returns the node itself."""
+        said = self._settings.node
+        spec = NodeSpec(name=said.name or None, contact=said.contact or None, about=said.about or None)
+        value = {"nodeId": self._node, **self._addresses()}
+        return [self._made(NODE, UNNAMED, spec, value)]
+
+    def engines(self) -> Sequence[DeclaredResource]:
+        """Returns the engines by name."""
+        asked, said, view = self._settings.query, self._settings.engine, self._spark()
+        queries = EngineSpec(kind=EngineKind.DUCKDB, memory_mib=asked.memory_mib, processes=asked.readers)
+        transforms = EngineSpec(
+            kind=EngineKind.SPARK, memory_mib=said.heap_mib, isolation=said.isolation, sandbox=said.sandbox,
+            processes=said.max_processes if said.isolation == "dataset" else 1, master=said.master or None,
+        )  # fmt: skip
+        identity = {"version": version(DUCKDB), "sandbox": self._duckdb()}
+        at_work = {"engine": view.name, "digest": view.digest, "sandbox": view.sandbox, "state": view.state}
+        phase, problem = _PHASES.get(view.state, "Ready"), (f"engine-{view.state}", view.message)
+        return [
+            self._made(ENGINE, DUCKDB, queries, identity),
+            self._made(ENGINE, SPARK, transforms, at_work, phase, problem if phase == "Failed" else ("", "")),
+        ]
+
+    def _made(
+        self,
+        type_: str,
+        name: str,
+        spec: EngineSpec | NodeSpec,
+        value: dict[str, Any],
+        phase: Phase = "Ready",
+        problem: tuple[str, str] = ("", ""),
+    ) -> DeclaredResource:
+        told = {key: each for key, each in value.items() if each is not None}
+        status = live_status((f"{type_}State", told), self._since, phase, problem)
+        return live_resource(type_, name, live_id(self._node, type_, name), spec, status, self._since)

@@ -1,0 +1,75 @@
+"""Types of resources that the node makes of itself: Engine and Node. The settings say what they are. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.instant import Instant
+from chain.model.wire import U32, Scalar
+from odfd.resources.declared import DeclaredResource
+from odfd.resources.manifest import described
+from odfd.resources.status import Condition, Phase, ResourceStatus
+
+ENGINE: Final = "Engine"
+NODE: Final = "Node"
+ITSELF: Final = "the node itself"
+
+
+class EngineKind(Enum):
+    """An engine that a node may have."""
+
+    SPARK = "Spark"
+    DUCKDB = "DuckDB"
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The settings of an engine."""
+
+    kind: Annotated[EngineKind, Scalar("int32"), described("Spark runs transforms; DuckDB answers queries.")]
+    memory_mib: Annotated[U32, described("Of a process: engine.heap-mib, query.memory-mib.")]
+    processes: Annotated[U32, described("At once: engine.max-processes, query.readers.")]
+    isolation: Annotated[str, described("Of Spark: engine.isolation.")] | None = None
+    sandbox: Annotated[str, described("Of Spark, the least that is accepted: engine.sandbox.")] | None = None
+    master: Annotated[str, described("Of Spark, a cluster: engine.master.")] | None = None
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that tell people about the node."""
+
+    name: Annotated[str, described("node.name.")] | None = None
+    contact: Annotated[str, described("node.contact.")] | None = None
+    about: Annotated[str, described("node.about.")] | None = None
+
+
+def live_id(*parts: str) -> str:
+    """Returns the id of what is not stored: the same for the same parts, and nothing else's."""
+    digest = hashlib.sha256("\n".join(parts).encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def live_status(
+    condition: tuple[str, Mapping[str, Any]], at: Instant, phase: Phase = "Ready", problem: tuple[str, str] = ("", "")
+) -> ResourceStatus:
+    """Returns a status with one condition, by name; ``problem``: rule and message of a failure."""
+    name, value = condition
+    told = Condition(value=value, updated_at=at, observed_generation=1)
+    code, message = problem
+    return ResourceStatus(
+        phase=phase, code=code, message=message, observed_generation=1, reconciled_at=at, conditions={name: told}
+    )
+
+
+def live_resource(
+    type_: str, name: str, id_: str, spec: msgspec.Struct | Mapping[str, Any], status: ResourceStatus, since: Instant
+) -> DeclaredResource:
+    """Returns a resource that the node shows and does not store."""
+    plain = {key: value for key, value in msgspec.to_builtins(spec).items() if value is not None}
+    return DeclaredResource(
+        id=id_, type=type_, name=name, spec=plain, status=status, created_at=since, updated_at=since
+    )

@@ -1,0 +1,117 @@
+"""Reads tasks from manifests: those of a Flow, and the one of a Task. Every mistake has its line. Pure.
+
+What is not understood is refused by its name, never passed over.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from odfd.flows.payload import check_payload
+from odfd.flows.plan import Compaction, FlowTask, GarbageCollection, Ingest, PushTo, Verify, WebhookCall
+from odfd.flows.spec import (
+    CompactionParams,
+    CompactionTask,
+    ExtensionTask,
+    GarbageCollectionTask,
+    IngestTask,
+    TaskSpec,
+    VerifyLevel,
+    WebhookCallTask,
+)
+from odfd.resources.manifest import Draft, described
+from odfd.resources.quantities import parse_size
+from odfd.resources.references import reference_key
+from odfd.resources.types import ODF, VERSION
+
+TYPE: Final = "Task"
+SPECS: Final = (IngestTask, CompactionTask, GarbageCollectionTask, WebhookCallTask, ExtensionTask)
+TARGET: Final = "taskTarget"
+"""An annotation of a Task: the dataset that it is for."""
+_TARGET_URI: Final = f"{ODF}/flow/{VERSION}/TaskTarget"
+VERIFY: Final = "Verify"
+PUSH: Final = "Push"
+REPOSITORY: Final = "Repository"
+"""The extensions that are tasks, and the type that the second refers to."""
+
+
+class TaskTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The target of a Task."""
+
+    dataset: Annotated[str, described("Its name, Dataset:NAME or did:odf:…; of all tasks but GarbageCollection.")]
+
+
+def check_task(draft: Draft) -> None:
+    """Adds to the mistakes of a draft of a Task."""
+    task_of(draft)
+    path, given = f"headers.annotations.{TARGET}", draft.typed.get(TARGET)
+    if isinstance(draft.spec, GarbageCollectionTask):
+        if given is not None:
+            draft.note(path, "a GarbageCollection is of the whole node", "task-target", "leave it out")
+    elif given is None:
+        draft.note(path, "the task has no target", "task-target", f"annotations: {{{TARGET}: {{dataset: NAME}}}}")
+    else:
+        draft.attempt(f"{path}.dataset", partial(reference_key, type_="Dataset"), given.dataset)
+
+
+def task_of(draft: Draft) -> FlowTask:
+    """Returns what the draft of a Task is to do. Mistakes are added to it."""
+    return read_task(draft, "spec", draft.spec)
+
+
+def target_of(annotations: Any) -> str | None:
+    """Returns the dataset that the annotations of a Task name, without its type."""
+    given = annotations.get(TARGET) or annotations.get(_TARGET_URI)
+    text = given.get("dataset") if isinstance(given, dict) else None
+    return text.removeprefix("Dataset:") if isinstance(text, str) else None
+
+
+def read_task(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
+    """Reads the task at a path of a draft, to which mistakes are added."""
+    match spec:
+        case IngestTask():
+            source = draft.attempt(f"{path}.source", source_key, spec.source)
+            return Ingest(fetch_uncacheable=spec.fetch_uncacheable, source=source)
+        case ExtensionTask():
+            return _extension(draft, path, spec)
+        case CompactionTask():
+            return _compaction(draft, f"{path}.params", spec.params or CompactionParams())
+        case GarbageCollectionTask():
+            return GarbageCollection()
+        case WebhookCallTask():
+            payload = draft.attempt(f"{path}.payload", check_payload, spec.payload)
+            key = draft.attempt(f"{path}.target", partial(reference_key, type_="WebhookTarget"), spec.target)
+            return WebhookCall(target=key or spec.target, payload=payload)
+
+
+def source_key(text: str) -> str:
+    """Returns the key of a reference to a Source. Raises Invalid."""
+    return reference_key(text, "Source")
+
+
+def _compaction(draft: Draft, path: str, params: CompactionParams) -> Compaction:
+    size = draft.attempt(f"{path}.maxSliceSize", parse_size, params.max_slice_size)
+    if params.max_slice_records is not None and params.max_slice_records < 1:
+        text = f"maxSliceRecords is {params.max_slice_records}"
+        draft.note(f"{path}.maxSliceRecords", text, "compact-limits", "a number from 1 on")
+    return Compaction(max_slice_bytes=size, max_slice_rows=params.max_slice_records)
+
+
+def _extension(draft: Draft, path: str, spec: ExtensionTask) -> FlowTask:
+    """One that RFC-018 does not have. Each takes its own field."""
+    if spec.extension not in (VERIFY, PUSH):
+        text = f"this node knows no task {spec.extension[:80]!r}"
+        draft.note(f"{path}.$schema", text, "unknown-type", f"known are {VERIFY} and {PUSH}")
+    elif spec.extension == VERIFY and spec.to is not None:
+        draft.note(f"{path}.to", f"{VERIFY} goes nowhere", "flow-tasks", f"leave it out, or write $schema: {PUSH}")
+    elif spec.extension == PUSH and spec.level is not None:
+        draft.note(f"{path}.level", f"{PUSH} has no level", "flow-tasks", f"leave it out, or add a task {VERIFY}")
+    elif spec.extension == PUSH and spec.to is None:
+        draft.note(f"{path}.to", f"{PUSH} needs a repository", "flow-tasks", "to: NAME, of odfctl repo list")
+    if spec.extension == PUSH:
+        key = draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
+        return PushTo(to=key or "")
+    return Verify(level=(spec.level or VerifyLevel.DATA).value)
