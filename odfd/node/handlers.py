@@ -13,6 +13,7 @@ from functools import partial
 
 from chain.ids import DatasetId
 from odfd.api.access.accounts import AccountService, account_in_use
+from odfd.api.access.positions import KEY_BYTES
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
 from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, TrustPolicyController, controllers_of
@@ -140,7 +141,8 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     adopt = services.declarations.adopt
     reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes, run)
     services.flow.check_inputs = reader.check_inputs
-    return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good)
+    key = secrets.token_bytes(KEY_BYTES)
+    return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good, key=key)
 
 
 def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBackend:

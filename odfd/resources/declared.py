@@ -350,6 +350,11 @@ class DeclaredStore:
             found.append(_event(row))
         return found
 
+    def moves(self, after: int, upto: int) -> list[tuple[int, str, Op]]:
+        """Lists number, id and kind of the events after one and up to another."""
+        select = "SELECT rv, id, op FROM res_events WHERE rv > ? AND rv <= ? ORDER BY rv"
+        return list(self._db.execute(select, (after, upto)))
+
     def history(self, resource_id: str | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
         """Lists the last events of one resource, or of all but those of the types ``without``, in order."""
         others = f"type NOT IN ({', '.join('?' * len(without))})"

@@ -42,14 +42,13 @@ def followed(guard: Guard, _: TaskOwners, operation: Any) -> Any:
         rights, history = Rights(guard), operation.__self__
         if await rights.begin(since):
             return _reset(since or "")
+        at = None if since is None else await trio.to_thread.run_sync(guard.number, since)
         ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
-        if since is not None:
-            at = await trio.to_thread.run_sync(history.start, since.partition("+")[0])
+        if at is not None:
             return _told(history, rights, of and ids, at, ())
-        at = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
-        standing = await trio.to_thread.run_sync(_standing, history, rights, of, limit)
-        before = [each for each in standing if _number(each.version) <= at]
-        return _told(history, rights, of and ids, at, before)
+        newest = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
+        standing = await trio.to_thread.run_sync(partial(_standing, history, rights, of, limit, upto=newest))
+        return _told(history, rights, of and ids, newest, standing)
 
     return guarded
 
@@ -79,7 +78,7 @@ async def _told(
         grown = history.grown
         seen, events = await trio.to_thread.run_sync(history.after, at)
         if await rights.have_changed(has_moved=seen != at):
-            async for end in _reset(f"{epoch}-{seen}"):
+            async for end in _reset(rights.version(rights.position)):
                 yield end
             return
         for past in events:
@@ -93,11 +92,14 @@ async def _told(
         at = seen
 
 
-def _standing(history: HistoryService, rights: Rights, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
+def _standing(
+    history: HistoryService, rights: Rights, of: str | None, limit: int, upto: int | None = None
+) -> Sequence[wire.ResourceChange]:
     """Blocking. Raises NotFound."""
     ids = _chosen(history, rights, of)
     epoch, _ = history.epoch_and_newest()
-    rows = map(partial(_row, epoch, rights=rights), history.last_of(ids, limit, is_chosen=of is not None))
+    found = history.last_of(ids, limit, is_chosen=of is not None)
+    rows = [_row(epoch, each, rights) for each in found if upto is None or each.event.rv <= upto]
     return [row for row in rows if row is not None]
 
 
@@ -124,7 +126,7 @@ def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | N
     is_whole = before == past.before and after == past.event.resource
     if row.change in _SILENT and not row.details and not is_whole:
         return None
-    return msgspec.structs.replace(row, version=f"{row.version}+{rights.mark}")
+    return msgspec.structs.replace(row, version=rights.version(past.event.rv))
 
 
 def _known(resource: DeclaredResource, rights: Rights) -> DeclaredResource:
@@ -135,7 +137,3 @@ def _known(resource: DeclaredResource, rights: Rights) -> DeclaredResource:
     }
     owners = tuple(each for each in resource.owners if each.id in rights.readable)
     return msgspec.structs.replace(resource, references=references, owners=owners)
-
-
-def _number(version: str) -> int:
-    return int(version.partition("+")[0].rpartition("-")[2])

@@ -10,9 +10,11 @@ import trio
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thing, authorize
+from odfd.api.access.positions import SealedPositions, Sight
 from odfd.api.access.state import AccessReader, AccessState
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
+from odfd.resources.declared import DeclaredStore
 from odfd.state.directory import StateDirectory
 
 ROLE: Final = "access-role"
@@ -30,9 +32,11 @@ class Guard:
         home: StateDirectory,
         reader: AccessReader,
         subject: Principal,
+        positions: SealedPositions,
         again: Callable[[], Principal] | None = None,
     ) -> None:
         """``again``: says anew who asks, for answers that go on. Blocking; raises Refused."""
+        self.positions = positions
         self.home, self._reader, self.subject = home, reader, subject
         self._again = again if again is not None else lambda: subject
 
@@ -45,12 +49,34 @@ class Guard:
         """Another one when it may be that datasets are published, or are so no more."""
         return self._reader.published()
 
-    def mark(self) -> str:
-        """Returns another one when other datasets are published, and in each run of the node. Blocking.
+    def look(self) -> tuple[Sight, str]:
+        """Returns what the subject reads now, and the mark of its rights. Blocking.
 
-        It tells of nothing else: whatever private datasets come to, it stays.
+        The mark is another when rights of the subject changed, when other datasets are published, and in each run of
+        the node. It tells of nothing else: whatever private datasets come to, it stays.
         """
-        return f"{self._reader.run}.{self._reader.public_digest()}"
+        account, published = self.subject.account, self.published  # first: what comes meanwhile is looked at again
+        public = self._reader.public_digest()
+        sight = self.positions.look(account, self.state(), published, self._handles_at)
+        return sight, f"{self._reader.run}.{public}.{self.positions.rights(account, sight)}"
+
+    def version(self, number: int, mark: str) -> str:
+        """Returns the version of the log at a number, as the subject gets it."""
+        return f"{self.positions.sealed(self.subject.account, number)}+{mark}"
+
+    def number(self, version: str) -> int:
+        """Returns the number of a version that the subject was given. Blocking. Raises Invalid for another text."""
+        found = self.positions.opened(self.subject.account, version.partition("+")[0])
+        hint = "list anew: odfctl get KIND -w without --since"
+        if found is None:
+            text = f"{version[:60]!r} is no version of this node's log of resources"
+            raise Invalid(text, rule="resource-version", hint=hint)
+        with self.home.database.read() as connection:
+            floor = DeclaredStore(connection).floor()
+        if found < floor:  # in words without the numbers of the log
+            text = f"{version[:60]} is too old: the log does not keep all that came after it"
+            raise Invalid(text, rule="resource-version-too-old", hint=hint)
+        return found
 
     # Datasets.
 
@@ -207,6 +233,9 @@ class Guard:
         if self.subject.token:
             hint = "ask there: odfctl --socket PATH, without --node"
             raise Refused(f"{what} is done at the control socket of the node", rule="token-by-token", hint=hint)
+
+    def _handles_at(self, state: AccessState) -> Collection[str]:
+        return self.readable_things(state, state.accounts)
 
     def _role(self, state: AccessState, thing: Thing) -> Role | None:
         return state.relations.role(self.subject, thing)

@@ -1,8 +1,8 @@
 """Tells one subject what becomes of the resources that it may read, until its rights change.
 
 Then the watch ends with ``Reset``: who listens lists anew, and watches from there. So what may no longer be read is
-told of no more, and what may be read now is not missed. Each change is judged before it is told. Publishing changes
-rights and leaves no mark in the log of resources, so versions that accounts get end in one: ``VERSION+MARK``.
+told of no more, and what may be read now is not missed. Each change is judged before it is told. Versions that accounts
+get are ``POSITION+MARK``: the encrypted number of the last change that they may read of, and a mark of their rights.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from odfd.api.access.guard import Guard
 from odfd.api.access.seeing import Seeing
 from odfd.api.access.state import AccessState
 from odfd.api.access.tasks import TaskOwners
-from odfd.api.resources.versions import position
+from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.control.shared import SharedValue
-from odfd.resources.declared import DeclaredStore
 
 TASK: Final = "Task"
 
@@ -35,26 +34,21 @@ class Rights:
         self.readable: Collection[str] = ()
         """Ids of resources."""
         self.mark = ""
+        """In versions that are given: of rights, when it was looked first."""
+        self.position = 0
+        """The number of the last change that it may read of, when it was looked."""
         self._published = 0
         self.told: set[str] = set()
         """Ids and dids of what was readable during this watch: their deletion is reported."""
 
     async def begin(self, since: str | None) -> bool:
-        """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights.
+        """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights."""
+        await trio.to_thread.run_sync(self._look)
+        return since is not None and since.partition("+")[2] != self.mark
 
-        Raises Invalid for what is no version of the log.
-        """
-        return await trio.to_thread.run_sync(self._begun, since)
-
-    def _begun(self, since: str | None) -> bool:
-        state = self._look()
-        if since is None:
-            return False
-        since, _, mark = since.partition("+")
-        if mark != self.mark:
-            return True
-        with self._guard.home.database.read() as connection:
-            return position(DeclaredStore(connection), since) < state.rights_since
+    def version(self, number: int) -> str:
+        """Returns the version of the log at a number."""
+        return self._guard.version(number, self.mark)
 
     async def have_changed(self, *, has_moved: bool) -> bool:
         """Whether something that stood and stands is readable now and was not, or the other way round.
@@ -76,22 +70,32 @@ class Rights:
         return any((each in readable) != (each in self.readable) for each in both)
 
     def _look(self) -> AccessState:
-        self._published = self._guard.published  # first: what comes meanwhile is looked at again
-        self.mark = self._guard.mark()
-        self._state = self._guard.state()
-        self.readable = self._guard.handles(self._state.accounts)
+        """The mark stays that of the first look: when rights are others, what has it ends."""
+        sight, mark = self._guard.look()
+        self.mark = self.mark or mark
+        self.position = sight.position
+        self._published, self._state, self.readable = sight.published, sight.state, sight.readable
         self.told.update(self.readable)
-        self.told.update(str(did) for each in self.readable if (did := self._state.dids.get(each)) is not None)
-        return self._state
+        self.told.update(str(did) for each in self.readable if (did := sight.state.dids.get(each)) is not None)
+        return sight.state
+
+    def is_declared(self, id_: str) -> bool:
+        """Whether a resource stands in the log, as far as was looked."""
+        return self._state is not None and id_ in self._state.accounts
 
 
 def news(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
     """The rule of ``declarations.news``. What others share is made for the subject alone."""
 
     async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
-        version = None if since is None else since.partition("+")[0]
-        declared = operation(version, word, ticks=True)
-        async with aclosing(declared) as told, aclosing(_told(guard, tasks, told, since)) as found:
+        rights = Rights(guard)
+        if await rights.begin(since):
+            yield SharedValue(wire.ResourceNews(version=since or "", op="Reset"))
+            return
+        epoch = (await trio.to_thread.run_sync(guard.state)).version[0]
+        began = None if since is None else await trio.to_thread.run_sync(guard.number, since)
+        declared = operation(None if began is None else f"{epoch}-{began}", word, ticks=True)
+        async with aclosing(declared) as told, aclosing(_told(guard, tasks, rights, told, began)) as found:
             async for each in found:
                 yield SharedValue(each)
 
@@ -99,28 +103,36 @@ def news(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 async def _told(
-    guard: Guard, tasks: TaskOwners, news: AsyncIterator[SharedValue[wire.ResourceNews]], since: str | None
+    guard: Guard,
+    tasks: TaskOwners,
+    rights: Rights,
+    news: AsyncIterator[SharedValue[wire.ResourceNews]],
+    began: int | None,
 ) -> AsyncGenerator[wire.ResourceNews, None]:
-    rights, at, has_begun = Rights(guard), since, since is not None
-    if await rights.begin(since):
-        yield wire.ResourceNews(version=since or "", op="Reset")
-        return
+    """``began``: the number that the watch goes on from; ``None``: it begins with what stands.
+
+    What is told has the number of its change; what stands, and what is in no log, that of the last that was told.
+    """
+    at, has_begun, shown = "", began is not None, rights.position if began is None else began
     async for one in news:
         each = one.value
         moved, at = each.version != at, each.version
         if await rights.have_changed(has_moved=moved):
-            yield wire.ResourceNews(version=each.version, op="Reset")
+            yield wire.ResourceNews(version=rights.version(shown), op="Reset")
             return
-        each = msgspec.structs.replace(each, version=f"{each.version}+{rights.mark}")
         if each.resource is None:
             if not has_begun:  # the bookmark after what stood; others are for us
                 has_begun = True
-                yield each
+                yield msgspec.structs.replace(each, version=rights.version(shown))
             continue
         was_told = each.op == "Deleted" and each.resource.id in rights.told
-        if found := await readable_views(guard, tasks, [each.resource], is_judged=was_told):
-            rights.told.add(each.resource.id)
-            yield msgspec.structs.replace(each, resource=found[0])
+        found = await readable_views(guard, tasks, [each.resource], is_judged=was_told)
+        if not found:
+            continue
+        if has_begun and (each.resource.type != TASK or rights.is_declared(each.resource.id)):
+            shown = number_of(each.version)
+        rights.told.add(each.resource.id)
+        yield msgspec.structs.replace(each, version=rights.version(shown), resource=found[0])
 
 
 async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:

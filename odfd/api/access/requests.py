@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 import trio
@@ -21,6 +21,7 @@ from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
 from odfd.api.access.administrators import of_administrator
 from odfd.api.access.guard import Guard, is_admin
+from odfd.api.access.positions import SealedPositions
 from odfd.api.access.rules import RULES
 from odfd.api.access.state import AccessReader
 from odfd.api.access.tasks import TaskOwners
@@ -29,6 +30,8 @@ from odfd.runtime.about import About
 from odfd.runtime.http import Message
 from odfd.state.directory import StateDirectory
 
+_WATCHED: Final = ("declarations.page", "declarations.news")
+"""A list and the watch that goes on from its version, of which an administrator too is told when rights change."""
 S = TypeVar("S")
 """The services of a node."""
 
@@ -46,9 +49,13 @@ class AccessControl:
         own_uid: int,
         about: Callable[[str], About],
         is_good: Callable[[str], bool] = lambda _: False,
+        *,
+        key: bytes,
     ) -> None:
+        """``key``: of this run alone, by which positions in logs are encrypted (``KEY_BYTES``)."""
         self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
         self._tasks = TaskOwners(about)
+        self._positions = SealedPositions(home, key)
 
     async def subject(self, scope: Message) -> Principal:
         """Returns who asks. Raises Refused, NotFound."""
@@ -68,13 +75,13 @@ class AccessControl:
         if subject == OWNER:
             return services
         again = None if scope is None else partial(self._now, scope)
-        guard = Guard(self._home, self._reader, subject, again)
+        guard = Guard(self._home, self._reader, subject, self._positions, again)
         return cast("S", GuardedServices(services, guard, self._tasks))
 
     def guard_of(self, grant: TokenGrant) -> Guard:
         """Returns what judges a request that has a token outside of the control API. Blocking. Raises Refused."""
         again = partial(self._bearer, grant, "")
-        return Guard(self._home, self._reader, again(), again)
+        return Guard(self._home, self._reader, again(), self._positions, again)
 
     def _now(self, scope: Message) -> Principal:
         """Blocking."""
@@ -122,7 +129,7 @@ class _GuardedService:
     def __getattr__(self, name: str) -> Any:
         what = f"{self._name}.{name}"
         operation = getattr(self._service, name)
-        if self._guard.subject.is_owner and what != "declarations.news":
+        if self._guard.subject.is_owner and what not in _WATCHED:
             return of_administrator(self._guard, operation)
         rule = RULES.get(what)
         if rule is not None:

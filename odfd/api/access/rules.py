@@ -23,7 +23,8 @@ from odfd.api.access.news import news, readable, readable_views
 from odfd.api.access.tasks import TaskOwners
 from odfd.api.network.search import MAX_FOUND
 from odfd.api.queries.public_queries import check_public
-from odfd.api.resources.pages import ResourcePage, rest_after
+from odfd.api.resources.pages import ResourcePage, no_page, rest_after
+from odfd.api.resources.versions import number_of
 from odfd.control import wire
 from odfd.errors import sole_faults
 from odfd.queries.planning import Asker
@@ -211,18 +212,39 @@ def _paged(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
 
     async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         views: list[wire.ResourceView] = []
-        mark = await trio.to_thread.run_sync(guard.mark)
+        rest, version = _asked_page(guard, rest)
         while True:
             page: ResourcePage = await operation(word, labels, limit, rest)
+            version = version or await trio.to_thread.run_sync(_version_at, guard, number_of(page.version))
             views += await readable_views(guard, tasks, page.views)
             rest = page.rest
             if rest is None or len(views) > limit:
                 break
         shown = tuple(views[:limit])
-        after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name) if len(views) > limit else None
-        return ResourcePage(f"{page.version}+{mark}", shown, after, page.type)
+        if len(views) <= limit:
+            return ResourcePage(version, shown, None, page.type)
+        after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name)
+        sealed = guard.positions.sealed_text(guard.subject.account, f"{after} {version}")
+        return ResourcePage(version, shown, sealed, page.type)
 
     return guarded
+
+
+def _asked_page(guard: Guard, rest: str | None) -> tuple[str | None, str]:
+    """Returns what asks for the next page, and the version of the list. Raises Usage."""
+    if rest is None:
+        return None, ""
+    opened = guard.positions.opened_text(guard.subject.account, rest)
+    if opened is None:
+        raise no_page(rest)
+    after, _, version = opened.partition(" ")
+    return after, version
+
+
+def _version_at(guard: Guard, newest: int) -> str:
+    """Returns the version of a list that was read at a number of the log. Blocking."""
+    sight, mark = guard.look()
+    return guard.version(min(sight.position, newest), mark)
 
 
 def _queried(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:

@@ -30,8 +30,6 @@ class AccessState(NamedTuple):
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
     """The same the other way round."""
-    rights_since: int
-    """The version since which nobody's rights on anything that stands have changed, as far as this run knows."""
 
     def id_of(self, thing: str) -> str | None:
         """Returns the id of a resource that stands, by its id or, of a dataset, its did."""
@@ -82,11 +80,7 @@ class AccessReader:
             store = DeclaredStore(connection)
             version = store.epoch(), store.newest()
             if self._kept is None or not _holds(self._kept, store):
-                made = state_of(store.all(), version)
-                kept = self._kept
-                if kept is not None and kept.version[0] == version[0] and _same_rights(kept, made):
-                    made = made._replace(rights_since=kept.rights_since)
-                self._kept = made
+                self._kept = state_of(store.all(), version)
             elif self._kept.version != version:
                 self._kept = self._kept._replace(version=version)
             return self._kept
@@ -120,13 +114,6 @@ class AccessReader:
                 raise Refused(text, rule="access-inputs", hint=hint)
 
 
-def _same_rights(before: AccessState, after: AccessState) -> bool:
-    """Whether what stands in both is as readable to anybody; what came or went is told by its own change."""
-    theirs = before.accounts.items()
-    is_same = all(after.accounts[id_] == account for id_, account in theirs if id_ in after.accounts)
-    return is_same and after.callers == before.callers and after.relations.says_as(before.relations)
-
-
 def _holds(kept: AccessState, store: DeclaredStore) -> bool:
     epoch, number = kept.version
     if epoch != store.epoch() or number < store.floor():
@@ -150,5 +137,4 @@ def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) ->
         accounts=owners,
         datasets=datasets,
         dids={held: DatasetId.parse(did) for did, held in datasets.items()},
-        rights_since=version[1],
     )

@@ -125,11 +125,6 @@ class HistoryService:
             store = DeclaredStore(connection)
             return store.epoch(), store.newest()
 
-    def start(self, since: str) -> int:
-        """Returns the number of the event of a version. Raises Invalid for another log."""
-        with self._home.database.read() as connection:
-            return position(DeclaredStore(connection), since)
-
     def last_of(self, ids: Collection[str], limit: int, *, is_chosen: bool) -> Sequence[PastEvent]:
         """Returns the last events of some resources, in order; without types that are not listed, unless chosen."""
         with self._home.database.read() as connection:

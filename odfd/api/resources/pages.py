@@ -123,6 +123,11 @@ def _parsed(text: str, query: str) -> _Token:
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
         found = None
     if found is None or found.query != query or not found.version:
-        hint = "leave it out to begin anew; type and labels stay as they were"
-        raise Usage(f"continue={text[:40]!r} does not belong to this list", rule="continue", hint=hint)
+        raise no_page(text)
     return found
+
+
+def no_page(rest: str) -> Usage:
+    """Makes the fault for what asks for no page of a list."""
+    hint = "leave it out to begin anew; type and labels stay as they were"
+    return Usage(f"continue={rest[:40]!r} does not belong to this list", rule="continue", hint=hint)

@@ -18,3 +18,8 @@ def position(store: DeclaredStore, since: str) -> int:
         text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
         raise Invalid(text, rule="resource-version-too-old", hint=hint)
     return int(number)
+
+
+def number_of(version: str) -> int:
+    """Returns the number of a version of the log."""
+    return int(version.rpartition("-")[2])

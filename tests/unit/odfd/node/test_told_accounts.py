@@ -38,6 +38,8 @@ ASKED = (
     ("/v1/tasks", ""), ("/v1/tasks", "brief=1"), ("/v1/datasets", ""), ("/v1/logs", "task={task}"),
     ("/v1/tasks/{task}", ""), ("/v1/changes", "of=dataset/secret"), ("/v1/changes", "of=flow/secret"),
     ("/v1/tasks/t999", ""), ("/v1/logs", "task=t999"), ("/v1/logs", ""), ("/v1/engines", ""), ("/v1/peers", ""),
+    ("/v1/resources", ""), ("/dataset/v1alpha1/datasets", ""), ("/dataset/v1alpha1/datasets", "limit=1"),
+    ("/flow/v1alpha1/flows", ""), ("/flow/v1alpha1/tasks", ""), ("/flow/v1alpha1/tasks/{task}", ""),
 )  # fmt: skip
 """By which accounts may learn of others; each is answered in the same bytes whatever others do."""
 
@@ -49,7 +51,14 @@ async def answers(asking: Asking, uid: int, task: str) -> dict[str, str]:
         where, asked = path.format(task=task), query.format(task=task)
         status, said = await asking.ask(uid, "GET", where, query=asked)
         found[f"{where}?{asked}"] = f"{status} {json.dumps(said)}"
-    return found
+    services, stood = await asking.services(uid), []
+    for word in (None, "dataset", "task"):
+        async with aclosing(services.declarations.news(None, word)) as news:
+            async for each in news:
+                stood.append(each.value)
+                if each.value.op == "Bookmark":
+                    break
+    return {**found, "watch": msgspec.json.encode(stood).decode()}
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -139,6 +148,14 @@ def hidden_life(node: Node, chance: random.Random) -> Callable[[], Awaitable[Any
     ])  # fmt: skip
 
 
+async def _changes(news: Any) -> Any:
+    """What a watch tells after its bookmark, if there is one."""
+    async with aclosing(news) as told:
+        async for each in told:
+            if each.value.op != "Bookmark":
+                yield each.value
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
 async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: Any, seed: int) -> None:
     """Before and after, the node differs only in datasets that the account may not read, and their whole lives."""
@@ -159,6 +176,8 @@ async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(w
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, bobs.events.follow(None, ()))
             nursery.start_soon(watch, await bobs.history.follow(None, None, 0))
+            page = await bobs.declarations.page("dataset", None, 500, None)
+            nursery.start_soon(watch, _changes(bobs.declarations.news(page.version, "dataset")))
             await watching.wait()
             done = 0
             for _ in range(40):

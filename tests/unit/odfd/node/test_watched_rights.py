@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from chain.errors import Fault
+from chain.errors import Fault, Invalid
 from chain.instant import Instant
 from odfd.access.relations import Principal, Role
 from odfd.api.access.requests import AccessControl
@@ -31,6 +31,53 @@ MEMBER = """$schema: Relations
 headers: {name: members}
 spec: {relations: [{subject: "Account:bob", relation: member, object: "Account:lab"}]}
 """
+
+
+async def test_a_position_is_of_one_account_and_counts_nothing(world: Any) -> None:
+    """Two versions tell whether they are the same and nothing else; those of others and made up ones are none."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        alice, bob = await asking.services(ALICE), await asking.services(BOB)
+
+        async def at(services: Any) -> str:
+            version: str = (await services.declarations.page("dataset", None, 500, None)).version
+            return version
+
+        await node.parts.reconciler.settled()
+        hers, his = await at(alice), await at(bob)
+        for number in range(5):
+            await node.apply(DATASET.format(name=f"other-{number}", more=""))
+        await node.parts.reconciler.settled()
+        assert (await at(alice), await at(bob)) == (hers, his)
+        await node.apply(DATASET.format(name="hers", more=", account: alice, labels: {a: b}"))
+        await node.parts.reconciler.settled()
+        assert (await at(bob)) != his
+        mark = his.partition("+")[2]
+        for wrong in (f"{hers.partition('+')[0]}+{mark}", f"00{his[2:]}", f"f00-1+{mark}", f"1+{mark}"):
+            with pytest.raises(Invalid, match="is no version of this node's log"):
+                async with aclosing(bob.declarations.news(wrong, "dataset")) as news:
+                    await anext(news)
+            with pytest.raises(Invalid, match="is no version of this node's log"):
+                await bob.history.follow(wrong, None, 10)
+        async with aclosing(bob.declarations.news(hers, "dataset")) as news:  # another's mark is of other rights
+            assert (await anext(news)).value.op == "Reset"
+
+
+async def test_an_administrator_watches_on_from_a_list(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        rule = RULED.format(name="admins", object="Account:bob", rule="admin")
+        await node.apply(rule)
+        await node.parts.reconciler.settled()
+        bob = await asking.services(BOB)
+        page = await bob.declarations.page("dataset", None, 500, None)
+        assert {view.name for view in page.views} == {"hers", "theirs"}
+        async with aclosing(bob.declarations.news(page.version, "dataset")) as news:
+            await node.apply(DATASET.format(name="third", more=""))
+            with trio.fail_after(PATIENCE):
+                told = (await anext(news)).value
+        assert (told.op, told.resource.name) == ("Added", "third")
 
 
 class Reader:
