@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -22,7 +23,7 @@ from chain.model.events import AddData, DataEvent, ExecuteTransform, ExecuteTran
 from chain.model.source import FetchContainer, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from chain.multihash import Multihash
 from chain.state import InputPosition, load_state
-from chain.store.base import ChainReader, ChainStore, ObjectStore
+from chain.store.base import ChainReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
 from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
@@ -153,7 +154,14 @@ class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Tells this question apart from others under way."""
 
 
-def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
+class Chains(Protocol):
+    """The chains that a question may read."""
+
+    def chain(self, dataset: DatasetId) -> ChainReader:
+        """A reader, also of a chain that has no block (its head is ``None``)."""
+
+
+def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
     """Builds the request in the empty ``folder``. Raises NotFound, Invalid for contradicting chains, ObjectDamaged."""
     event = asked.block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is None:
@@ -191,7 +199,7 @@ def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, f
 
 
 def _view(
-    chains: ChainStore, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
+    chains: Chains, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
     declared: DeclaredTransform | None,
 ) -> InputView:  # fmt: skip
     """An input as the transaction saw it, and what of earlier blocks is needed."""

@@ -91,6 +91,27 @@ def _listed(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     return guarded
 
 
+def _graph(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
+    """Datasets that may not be read look as those that are not here."""
+
+    async def guarded(ref: str) -> Any:
+        entry = await guard.dataset(ref, Action.READ)
+        return await operation(str(entry.id), guard.readable_of)
+
+    return guarded
+
+
+def _traced(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
+    """Does as ``_graph``; the task, which has rows, is of who began it alone."""
+
+    async def guarded(ref: str, request: wire.LineageRequest) -> Any:
+        entry = await guard.dataset(ref, Action.READ)
+        guard.identified("to trace a record", Role.READER)
+        return tasks.noted(guard.subject, await operation(str(entry.id), request, guard.readable_of))
+
+    return guarded
+
+
 def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
     """Rules the renditions of one dataset by the right to read it; those of all are the node's owner's."""
 
@@ -351,6 +372,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.list": _listed,
     "datasets.get": on_dataset(Action.READ),
     "datasets.describe": _described,
+    "lineage.graph": _graph,
+    "lineage.trace": _traced,
     "renditions.list": _renditions,
     "renditions.reading": on_dataset(Action.READ),
     "datasets.manifest": on_dataset(Action.READ),

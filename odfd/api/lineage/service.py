@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -15,10 +15,11 @@ from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.state import load_state
+from odfd.api.lineage.shown import MayRead, ShownChains
 from odfd.api.lineage.trace import Trace, absent, find_block
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.question import origin_of
 from odfd.runtime.tasks import TaskBoard
 from odfd.state.directory import StateDirectory
@@ -41,17 +42,18 @@ class LineageService:
         self._board = board
         self._fresh_id = fresh_id
 
-    async def trace(self, ref: str, request: wire.LineageRequest) -> wire.TaskRef:
-        """Result: Lineage."""
+    async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
+        """``may_read``: of an account. Result: Lineage."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._home.resolve, ref))
         await trio.to_thread.run_sync(partial(self._check, entry, request))
-        work = Trace(self._home, self._deps, entry, request, self._fresh_id).run
+        work = Trace(self._home, self._deps, entry, request, self._fresh_id, may_read).run
         return task_ref(self._board.submit("lineage", entry.name, work))
 
-    async def graph(self, ref: str) -> wire.LineageGraph:
-        return await trio.to_thread.run_sync(self._graph, ref)
+    async def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
+        """``may_read``: of an account, for which others look as if they were not here."""
+        return await trio.to_thread.run_sync(lambda: _Graph(self._home, may_read).of(ref))
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
         """Raises NotFound and Invalid for a question, before anything is computed."""
@@ -68,46 +70,60 @@ class LineageService:
                 hint=f"columns: {', '.join(names)}",
             )  # fmt: skip
 
-    def _graph(self, ref: str) -> wire.LineageGraph:
-        with self._home.catalog() as catalog:
-            entry = catalog.resolve(ref)
-            nodes = {entry.id: self._node(catalog, entry.id, "self")}
-            self._climb(catalog, nodes, entry.id)
-            self._descend(catalog, nodes, entry.id)
+
+class _Graph:
+    """Makes one graph. Blocking."""
+
+    def __init__(self, home: StateDirectory, may_read: MayRead | None) -> None:
+        self._home = home
+        with home.catalog() as catalog:
+            self._names = {entry.id: entry.name for entry in catalog.entries()}
+        if may_read is not None:
+            shown = may_read(list(self._names))
+            self._names = {dataset: name for dataset, name in self._names.items() if dataset in shown}
+            may_read = _among(self._names)
+        self._chains = ShownChains(home, may_read)
+
+    def of(self, ref: str) -> wire.LineageGraph:
+        entry = self._home.resolve(ref)
+        nodes = {entry.id: self._node(entry.id, "self")}
+        self._climb(nodes, entry.id)
+        self._descend(nodes, entry.id)
         return wire.LineageGraph(ref=entry.name, id=str(entry.id), nodes=tuple(nodes.values()))
 
-    def _climb(self, catalog: Catalog, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
+    def _name(self, dataset: DatasetId) -> str:
+        return self._names.get(dataset, dataset.short)
+
+    def _climb(self, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
         waiting = deque([start])
         while waiting and len(nodes) < MAX_GRAPH:
             for each in nodes[waiting.popleft()].inputs:
                 above = DatasetId.parse(each.id)
                 if above not in nodes:
-                    nodes[above] = self._node(catalog, above, "upstream")
+                    nodes[above] = self._node(above, "upstream")
                     waiting.append(above)
 
-    def _descend(self, catalog: Catalog, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
+    def _descend(self, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
         """Every dataset here is looked at once, however many derive from one another."""
         readers: dict[str, list[DatasetId]] = {}
-        for entry in catalog.entries():
-            for source, _ in self._inputs(entry.id):
-                readers.setdefault(str(source), []).append(entry.id)
+        for each in self._names:
+            for source, _ in self._inputs(each):
+                readers.setdefault(str(source), []).append(each)
         waiting = deque([start])
         while waiting and len(nodes) < MAX_GRAPH:
             for below in readers.get(str(waiting.popleft()), []):
                 if below not in nodes:
-                    nodes[below] = self._node(catalog, below, "downstream")
+                    nodes[below] = self._node(below, "downstream")
                     waiting.append(below)
 
-    def _node(self, catalog: Catalog, dataset: DatasetId, relation: str) -> wire.LineageNode:
-        fields = {"ref": catalog.name_of(dataset), "id": str(dataset), "relation": relation}
-        chain = self._home.chains.chain(dataset)
+    def _node(self, dataset: DatasetId, relation: str) -> wire.LineageNode:
+        fields = {"ref": self._name(dataset), "id": str(dataset), "relation": relation}
+        chain = self._chains.chain(dataset)
         if chain.head() is None:
-            problem = wire.Problem.of(absent(catalog.name_of(dataset), dataset))
+            problem = wire.Problem.of(absent(self._name(dataset), dataset))
             return msgspec.convert({**fields, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
         state = load_state(chain)
-        inputs = [
-            {"ref": catalog.name_of(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)
-        ]
+        inputs = [{"ref": self._name(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)]
         return msgspec.convert(
             {
                 **fields,
@@ -122,7 +138,7 @@ class LineageService:
 
     def _inputs(self, dataset: DatasetId) -> list[tuple[DatasetId, str]]:
         """Returns inputs of the transform in force with their aliases, except those that its author never resolved."""
-        declared = load_state(self._home.chains.chain(dataset)).set_transform
+        declared = load_state(self._chains.chain(dataset)).set_transform
         found = []
         for each in declared.inputs if declared is not None else ():
             try:
@@ -133,7 +149,7 @@ class LineageService:
 
     def _source(self, dataset: DatasetId) -> str:
         """Returns where the newest data of a root came from."""
-        chain = self._home.chains.chain(dataset)
+        chain = self._chains.chain(dataset)
         last = chain.last_of(("AddData",))
         if last is None:
             return ""
@@ -142,3 +158,7 @@ class LineageService:
         except NotFound:
             return ""
         return origin.address or f"push source {origin.name}".rstrip()
+
+
+def _among(known: Collection[DatasetId]) -> MayRead:
+    return lambda datasets: [each for each in datasets if each in known]

@@ -31,6 +31,7 @@ from engines.contract import (
     RecordProvenance,
 )
 from engines.errors import EngineFault, engine_failed
+from odfd.api.lineage.shown import MayRead, ShownChains
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.question import LineageQuestion, block_of_record, data_of, origin_of, question, rows_at
@@ -57,8 +58,10 @@ class Trace:
         entry: DatasetEntry,
         request: wire.LineageRequest,
         fresh_id: Callable[[], str],
+        may_read: MayRead | None = None,
     ) -> None:
-        self._home = home
+        """``may_read``: of an account; all others look as if they were not here."""
+        self._home, self._chains = home, ShownChains(home, may_read)
         self._deps = deps
         self._entry = entry
         self._request = request
@@ -119,7 +122,7 @@ class Trace:
         return list(groups.values())
 
     def _block(self, dataset: DatasetId, offset: int) -> Block:
-        chain = self._home.chains.chain(dataset)
+        chain = self._chains.chain(dataset)
         if chain.head() is None:
             raise absent(self._name(dataset), dataset)
         return find_block(self._name(dataset), chain, offset)
@@ -151,7 +154,7 @@ class Trace:
             if isinstance(block.event, AddData):
                 return dict.fromkeys(offsets, (None, None))
             raise
-        vocab = load_state(self._home.chains.chain(dataset), block.sequence_number + 1).vocab
+        vocab = load_state(self._chains.chain(dataset), block.sequence_number + 1).vocab
         system = (vocab.operation_type, vocab.system_time)
         return {
             offset: (row[vocab.operation_type], {name: value for name, value in row.items() if name not in system})
@@ -166,7 +169,7 @@ class Trace:
             own=self._home.keys.has_dataset_key(dataset), id=self._fresh_id(),
         )  # fmt: skip
         async with fresh_folder(self._deps.staging) as folder:
-            work = partial(question, self._deps.chains, self._deps.objects, asked, folder)
+            work = partial(question, self._chains, self._deps.objects, asked, folder)
             request = await trio.to_thread.run_sync(work)
             answer = await self._deps.engines.engine(request.transform.engine).derive_provenance(request)
         match answer:
@@ -180,7 +183,7 @@ class Trace:
                 raise engine_failed(message)
 
     def _ingested(self, dataset: DatasetId, block: Block, rows: Told) -> None:
-        chain = self._home.chains.chain(dataset)
+        chain = self._chains.chain(dataset)
         origin, problem = None, None
         try:
             found = origin_of(chain, block)
@@ -200,7 +203,7 @@ class Trace:
             self._known[dataset, offset] = msgspec.structs.replace(record, origin=named, problem=problem)
 
     def _derived(self, dataset: DatasetId, block: Block, rows: Told, answer: ProvenanceSuccess) -> None:
-        chain = self._home.chains.chain(dataset)
+        chain = self._chains.chain(dataset)
         inputs = [each for each, _ in input_ids(load_state(chain, block.sequence_number))]
         paths = tuple(
             wire.LineagePath(
@@ -261,7 +264,7 @@ class Trace:
 
     def _name(self, dataset: DatasetId) -> str:
         if dataset not in self._names:
-            self._names[dataset] = self._home.name_of(dataset)
+            self._names[dataset] = self._chains.name_of(dataset)
         return self._names[dataset]
 
 

@@ -318,6 +318,8 @@ LISTS: dict[str, list[tuple[str, str, Any]]] = {
 }  # fmt: skip
 """What lists datasets, or what is done with them."""
 ELSEWHERE = {
+    "lineage.graph": "test_p12_the_lineage_of_what_may_be_read_names_nothing_else",
+    "lineage.trace": "test_p12_the_lineage_of_what_may_be_read_names_nothing_else",
     "events.kept": "test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do",
     "events.follow": "test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after",
     "history.follow": "test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after",
@@ -362,8 +364,6 @@ OF_THE_OWNER: dict[str, str] = {
         "raw.drop raw.keep raw.replay raw.show raw.stop renditions.abandon renditions.create renditions.hand_over",
     "is of datasets that are deleted, on which nobody has rights any more":
         "unmanaged.adopt unmanaged.delete unmanaged.get unmanaged.list",
-    "names datasets in both directions, and has no form yet without those that may not be read":
-        "lineage.graph lineage.trace",
 }  # fmt: skip
 """By reason, operations that no account may call. A new operation is put here, or has a rule and a row above."""
 API = Path(__file__).parents[4] / "odfd" / "api"

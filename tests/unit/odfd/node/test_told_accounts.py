@@ -38,7 +38,8 @@ ASKED = (
     ("/v1/tasks", ""), ("/v1/tasks", "brief=1"), ("/v1/datasets", ""), ("/v1/logs", "task={task}"),
     ("/v1/tasks/{task}", ""), ("/v1/changes", "of=dataset/secret"), ("/v1/changes", "of=flow/secret"),
     ("/v1/tasks/t999", ""), ("/v1/logs", "task=t999"), ("/v1/logs", ""), ("/v1/engines", ""), ("/v1/peers", ""),
-    ("/v1/resources", ""), ("/dataset/v1alpha1/datasets", ""), ("/dataset/v1alpha1/datasets", "limit=1"),
+    ("/v1/datasets/cities/lineage", ""), ("/v1/resources", ""), ("/dataset/v1alpha1/datasets", ""),
+    ("/dataset/v1alpha1/datasets", "limit=1"),
     ("/flow/v1alpha1/flows", ""), ("/flow/v1alpha1/tasks", ""), ("/flow/v1alpha1/tasks/{task}", ""),
 )  # fmt: skip
 """By which accounts may learn of others; each is answered in the same bytes whatever others do."""
@@ -191,6 +192,61 @@ async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(w
             nursery.cancel_scope.cancel()
         assert done > 5
         assert not heard
+
+
+async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any) -> None:
+    """An input and a consumer that may not be read look as those that are not here, whatever becomes of them."""
+    async with world.running("node", private=True) as node, world.running("far", private=True) as far:
+        asking = await settled(node)
+        world.write("node", "a.csv", *ROWS)
+        again = DERIVED.replace("name: towns", "name: villages").replace("cities", "towns")
+        await node.apply(ROOT, DERIVED, again)
+        await node.pull()
+        for name in ("cities", "towns", "villages"):
+            await node.pull(name)
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="towns"))
+        path, cities = "/v1/datasets/towns/lineage", str(node.dataset("cities"))
+
+        async def graph() -> Any:
+            return await asking.ask(BOB, "GET", path)
+
+        async def trace(record: int) -> wire.TaskView:
+            services = await asking.services(BOB)
+            ref = await services.lineage.trace("towns", wire.LineageRequest(record=record))
+            await node.board.get(ref.id).finished.wait()
+            view: wire.TaskView = await services.tasks.get(ref.id)
+            return view
+
+        status, told = await graph()
+        assert (status, [(each["relation"], each["ref"]) for each in told["nodes"]]) == (
+            200, [("self", "towns"), ("upstream", node.dataset("cities").short)]
+        )  # fmt: skip
+        absent = told["nodes"][1]
+        assert (absent["id"], absent["problem"]["rule"], absent["records"]) == (cities, "lineage-input", None)
+        assert "villages" not in json.dumps(told)
+        assert "cities" not in json.dumps(told["nodes"][1])
+        refused = await trace(0)
+        assert refused.fault is not None
+        assert (refused.fault.rule, refused.state) == ("lineage-input", "failed")
+        await node.api.datasets.rename("cities", wire.RenameRequest(name="places"))
+        await node.api.datasets.delete("villages", purge=True)
+        world.write("node", "b.csv", "2020-01-02T00:00:00Z,B,2")
+        await node.pull("places")
+        assert await graph() == (status, told)
+        again_refused = await trace(0)
+        assert again_refused.fault == refused.fault
+        # A node that has the one and not the other says the same of it.
+        out = node.home.directory.parent / "out"
+        await node.done(node.api.flow.export("towns", wire.ExportRequest(to=str(out))))
+        await far.done(far.api.flow.import_(wire.ImportRequest(source=str(out), as_name="towns")))
+        from_far = await far.api.lineage.graph("towns")
+        assert json.loads(msgspec.json.encode(from_far.nodes[1])) == absent
+        await node.apply(GRANT.format(name="h", who="bob", role="reader", what="places"))
+        assert [each["ref"] for each in (await graph())[1]["nodes"]] == ["towns", "places"]
+        assert (await trace(0)).state == "done"
+        assert (await asking.ask(ALICE, "GET", path))[0] == 404
+        status, problem = await asking.ask(NOBODY, "POST", path, {"record": 0})
+        assert (status, problem["rule"]) == (404, "dataset-ref")
 
 
 async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
