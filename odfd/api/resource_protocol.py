@@ -33,7 +33,7 @@ from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import MOST, PAGE
 from odfd.control import wire
-from odfd.control.responses import answer, body, flag, lines, problem, since_of, stream_of, whole_body
+from odfd.control.responses import NDJSON, answer, body, flag, lines, problem, since_of, stream_of, whole_body
 from odfd.control.shared import SharedValue
 from odfd.errors import Usage, http_status
 from odfd.resources.types import VERSION, ResourceType
@@ -142,8 +142,16 @@ async def _apply(services: Services, request: Request) -> object:
     return await _carried_out(services, request, await _texts(request))
 
 
+@asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
+async def _watch(services: Services, request: Request) -> object:
+    """Watches the resources of all types: those that stand, a bookmark, and then each change."""
+    return await lines(_watched(services.declarations, None, since_of(request)), stream_of(request))
+
+
 TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", APPLY, _apply),
+    ("GET", f"/resource/{VERSION}/types", lambda s, _: s.schemas.types()),
+    ("GET", f"/resource/{VERSION}/watch", _watch),
     ("GET", _ALL, _all),
     ("POST", _ALL, _create),
     ("GET", _ONE, _one),
@@ -233,9 +241,9 @@ def _of_account(listed: wire.ResourceList, account: str | None) -> wire.Resource
 
 
 async def _watched(
-    declarations: DeclarationService, kind: ResourceType, since: str | None
+    declarations: DeclarationService, kind: ResourceType | None, since: str | None
 ) -> AsyncIterator[SharedValue[wire.ResourceManifestNews]]:
-    async with aclosing(declarations.news(since, kind.name)) as news:
+    async with aclosing(declarations.news(since, None if kind is None else kind.name)) as news:
         async for each in news:
             yield each.once(_manifest_news)
 

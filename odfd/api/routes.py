@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from chain.errors import NotFound, Refused
 from engines.query.frames import MEDIA_TYPE as FRAMES
+from odfd import __version__
 from odfd.api import graphql, resource_protocol
 from odfd.api.access.guard import NO_ACCOUNT
 from odfd.api.endpoints import (
@@ -56,6 +57,7 @@ from odfd.control.responses import (
 )
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.obs.log_lines import LineFilter
+from odfd.resources.types import VERSION
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
 from odfd.state.idempotency import AnswerStore
@@ -411,7 +413,27 @@ async def _openapi(_: Services, _request: Request) -> object:
     return FileResponse(DOCUMENT, media_type=JSON)
 
 
-BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (("GET", "/openapi.json", _openapi), *graphql.TABLE)
+@asks(answers=dict[str, str])
+async def _version(_: Services, _request: Request) -> object:
+    """The version of the daemon."""
+    return {"version": __version__}
+
+
+@asks(answers=dict[str, str])
+async def _lives(_: Services, _request: Request) -> object:
+    """Whether the daemon answers; it does so once it has started."""
+    return {"status": "ok"}
+
+
+BESIDE: Final[tuple[tuple[str, str, Ask], ...]] = (
+    ("GET", "/openapi.json", _openapi),
+    ("GET", "/version", _version),
+    ("GET", "/livez", _lives),
+    ("GET", "/readyz", _lives),
+    ("GET", "/schemas/{path:path}", lambda s, r: s.schemas.schema(_name(r, "path"))),
+    ("GET", f"/resource/{VERSION}/events", _events),
+    *graphql.TABLE,
+)
 """Endpoints outside of ``/v1`` and RFC-018's paths."""
 
 

@@ -367,3 +367,31 @@ def test_a_merge_patch_of_what_differs_makes_one_of_the_other(before: Any, after
     assert merged(before, dict.fromkeys(before) | dict.fromkeys(after)) == {}
     assert merged({}, after) == after
     assert merged(merged(before, after), after) == merged(before, after)
+
+
+async def test_r57_all_types_are_listed_and_watched_at_once(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SET.format(name="a", env="prod"), DATASET)
+        _, (types,) = await ask(alice, "GET", "/resource/v1alpha1/types")
+        assert {each["name"] for each in types} == {each.name for each in TYPES}
+        with trio.fail_after(PATIENCE):
+            status, told = await ask(alice, "GET", "/resource/v1alpha1/watch", "", b'"Bookmark"')
+        stood = [each["object"] for each in told[:-1]]
+        found = sorted((each["$schema"].rpartition("/")[2], each["headers"]["name"]) for each in stood)
+        assert (status, found) == (200, [("Dataset", "raw"), ("VariableSet", "a")])
+        await alice.apply(SET.format(name="b", env="prod"))
+        with trio.fail_after(PATIENCE):
+            since = f"since={told[-1]['rv']}"
+            _, more = await ask(alice, "GET", "/resource/v1alpha1/watch", since, b'"b"')
+        assert ("Added", "b") in [(each["op"], each["object"] and each["object"]["headers"]["name"]) for each in more]
+        _, (events,) = await ask(alice, "GET", "/resource/v1alpha1/events", "kept=true")
+        assert ("resource.created", "b") in {(each["kind"], each["subject"]) for each in events}
+
+
+async def test_schemas_are_at_the_paths_of_their_types(world: Any) -> None:
+    async with world.running("alice") as alice:
+        for path in ("flow/v1alpha1/Task", "flow/v1alpha1/Task.json", "node/v1alpha1/Node"):
+            status, (schema,) = await ask(alice, "GET", f"/schemas/{path}")
+            assert (status, schema["$id"].endswith(path.removesuffix(".json"))) == (200, True)
+        for path in ("/version", "/livez", "/readyz"):
+            assert (await ask(alice, "GET", path))[0] == 200
