@@ -74,7 +74,11 @@ class TaskController:
         fault = fault_of(task)
         is_cut = task.state is TaskState.CANCELLED and self._tasks.board.is_stopping
         if is_cut or (fault is not None and fault.rule in _STOPPED):
-            raise Environment("the daemon stopped before it ended", rule="interrupted", hint="it is begun again")
+            fault = Environment("the daemon stopped before it ended", rule="interrupted", hint="it is begun again")
+            return ObservedState(fault=fault, goes_on=False)
+        if fault is not None and fault.rule == UNRESOLVED:  # what it needs went when it began: it waits for that
+            self._begun.pop(resource.id)
+            return ObservedState(fault=fault, goes_on=False)
         seen = _seen(_outcome(task, fault), "" if fault is None else fault.hint)
         return msgspec.structs.replace(seen, goes_on=False)
 
@@ -89,7 +93,10 @@ class TaskController:
             self._tasks.board.cancel(resource.name).is_declared = False
 
     def _plan(self, resource: DeclaredResource) -> FlowPlan:
-        """Raises NotFound for its dataset, while that is not here. Blocking."""
+        """Raises NotFound for its dataset and what it refers to, while these are not here. Blocking."""
+        with self._home.database.read() as connection:
+            for key in resource.references:
+                DeclaredStore(connection).meant(TYPE, resource.name, key)
         headers = {"name": resource.name, "annotations": resource.annotations}
         text = json.dumps({"$schema": TYPE, "headers": headers, "spec": resource.spec})
         (draft,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).drafts

@@ -266,6 +266,37 @@ async def test_a_flow_calls_a_target_of_new_blocks(world: Any, receiver: Receive
         assert body["data"]["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
 
 
+ONCE = """$schema: Task
+headers: {name: told, annotations: {taskTarget: {dataset: one}}}
+spec: {kind: WebhookCall, target: hook}
+"""
+
+
+async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> None:
+    """It waits for a target that is not there; an answer that is none is the end of it."""
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(dataset("one"), ONCE)
+        await alice.parts.reconciler.settled()
+        told = await alice.api.declarations.get("task", "told")
+        assert (told.status["phase"], told.status["code"]) == ("Failed", "unresolved-reference")
+        await alice.apply(SECRET, target(receiver, SILENT))
+        await became(lambda: len(receiver.calls) == 1)
+        ((_, body),) = receiver.calls
+        assert (body["type"], body["data"]["flow"]) == ("flow.due", "told")
+        await alice.parts.reconciler.settled()
+        told = await alice.api.declarations.get("task", "told")
+        (outcome,) = [value for key, value in told.status["conditions"].items() if key.endswith("/Outcome")]
+        assert (told.status["phase"], outcome["value"]) == ("Ready", "up-to-date")
+        receiver.status = 503
+        await alice.apply(ONCE.replace("name: told", "name: again"))
+        await became(lambda: len(receiver.calls) == 2)
+        await alice.board.get("again").finished.wait()
+        await alice.parts.reconciler.settled()
+        again = await alice.api.declarations.get("task", "again")
+        assert again.status["phase"] == "Failed"
+        assert "retryAt" not in again.status
+
+
 async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(world: Any, receiver: Receiver) -> None:
     receiver.status = 503
     minutely, said = "{kind: Schedule, every: 1min}", ', payload: \'{"at": "${{ trigger.time }}"}\''
