@@ -86,10 +86,10 @@ class StatusService:
         self._started = context.clock.now()
 
     async def engines(self) -> Sequence[wire.EngineView]:
-        """Lists the engines of queries, with their running processes."""
+        """Lists the engine of transforms, with its running processes, and that of queries."""
         view = self._engine.view()
         named = await trio.to_thread.run_sync(self._named, view.processes)
-        return [self._queries(), msgspec.structs.replace(view, processes=named)]
+        return [msgspec.structs.replace(view, processes=named), self._queries()]
 
     def _queries(self) -> wire.EngineView:
         """Returns the engine of queries, which has a process for each."""
