@@ -78,18 +78,16 @@ def services_of(parts: NodeParts) -> Services:
     pulling = _pulling(parts, declarations, promises)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
-    mirrors = MirrorService(
-        home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
-    )
+    decides = parts.evaluator, parts.visibility
+    mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_name, mirrors.adopt = search.suggested_name, parts.import_export.adopt
     networks, peers = _networks(parts, holders, search, mirrors)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
+    more = _more_controllers(parts, performing)
     told = (parts.views, declarations, flows)
-    _reconciling(
-        parts, declarations, controllers_of(home, told, parts.scheduler, others, _more_controllers(parts, performing))
-    )
+    _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
     datasets = DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state)
