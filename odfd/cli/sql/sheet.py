@@ -139,7 +139,7 @@ def _number(value: Any, kind: _Kind) -> Any:
 
 
 def _fits(value: float) -> bool:
-    return abs(value) < 10**_DIGITS if isinstance(value, int) else math.isfinite(value)
+    return len(str(abs(value)).rstrip("0")) <= _DIGITS if isinstance(value, int) else math.isfinite(value)
 
 
 def _date(text: str) -> dt.date | None:

@@ -173,6 +173,7 @@ INTEGERS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=8)
 @settings(max_examples=30)
 @given(INTEGERS, st.integers(1, 4))
 @example([34_561_881_851_091_100], 1)
+@example([1_600_593_426_432_000], 1)
 def test_numbers_come_back_whatever_the_sheets(values: list[int | None], most: int) -> None:
     out = io.BytesIO()
     writer = SheetWriter(out, [("n", "int64")], most_rows=most)
