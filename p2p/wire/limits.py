@@ -62,3 +62,14 @@ MAX_PEERS_ASK: Final = 3 + 4 * MAX_TAGS_ASKED + MAX_PRESENCE
 """Bytes of a question for peers."""
 MAX_PEERS_ANSWER: Final = 2 + MAX_PRESENCES * (2 + MAX_PRESENCE)
 """Bytes of an answer about peers: 391 KiB at worst."""
+
+MAX_LOOKUP_CONTACTS: Final = 20
+"""Nodes in one answer of a lookup: as many as keep a record."""
+MAX_LOOKUP_RECORDS: Final = 16
+"""Records in one answer of a lookup."""
+MAX_RECORD: Final = 45 + MAX_PRESENCE_ADDRESSES * 256 + 2 + 64
+"""Bytes of a record of who serves a dataset, 2,159; one with two addresses has about 160."""
+MAX_LOOKUP_ASK: Final = 1 + 32 + 19 + MAX_RECORD
+"""Bytes of a question of the lookup: one to keep a record, 2,211."""
+MAX_LOOKUP_ANSWER: Final = 3 + MAX_LOOKUP_CONTACTS * (19 + 32) + MAX_LOOKUP_RECORDS * (2 + MAX_RECORD)
+"""Bytes of an answer of the lookup, 35,599 at worst; usually below 1,000."""

@@ -52,6 +52,7 @@ from p2p.identity import did_of_peer, parse_peer, peer_of_did
 from p2p.ip import is_global
 from p2p.ipfs import record
 from p2p.kubo.rpc import Kubo
+from p2p.lookup.records import Records
 from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
 from p2p.peers.directory import Directory
@@ -66,6 +67,7 @@ from p2p.wire import (
     hole_punch,
     invite,
     limits,
+    lookup,
     multiaddr_bytes,
     objects,
     presence,
@@ -336,6 +338,23 @@ def present(raw: bytes) -> object:
     return said, said.peer, said.expires
 
 
+def looked_up(raw: bytes) -> object:
+    ask = lookup.decode_lookup(raw)
+    assert (lookup.encode_store(ask) if isinstance(ask, lookup.Store) else lookup.encode_find(ask)) == raw
+    return ask
+
+
+def provided(raw: bytes) -> object:
+    """As it came, and brought by whoever signed it."""
+    said = lookup.decode_record(raw)
+    assert presence.encode(said) == raw[:-64]
+    for each in (raw, raw[:-64] + KEY.sign(b"odf provider 1\0demo\0" + bytes(32) + raw[:-64])):
+        records = Records("demo", b"")
+        outcome = records.keep(bytes(32), each, said.key, b"", 1_700_000_000_500, Random(1))
+        assert len(records) == (outcome is lookup.Stored.KEPT)
+    return said
+
+
 def answered(raw: bytes) -> object:
     told = presence.decode_answer(raw, presence.PeersAsk(wanted=32))
     assert presence.encode_answer(told) == raw
@@ -491,6 +510,10 @@ TARGETS: Sequence[Target] = (
     simple(propose.decode_answer, DECIDED),
     simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
+    simple(lookup.decode_lookup, [WIRE["lookup.find"], WIRE["lookup.store"]], looked_up),
+    simple(lookup.decode_nodes, [WIRE["lookup.nodes"]], again(lookup.decode_nodes, lookup.encode_nodes)),
+    simple(lookup.decode_stored, [WIRE["lookup.stored"]], again(lookup.decode_stored, lookup.encode_stored)),
+    simple(lookup.decode_record, [WIRE["lookup.record"]], provided),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
     simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),

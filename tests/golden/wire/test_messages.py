@@ -1,4 +1,4 @@
-"""The bytes of ADR 0002. ``messages.json`` was written from that page with nothing but ``struct`` and ``json``."""
+"""The bytes of the specification. ``messages.json`` was written from it with nothing but Python's own modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
+from p2p.lookup.contact import Contact, lookup_key
 from p2p.ports import Topic
-from p2p.wire import chains, frames, invite, objects, presence, refusal, trust
+from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
@@ -34,6 +35,10 @@ PRESENCE = Presence(
     tags=(presence.tag_of(DATASET),),
     more=True,
 )
+LOOKUP = lookup_key("demo", DATASET)
+AT = (bytes([203, 0, 113, 7]), 4150)
+AT6 = (bytes.fromhex("20010db8000000000000000000000007"), 4150)
+PROVIDER = Presence(key=KEY.public, issued=1_700_000_000_000, lifetime=5400, addresses=PRESENCE.addresses[:1])
 ASK = PeersAsk(wanted=32, tags=PRESENCE.tags, own=BYTES["peers.presence"])
 
 
@@ -104,6 +109,23 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "trust.proof": (trust.Proof(("ab" * 32, "cd" * 32)), trust.encode, trust.decode_tell),
     "invite.redeem": (bytes(range(32)), invite.encode_redeem, invite.decode_redeem),
     "invite.answer": (invite.Redemption.USED, invite.encode_redemption, invite.decode_redemption),
+    "lookup.find": (lookup.Find(key=LOOKUP, own=AT), lookup.encode_find, lookup.decode_lookup),
+    "lookup.nodes": (
+        lookup.Nodes(contacts=(Contact(KEY.public, *AT), Contact(bytes(32), *AT6)), records=(BYTES["lookup.record"],)),
+        lookup.encode_nodes,
+        lookup.decode_nodes,
+    ),
+    "lookup.store": (
+        lookup.Store(key=LOOKUP, record=BYTES["lookup.record"]),
+        lookup.encode_store,
+        lookup.decode_lookup,
+    ),
+    "lookup.stored": (lookup.Stored.FAR, lookup.encode_stored, lookup.decode_stored),
+    "lookup.record": (
+        PROVIDER,
+        lambda said: lookup.seal_record(said, "demo", LOOKUP, KEY),
+        lookup.decode_record,
+    ),
     "peers.presence": (PRESENCE, lambda said: presence.seal(said, "demo", KEY), presence.decode),
     "peers.ask": (ASK, presence.encode_ask, presence.decode_ask),
     "peers.answer": (

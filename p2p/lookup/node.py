@@ -1,0 +1,214 @@
+"""The part of one node in the lookup: answers others, and says what to ask to keep its table and its records. Sans-IO.
+
+The caller carries questions and answers, and gives time and chance. Nothing here grows without a bound: see the limits
+of the table, the records, and the budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.backoff import Chance
+from p2p.budget.buckets import Budget, Rate
+from p2p.lookup import search as searching
+from p2p.lookup.contact import Contact, block_of, place_of, place_of_node
+from p2p.lookup.publication import Publication
+from p2p.lookup.records import Records, judge_record
+from p2p.lookup.search import Search, SearchLimits
+from p2p.lookup.table import Table
+from p2p.ports import Judgement
+from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS
+from p2p.wire.lookup import At, Find, Nodes, Store, Stored
+from p2p.wire.presence import Presence
+
+NEAREST: Final = 20
+"""Nodes that keep a record: k."""
+MOST_KEEPERS: Final = 48
+"""Nodes asked to keep a record if the region of its key has more."""
+FAR: Final = 8
+"""Times as many as ``NEAREST`` a node may expect nearer to a key than itself, and still keep a record of it: estimates
+of others may differ from ours."""
+FIND_RATE: Final = Rate(per_second=4.0, burst=64.0)
+"""Questions of one peer."""
+STORE_RATE: Final = Rate(per_second=1.0, burst=128.0)
+"""Records that one peer brings: in a small network one node keeps all that another serves."""
+CHECK: Final = 900.0
+"""Seconds without an answer of an entry of the table, after which it is asked."""
+REFRESH: Final = 3600.0
+"""Seconds after which each part of the space is searched again."""
+OWN_PLACE: Final = 1200.0
+"""Seconds between two searches for the node's own place: new neighbours."""
+TURN: Final = 5.0
+"""Seconds between two questions that only keep the table,"""
+YOUNG: Final = 1.0
+"""and of a node that just joined, until each part of the space was searched."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Ask this node for its own place, to see whether it is there."""
+
+    contact: Contact
+
+
+class Refresh(msgspec.Struct, frozen=True):
+    """Search for a place, to learn of nodes near it."""
+
+    target: int
+
+
+class Announce(msgspec.Struct, frozen=True):
+    """Search for a key, and bring a record of it to those found."""
+
+    key: bytes
+
+
+Work: TypeAlias = Check | Refresh | Announce
+
+
+class LookupNode:
+    def __init__(self, network: str, key: bytes, rng: Chance, secret: bytes, table: Table | None = None) -> None:
+        """``key``: the node's public key. ``secret``: random bytes, of this process."""
+        self.network = network
+        self.key = key
+        self.place = place_of_node(key)
+        self._rng = rng
+        self.table = Table(self.place) if table is None else table
+        self.records = Records(network, secret)
+        self.publication = Publication(rng)
+        self._finds = Budget[bytes](FIND_RATE)
+        self._stores = Budget[bytes](STORE_RATE)
+        self._turn = 0.0
+        self._own_search = -OWN_PLACE
+        self._is_turn_to_search = False
+        self._has_searched = False
+        """Whether every part of the space was searched once."""
+        self.refused = 0
+        """Questions that were not answered, for they were too many."""
+
+    # Being asked
+
+    def find(self, ask: Find, asker: bytes, ip: bytes, now: float, wall: int) -> Nodes | None:
+        """Answers a question; ``None``: the peer asked too often. ``ip``: its address, packed, empty if
+        it comes by a relay. ``wall``: milliseconds since the epoch."""
+        if not self._finds.spend(asker, now):
+            self.refused += 1
+            return None
+        self._meet(ask.own, asker, ip)
+        region = self.table.region(place_of(ask.key), NEAREST)
+        near = self.table.around(region, MAX_LOOKUP_CONTACTS, self._rng)
+        records = self.records.of(ask.key, MAX_LOOKUP_RECORDS, wall, self._rng)
+        return Nodes(contacts=tuple(one for one in near if one.key != asker), records=records)
+
+    def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> Stored:
+        if not self._stores.spend(asker, now):
+            self.refused += 1
+            return Stored.BUSY
+        self._meet(ask.own, asker, ip)
+        if not self._is_near(place_of(ask.key)):
+            return Stored.FAR
+        return self.records.keep(ask.key, ask.record, asker, block_of(ip, asker), wall, self._rng)
+
+    def _meet(self, own: At | None, asker: bytes, ip: bytes) -> None:
+        """Notes who asked, to ask it back some time: at the address from which it came, and at no other's."""
+        if own is not None and own[0] == ip:
+            self.table.suggest(Contact(asker, *own))
+
+    def _is_near(self, target: int) -> bool:
+        region = self.table.region(target, FAR * NEAREST)
+        if region.radius:
+            return not region.distance(self.place)
+        nearer = self.table.nearest(target, NEAREST)
+        return len(nearer) < NEAREST or nearer[-1].place ^ target > self.place ^ target
+
+    # Asking
+
+    def search(self, target: int, now: float, limits: SearchLimits = searching.LIMITS) -> Search:
+        """Begins a search for a place."""
+        self.table.looking(target, now)
+        region = self.table.region(target, NEAREST)
+        return Search(region, self.key, self.table.nearest(target, NEAREST), self._rng, limits)
+
+    def heard(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
+        """A node answered our question, and told of others."""
+        self.table.heard(contact, now)
+        for other in told:
+            if other.key != self.key:
+                self.table.suggest(other)
+
+    def failed(self, contact: Contact) -> None:
+        self.table.failed(contact.key, contact.place)
+
+    def keepers(self, search: Search) -> list[Contact]:
+        """The nodes to which a record is brought after a search."""
+        return search.found(MOST_KEEPERS)
+
+    def joined(self, search: Search) -> None:
+        """A search for our own place ended."""
+        self.table.settled = self.table.settled or bool(search.found(1))
+
+    def work(self, now: float) -> Work | None:
+        """The next that is to be done for the node itself; called every second or so."""
+        if not len(self.table) and not self.table.spares:
+            return None
+        if not self.table.settled:
+            if now < self._turn:
+                return None
+            self._turn = now + YOUNG
+            contact = self.table.suggestion(self._rng) if not len(self.table) else None
+            return Refresh(self.place) if contact is None else Check(contact)
+        key = self.publication.take(now)
+        if key is not None:
+            return Announce(key)
+        return self._upkeep(now) if now >= self._turn else None
+
+    def _upkeep(self, now: float) -> Work | None:
+        """In turn a search where none was for long, and a question to a node that is new or was silent for long."""
+        self._is_turn_to_search = not self._is_turn_to_search
+        target = self.table.refresh(now, REFRESH, self._rng)
+        self._turn = now + (TURN if self._has_searched else YOUNG)
+        self._has_searched = self._has_searched or target is None
+        if now >= self._own_search + OWN_PLACE:
+            self._own_search = now
+            return Refresh(self.place)
+        if target is not None and self._is_turn_to_search:
+            return Refresh(target)
+        contact = self.table.suggestion(self._rng) or self.table.longest_silent(now, CHECK)
+        return None if contact is None else Check(contact)
+
+
+class Finding:
+    """One search for who serves the dataset of a key."""
+
+    def __init__(self, node: LookupNode, key: bytes, now: float, own: Search | None = None) -> None:
+        self._network = node.network
+        self.key = key
+        self.search = own or node.search(place_of(key), now)
+        self._seen: set[bytes] = set()
+        self.providers: dict[bytes, Presence] = {}
+        """By their keys, the newest record of each."""
+        self.forged = 0
+        """Records that nobody signed."""
+
+    def answered(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
+        """Takes an answer; returns providers that are new. ``None``: the node told what no provider said."""
+        fresh: list[Presence] = []
+        for raw in answer.records:
+            if raw in self._seen:
+                continue
+            found = judge_record(raw, self._network, self.key, wall)
+            if found is Judgement.REJECT:
+                self.forged += 1
+                self.search.failed(contact)
+                return None
+            self._seen.add(raw)
+            if isinstance(found, Judgement):
+                continue
+            known = self.providers.get(found.key)
+            if known is None or known.issued < found.issued:
+                self.providers[found.key] = found
+                fresh += [found] if known is None else []
+        self.search.answered(contact, answer.contacts)
+        return fresh

@@ -1,0 +1,60 @@
+"""Says which of a node's datasets is announced next: each when it is new, and again well before its records expire."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from chain.backoff import Chance
+
+REPEAT: Final = 1800.0
+"""Seconds after which a record is brought again: of those who kept it, some have gone, and nearer ones have come."""
+PAUSE: Final = 1.5
+"""Seconds between two announcements: 1,200 datasets in ``REPEAT``; who serves more announces each less often."""
+RETRY: Final = 60.0
+"""Seconds after which an announcement that reached nobody is repeated."""
+
+
+class Publication:
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
+        self._due: dict[bytes, float] = {}
+        self._queue: list[tuple[float, bytes]] = []
+        """A heap; entries that ``_due`` does not confirm are passed over."""
+        self._next = 0.0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def wanted(self, keys: Iterable[bytes], now: float) -> None:
+        """Sets what is announced; what is new at once, what is gone no more."""
+        wanted = set(keys)
+        for key in self._due.keys() - wanted:
+            del self._due[key]
+        for key in sorted(wanted - self._due.keys()):
+            self._plan(key, now)
+
+    def take(self, now: float) -> bytes | None:
+        """Returns the next key to announce, if its time has come; it is due again after ``RETRY``."""
+        if now < self._next:
+            return None
+        while self._queue and self._queue[0][0] <= now:
+            at, key = heapq.heappop(self._queue)
+            if self._due.get(key) == at:
+                self._next = now + PAUSE
+                self._plan(key, now + RETRY)
+                return key
+        return None
+
+    def announced(self, key: bytes, now: float) -> None:
+        """Somebody keeps a record of it; it is due again after ``REPEAT``, not all at one time."""
+        if key in self._due:
+            self._plan(key, now + REPEAT * (0.75 + 0.25 * self._rng.random()))
+
+    def _plan(self, key: bytes, at: float) -> None:
+        self._due[key] = at
+        heapq.heappush(self._queue, (at, key))
+        if len(self._queue) > 4 * len(self._due) + 64:
+            self._queue = [(at, key) for key, at in self._due.items()]
+            heapq.heapify(self._queue)

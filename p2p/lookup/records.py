@@ -1,0 +1,152 @@
+"""Keeps records of who serves datasets for other nodes, each brought by the peer that signed it. Sans-IO.
+
+Everything is bounded: the records of a key, of a block of addresses for one key and for all, and all together. A key
+with too many records keeps those of the blocks that rank first in an order that each node draws for each key and tells
+nobody. So neither coming first nor coming often helps, and an attacker is left with as many chances as it has blocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from chain.backoff import Chance
+from chain.errors import Invalid
+from p2p.lookup.random_set import RandomSet
+from p2p.ports import Judgement
+from p2p.wire import lookup as wire
+from p2p.wire.lookup import Stored
+from p2p.wire.presence import Presence
+
+MAX_SKEW: Final = 600_000
+"""Milliseconds that a provider's clock may be ahead, as of presences."""
+SAMPLED: Final = 8
+"""Records of which one makes room: of the block of addresses that has most."""
+
+
+class RecordLimits(msgspec.Struct, frozen=True, kw_only=True):
+    of_key: int = 32
+    """Records of one dataset: a seeker needs a few holders, not all."""
+    of_block_and_key: int = 2
+    """Of them, from one /24 or /48."""
+    of_block: int = 1024
+    """From one block, of all datasets."""
+    in_all: int = 8192
+    """Records; about 4 MiB, and 18 MiB if all are as long as can be."""
+
+
+LIMITS: Final = RecordLimits()
+
+
+class Kept(msgspec.Struct, frozen=True):
+    raw: bytes
+    issued: int
+    expires: int
+    block: bytes
+
+
+def judge_record(raw: bytes, network: str, key: bytes, now: int) -> Presence | Judgement:
+    """Returns a record's content; REJECT: its provider did not sign it for this key; IGNORE: not valid now (ms)."""
+    try:
+        found = wire.decode_record(raw)
+    except Invalid:
+        return Judgement.REJECT
+    if not wire.is_record_signed(raw, found, network, key):
+        return Judgement.REJECT
+    return Judgement.IGNORE if found.expires <= now or found.issued > now + MAX_SKEW else found
+
+
+class Records:
+    """The records that one node keeps for a network."""
+
+    def __init__(self, network: str, secret: bytes, limits: RecordLimits = LIMITS) -> None:
+        """``secret``: random bytes that decide who stays where too many come."""
+        self._network = network
+        self._secret = secret
+        self._limits = limits
+        self._keys: dict[bytes, dict[bytes, Kept]] = {}
+        self._all = RandomSet[tuple[bytes, bytes]]()
+        self._blocks: Counter[bytes] = Counter()
+        self.evicted = 0
+        """Records that made room for others before they expired."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records, without what keeps them."""
+        return sum(len(one.raw) for of_key in self._keys.values() for one in of_key.values())
+
+    def keep(self, key: bytes, raw: bytes, provider: bytes, block: bytes, now: int, rng: Chance) -> Stored:
+        """Keeps a record that the peer with the key ``provider`` brought itself, from an address in ``block``."""
+        before = self._keys.get(key, {}).get(provider)
+        if before is None and not self._may_bring(key, block, now):
+            return Stored.FULL
+        found = judge_record(raw, self._network, key, now)
+        if (
+            isinstance(found, Judgement)
+            or found.key != provider
+            or (before is not None and found.issued <= before.issued and raw != before.raw)
+        ):
+            return Stored.BAD
+        if before is not None:
+            self._drop(key, provider)
+        else:
+            self._make_room(key, rng)
+        self._keys.setdefault(key, {})[provider] = Kept(raw, found.issued, found.expires, block)
+        self._all.add((key, provider))
+        self._blocks[block] += 1
+        return Stored.KEPT
+
+    def of(self, key: bytes, most: int, now: int, rng: Chance) -> tuple[bytes, ...]:
+        """Returns unexpired records of a key, some by lot if there are more."""
+        living = [one.raw for one in self._keys.get(key, {}).values() if one.expires > now]
+        while len(living) > most:
+            living.pop(int(rng.random() * len(living)))
+        return tuple(living)
+
+    def expire(self, now: int, most: int = 256) -> int:
+        """Drops what has expired among ``most`` records, in turn; the number of them."""
+        gone = [(key, who) for key, who in self._all.next(most) if self._keys[key][who].expires <= now]
+        for key, provider in gone:
+            self._drop(key, provider)
+        return len(gone)
+
+    def _may_bring(self, key: bytes, block: bytes, now: int) -> bool:
+        if self._blocks[block] >= self._limits.of_block:
+            return False
+        for provider in [who for who, one in self._keys.get(key, {}).items() if one.expires <= now]:
+            self._drop(key, provider)
+        blocks = [one.block for one in self._keys.get(key, {}).values()]
+        if blocks.count(block) >= self._limits.of_block_and_key:
+            return False
+        return len(blocks) < self._limits.of_key or self._rank(key, block) < max(self._rank(key, one) for one in blocks)
+
+    def _make_room(self, key: bytes, rng: Chance) -> None:
+        of_key = self._keys.get(key, {})
+        if len(of_key) >= self._limits.of_key:
+            self._evict(key, max(of_key, key=lambda who: self._rank(key, of_key[who].block)))
+        if len(self._all) >= self._limits.in_all:
+            drawn = [self._all.draw(rng) for _ in range(SAMPLED)]
+            self._evict(*max(drawn, key=lambda at: self._blocks[self._keys[at[0]][at[1]].block]))
+
+    def _rank(self, key: bytes, block: bytes) -> bytes:
+        return sha256(self._secret + key + block).digest()
+
+    def _evict(self, key: bytes, provider: bytes) -> None:
+        self.evicted += 1
+        self._drop(key, provider)
+
+    def _drop(self, key: bytes, provider: bytes) -> None:
+        of_key = self._keys[key]
+        block = of_key.pop(provider).block
+        if not of_key:
+            del self._keys[key]
+        self._all.remove((key, provider))
+        self._blocks[block] -= 1
+        if not self._blocks[block]:
+            del self._blocks[block]

@@ -1,0 +1,257 @@
+"""Searches for the nodes nearest to a key over several disjoint paths (S/Kademlia). Sans-IO: one object a search.
+
+Each path asks the nearest nodes it knows of, and no node is asked by two paths: a liar spoils its path alone. What one
+node told is used up to a few failures: then what it told alone comes last, so that invented nodes cost little time. A
+question that takes long keeps no other waiting. Nodes in the region of the key count as equally near, and are asked in
+a random order (``p2p.lookup.region``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from chain.backoff import Chance
+from p2p.lookup.contact import Contact
+from p2p.lookup.region import Region
+
+
+class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    paths: int = 3
+    """Disjoint paths: d of S/Kademlia."""
+    parallel: int = 3
+    """Questions of a path under way: alpha of Kademlia."""
+    nearest: int = 20
+    """Nodes that are to be found: k."""
+    haste: float = 0.7
+    """Seconds after which another node is asked beside one that is late: a dial takes five round trips."""
+    patience: float = 3.0
+    """Seconds after which a question has failed."""
+    asked: int = 96
+    """Nodes that answer, and as many that do not; a search among honest nodes asks about thirty."""
+    kept: int = 64
+    """Nodes that a path keeps to be asked, the nearest."""
+    credit: int = 3
+    """Failures of what one node told, more than answered, from which on it is believed less."""
+    of_block: int = 2
+    """Nodes of one /24 or /48 that are asked, not counting those that did not answer,"""
+    of_operator: int = 8
+    """and of one /16 or /32."""
+
+
+LIMITS: Final = SearchLimits()
+
+
+@dataclass(slots=True)
+class _Candidate:
+    contact: Contact
+    distance: int
+    lot: float
+    """Decides among those equally near."""
+    tellers: list[bytes]
+    """Keys of the nodes that told of it; empty: known from our own table."""
+
+
+@dataclass(slots=True)
+class _Question:
+    candidate: _Candidate
+    path: int
+    began: float
+
+
+@dataclass(slots=True)
+class _Teller:
+    open: int = 0
+    failed: int = 0
+    answered: int = 0
+
+
+@dataclass(slots=True)
+class _Path:
+    waiting: dict[Contact, _Candidate] = field(default_factory=dict)
+
+
+class Search:
+    """``begin`` at any time, ``step`` whenever something happened or ``wake`` says, until ``done``."""
+
+    def __init__(
+        self, region: Region, me: bytes, seeds: Sequence[Contact], rng: Chance, limits: SearchLimits = LIMITS
+    ) -> None:
+        self._region = region
+        self._me = me
+        self._rng = rng
+        self._limits = limits
+        self._paths = [_Path() for _ in range(limits.paths)]
+        self._asked: set[Contact] = set()
+        self._open: dict[Contact, _Question] = {}
+        self._heard: set[bytes] = set()
+        """Keys of those that answered."""
+        self._tellers: dict[bytes, _Teller] = {}
+        self._blocks: Counter[bytes] = Counter()
+        self._answered: list[tuple[int, Contact]] = []
+        """By distance, without regard to the region."""
+        self.failures = 0
+        for at, seed in enumerate(seeds):
+            self._offer(at % limits.paths, [seed], None)
+
+    # What happens
+
+    def step(self, now: float) -> list[Contact]:
+        """Returns the nodes to ask now; each is followed by ``answered`` or ``failed``."""
+        chosen: list[Contact] = []
+        for at in range(len(self._paths)):
+            while not self._is_spent and self._busy(at, now) < self._limits.parallel:
+                candidate = self._next(at)
+                if candidate is None:
+                    break
+                self._ask(at, candidate, now)
+                chosen.append(candidate.contact)
+        return chosen
+
+    def answered(self, contact: Contact, contacts: Iterable[Contact]) -> None:
+        """A node that was asked told of others."""
+        question = self._open.pop(contact, None)
+        if question is None or contact.key in self._heard:
+            return
+        self._heard.add(contact.key)
+        for teller in question.candidate.tellers:
+            self._tellers[teller].open -= 1
+            self._tellers[teller].answered += 1
+        self._answered.append((contact.place ^ self._region.target, contact))
+        self._answered.sort(key=_first)
+        self._offer(question.path, contacts, contact.key)
+
+    def failed(self, contact: Contact) -> None:
+        """A node that was asked did not answer, or what it answered was no answer."""
+        question = self._open.pop(contact, None)
+        if question is None:
+            return
+        self.failures += 1
+        for teller in question.candidate.tellers:
+            self._tellers[teller].open -= 1
+            self._tellers[teller].failed += 1
+        self._blocks[contact.block] -= 1
+        self._blocks[contact.operator] -= 1
+
+    def late(self, now: float) -> list[Contact]:
+        """Lists nodes whose time to answer is over; the caller lets them fail."""
+        end = now - self._limits.patience
+        return [each.candidate.contact for each in self._open.values() if each.began <= end]
+
+    def wake(self, now: float) -> float | None:
+        """When ``late`` or ``step`` may have something new if nothing happens until then; ``None``: never."""
+        haste, patience = self._limits.haste, self._limits.patience
+        turns = [each.began + (haste if now < each.began + haste else patience) for each in self._open.values()]
+        return min(turns, default=None)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is under way and nothing is left to ask."""
+        if self._open:
+            return False
+        return self._is_spent or all(self._next(at) is None for at in range(len(self._paths)))
+
+    @property
+    def _is_spent(self) -> bool:
+        limit = self._limits.asked
+        return self.failures >= limit or len(self._asked) - self.failures >= limit
+
+    @property
+    def asked(self) -> int:
+        return len(self._asked)
+
+    def found(self, most: int) -> list[Contact]:
+        """Lists those that answered: all of the region, at most ``most`` of them, by lot, and the nearest others."""
+        region = self._region
+        inside = [contact for _, contact in self._answered if not region.distance(contact.place)]
+        while len(inside) > most:
+            inside.pop(int(self._rng.random() * len(inside)))
+        outside = [contact for _, contact in self._answered if region.distance(contact.place)]
+        return inside + outside[: max(0, self._limits.nearest - len(inside))]
+
+    # Whom to ask
+
+    def _offer(self, path: int, contacts: Iterable[Contact], teller: bytes | None) -> None:
+        waiting = self._paths[path].waiting
+        if teller is not None:
+            self._tellers.setdefault(teller, _Teller())
+        for contact in contacts:
+            if contact.key == self._me or contact in self._asked or contact.key in self._heard:
+                continue
+            known = waiting.get(contact)
+            if known is None:
+                distance = self._region.distance(contact.place)
+                tellers = [] if teller is None else [teller]
+                waiting[contact] = _Candidate(contact, distance, self._rng.random(), tellers)
+            elif teller is not None and known.tellers:
+                known.tellers.append(teller)
+        if len(waiting) > self._limits.kept:
+            kept = sorted(waiting.values(), key=_order)[: self._limits.kept]
+            self._paths[path].waiting = {each.contact: each for each in kept}
+
+    def _next(self, at: int) -> _Candidate | None:
+        """The nearest that is worth asking.
+
+        What only unreliable nodes told comes at last and one at a time, and not at all once enough have answered.
+        """
+        waiting = self._paths[at].waiting
+        best: _Candidate | None = None
+        doubtful: _Candidate | None = None
+        for contact, each in list(waiting.items()):
+            if contact in self._asked or contact.key in self._heard:  # by another path
+                del waiting[contact]
+            elif not self._is_within(each) or not self._fits(contact):
+                continue
+            elif self._is_credible(each):
+                best = each if best is None or _order(each) < _order(best) else best
+            else:
+                doubtful = each if doubtful is None or _order(each) < _order(doubtful) else doubtful
+        if best is not None:
+            return best
+        is_last_hope = len(self._answered) < self._limits.nearest
+        return doubtful if is_last_hope and all(each.path != at for each in self._open.values()) else None
+
+    def _is_within(self, candidate: _Candidate) -> bool:
+        """Whether it is in the region, or nearer than the farthest of the nearest that answered."""
+        last = self._limits.nearest - 1
+        if not candidate.distance or len(self._answered) <= last:
+            return True
+        return candidate.contact.place ^ self._region.target < self._answered[last][0]
+
+    def _fits(self, contact: Contact) -> bool:
+        limits = self._limits
+        return self._blocks[contact.block] < limits.of_block and self._blocks[contact.operator] < limits.of_operator
+
+    def _is_credible(self, candidate: _Candidate) -> bool:
+        if not candidate.tellers:
+            return True
+        credit = self._limits.credit
+        tellers = (self._tellers[each] for each in candidate.tellers)
+        return any(each.failed + each.open < credit + each.answered for each in tellers)
+
+    def _busy(self, path: int, now: float) -> int:
+        """Questions of a path under way that are not late."""
+        soon = now - self._limits.haste
+        return sum(each.path == path and each.began > soon for each in self._open.values())
+
+    def _ask(self, path: int, candidate: _Candidate, now: float) -> None:
+        contact = candidate.contact
+        del self._paths[path].waiting[contact]
+        self._asked.add(contact)
+        self._open[contact] = _Question(candidate, path, now)
+        self._blocks[contact.block] += 1
+        self._blocks[contact.operator] += 1
+        for teller in candidate.tellers:
+            self._tellers[teller].open += 1
+
+
+def _order(candidate: _Candidate) -> tuple[int, float]:
+    return candidate.distance, candidate.lot
+
+
+def _first(pair: tuple[int, Contact]) -> int:
+    return pair[0]

@@ -1,0 +1,238 @@
+"""Keeps the nodes that one node may ask, in k-buckets: many near its own place, few of each part far from it.
+
+Only a node that answered our own question gets into a bucket, with the address at which it did; one that merely asked,
+or of which others told, is a suggestion that is tried when there is room. An old entry that answers is never replaced:
+whoever stayed longest stays longer, and newcomers cannot push others out. Each block of addresses has few entries, in a
+bucket and in all, so that many keys at few addresses remain few entries.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from chain.backoff import Chance
+from p2p.lookup.contact import BITS, Contact
+from p2p.lookup.region import Region
+
+
+class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
+    bucket: int = 20
+    """Entries of a bucket: k of Kademlia."""
+    spare: int = 20
+    """Suggestions of a bucket."""
+    of_block: int = 2
+    """Entries of one /24 or /48 in a bucket,"""
+    of_block_in_all: int = 8
+    """and in all buckets."""
+    in_all: int = 1024
+    """Entries; a network of a million nodes fills about 350."""
+    failures: int = 2
+    """Questions without an answer, one after another, after which an entry goes though none replaces it."""
+
+
+LIMITS: Final = TableLimits()
+
+
+@dataclass(slots=True)
+class _Entry:
+    contact: Contact
+    place: int
+    heard: float
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    entries: OrderedDict[bytes, _Entry] = field(default_factory=OrderedDict)
+    """By key, the one that answered longest ago first."""
+    spare: OrderedDict[bytes, Contact] = field(default_factory=OrderedDict)
+    looked: float = 0.0
+    """When a search for a place in it began last."""
+
+
+class Table:
+    """The table of the node at ``me``."""
+
+    def __init__(self, me: int, limits: TableLimits = LIMITS) -> None:
+        self._me = me
+        self._limits = limits
+        self._buckets: dict[int, _Bucket] = {}
+        self._blocks: Counter[bytes] = Counter()
+        self._count = 0
+        self.settled = False
+        """Whether a search for our own place ended, so that our neighbours are known."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Contact]:
+        return (entry.contact for bucket in self._buckets.values() for entry in bucket.entries.values())
+
+    @property
+    def spares(self) -> int:
+        return sum(len(bucket.spare) for bucket in self._buckets.values())
+
+    def heard(self, contact: Contact, now: float) -> None:
+        """A node answered our question at this address."""
+        place = contact.place
+        if place == self._me:
+            return
+        bucket = self._bucket(place)
+        entry = bucket.entries.get(contact.key)
+        if entry is not None and entry.contact == contact:
+            entry.heard, entry.failures = now, 0
+            bucket.entries.move_to_end(contact.key)
+            return
+        if entry is not None:
+            self._drop(bucket, contact.key)  # it moved: at another address it is judged like a new one
+        bucket.spare.pop(contact.key, None)
+        if self._has_room(bucket, contact):
+            bucket.entries[contact.key] = _Entry(contact, place, now)
+            self._blocks[contact.block] += 1
+            self._count += 1
+        else:
+            self._suggest(bucket, contact)
+
+    def suggest(self, contact: Contact) -> None:
+        """Notes a node that was not asked yet."""
+        place = contact.place
+        if place == self._me:
+            return
+        bucket = self._bucket(place)
+        if contact.key not in bucket.entries and bucket.spare.get(contact.key) != contact:
+            self._suggest(bucket, contact)
+
+    def _suggest(self, bucket: _Bucket, contact: Contact) -> None:
+        """The newest suggestions are kept; of one block only the newest, for suggestions cost others nothing."""
+        if self._limits.of_block < self._limits.bucket:
+            for key in [key for key, one in bucket.spare.items() if one.block == contact.block]:
+                del bucket.spare[key]
+        bucket.spare[contact.key] = contact
+        while len(bucket.spare) > self._limits.spare:
+            bucket.spare.popitem(last=False)
+
+    def failed(self, key: bytes, place: int) -> None:
+        """A node did not answer. It goes at once where others wait for its entry."""
+        bucket = self._buckets.get(self._index(place))
+        if bucket is None:
+            return
+        bucket.spare.pop(key, None)
+        entry = bucket.entries.get(key)
+        if entry is None:
+            return
+        entry.failures += 1
+        if entry.failures >= self._limits.failures or bucket.spare:
+            self._drop(bucket, key)
+
+    def _drop(self, bucket: _Bucket, key: bytes) -> None:
+        block = bucket.entries.pop(key).contact.block
+        self._count -= 1
+        self._blocks[block] -= 1
+        if not self._blocks[block]:
+            del self._blocks[block]
+
+    def _has_room(self, bucket: _Bucket, contact: Contact) -> bool:
+        limits, block = self._limits, contact.block
+        if len(bucket.entries) >= limits.bucket or self._count >= limits.in_all:
+            return False
+        if self._blocks[block] >= limits.of_block_in_all:
+            return False
+        return sum(each.contact.block == block for each in bucket.entries.values()) < limits.of_block
+
+    def nearest(self, target: int, count: int) -> list[Contact]:
+        """Lists the entries nearest to a place, nearest first."""
+        found: list[tuple[int, Contact]] = []
+        for group in self._by_distance(target):
+            near = heapq.nsmallest(count - len(found), ((one.place ^ target, one.contact) for one in group), key=_first)
+            found += near
+            if len(found) >= count:
+                break
+        return [contact for _, contact in found]
+
+    def _by_distance(self, target: int) -> Iterator[Iterable[_Entry]]:
+        """Groups of entries, each wholly nearer than the next: without looking at all entries."""
+        index = self._index(target)
+        known = sorted(self._buckets)
+        if index in self._buckets:
+            yield self._buckets[index].entries.values()
+        yield [entry for at in known if at < index for entry in self._buckets[at].entries.values()]
+        for at in known:
+            if at > index:
+                yield self._buckets[at].entries.values()
+
+    def around(self, region: Region, count: int, rng: Chance) -> list[Contact]:
+        """Lists entries near a place for somebody who asks: of those in its region some by lot."""
+        near = self.nearest(region.target, 4 * count)
+        inside = [one for one in near if not region.distance(one.place)]
+        if len(inside) <= count:
+            return near[:count]
+        return [inside.pop(int(rng.random() * len(inside))) for _ in range(count)]
+
+    def region(self, target: int, count: int) -> Region:
+        """The surroundings of a place in which ``count`` nodes are to be expected, by how dense they are near us.
+
+        Without a radius before this node ``settled``, since it does not know its neighbours yet.
+        """
+        near = self.nearest(self._me, self._limits.bucket)
+        if not self.settled or len(near) < self._limits.bucket:
+            return Region(target)
+        distance = near[-1].place ^ self._me
+        return Region(target, distance * count // len(near))
+
+    def size(self) -> int:
+        """Estimates how many nodes there are."""
+        near = self.nearest(self._me, self._limits.bucket)
+        if len(near) < self._limits.bucket:
+            return len(near) + 1
+        return (len(near) << BITS) // max(1, near[-1].place ^ self._me)
+
+    def longest_silent(self, now: float, since: float) -> Contact | None:
+        """The entry that answered longest ago, if that is ``since`` seconds or more; its turn to be asked."""
+        firsts = [next(iter(bucket.entries.values())) for bucket in self._buckets.values() if bucket.entries]
+        oldest = min(firsts, key=lambda entry: entry.heard, default=None)
+        return oldest.contact if oldest is not None and oldest.heard <= now - since else None
+
+    def suggestion(self, rng: Chance) -> Contact | None:
+        """A suggestion for a bucket with room, the newest of one bucket by lot; it is no suggestion any more."""
+        fitting = [
+            bucket for bucket in self._buckets.values() if bucket.spare and len(bucket.entries) < self._limits.bucket
+        ]
+        if not fitting:
+            return None
+        return fitting[int(rng.random() * len(fitting))].spare.popitem()[1]
+
+    def refresh(self, now: float, since: float, rng: Chance) -> int | None:
+        """A place to search for: in the part of the space where no search was begun for longest."""
+        lowest = min((self._index(one.place) for one in self.nearest(self._me, self._limits.bucket)), default=BITS)
+        stale = [at for at in range(max(1, lowest), BITS + 1) if self._looked(at) <= now - since]
+        if not stale:
+            return None
+        index = min(stale, key=self._looked)
+        low = 1 << (index - 1)
+        return self._me ^ (low | int(rng.random() * low))
+
+    def _looked(self, index: int) -> float:
+        bucket = self._buckets.get(index)
+        return -1e9 if bucket is None else bucket.looked
+
+    def looking(self, target: int, now: float) -> None:
+        """A search for a place begins."""
+        if target != self._me:
+            self._bucket(target).looked = now
+
+    def _bucket(self, place: int) -> _Bucket:
+        return self._buckets.setdefault(self._index(place), _Bucket())
+
+    def _index(self, place: int) -> int:
+        """The number of the highest bit in which a place differs from ours, from 1 on."""
+        return (place ^ self._me).bit_length()
+
+
+def _first(pair: tuple[int, Contact]) -> int:
+    return pair[0]

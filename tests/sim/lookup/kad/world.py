@@ -1,0 +1,208 @@
+"""Virtual time, the nodes, and what travels between them. A run is a function of its seed and its plan."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from chain.statements.keys import SigningKey
+from p2p.lookup.contact import BITS, Contact, place_of_node
+from p2p.lookup.table import Table
+from p2p.wire.lookup import Find, Nodes, Store, Stored, seal_record
+from p2p.wire.presence import Presence
+
+from .addresses import HANDSHAKE, ROUND_TRIPS, Spot, address, spot
+
+NETWORK = "public"
+START = 1_800_000_000_000
+"""Milliseconds since the epoch, when a run begins."""
+RECORD_LIFETIME = 5400
+FIND_BYTES, STORE_BYTES, CONTACT_BYTES = 4 + 41, 4 + 41, 39
+BOOTSTRAPS = 3
+BUCKET = 20
+PORT = 4150
+
+
+@dataclass(frozen=True)
+class Plan:
+    nodes: int
+    minutes: float = 20.0
+    """That pass before datasets are published and looked for,"""
+    measured: float = 20.0
+    """and while they are."""
+    silent: float = 0.2
+    """Part of the nodes that do not answer: half never, half from some time of the measured minutes on."""
+    lying: float = 0.1
+    churn: float = 0.5
+    """Part of the nodes that is replaced in an hour."""
+    published: int = 10
+    """Datasets that each honest node announces, for the traffic."""
+    sought: int = 20
+    """Datasets held by one node that are looked for,"""
+    seekers: int = 25
+    """each by so many."""
+    warm: bool = True
+    """Tables are filled from outside first; else everybody joins by bootstrap nodes."""
+    eclipses: int = 0
+    """Of the sought datasets, those whose key is attacked,"""
+    attackers: int = 0
+    """by so many nodes"""
+    attack_blocks: int = 1
+    """in so many /24 each."""
+    poisoners: int = 0
+    """Peers in different /24 that claim to serve each attacked dataset."""
+    stock: bool = False
+
+
+class World:
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.plan = plan
+        self.lot = Random(seed)
+        self.now = 0.0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.at: dict[tuple[bytes, int], SimNode] = {}
+        """Whom one reaches at an address."""
+        self.alive: list[SimNode] = []
+        self.figures: Counter[str] = Counter()
+        self.fakes: list[tuple[int, bytes]] = []
+        """Keys that nobody has, by place: what liars invent nodes from."""
+
+    @property
+    def wall(self) -> int:
+        return START + int(self.now * 1000)
+
+    def after(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._count, work, args))
+
+    def run(self, until: float) -> None:
+        while self._queue and self._queue[0][0] <= until:
+            self.now, _, work, args = heapq.heappop(self._queue)
+            work(*args)
+        self.now = until
+
+    # Nodes
+
+    def add(self, make: Callable[[World, SigningKey, bytes, Spot], SimNode], ip: bytes | None = None) -> SimNode:
+        key = SigningKey(self.lot.randbytes(32))
+        while ip is None or (ip, PORT) in self.at:
+            ip = address(self.lot)
+        node = make(self, key, ip, spot(self.lot))
+        self.enter(node)
+        return node
+
+    def enter(self, node: SimNode) -> None:
+        self.at[node.contact.ip, node.contact.port] = node
+        node.rank = len(self.alive)
+        self.alive.append(node)
+
+    def leave(self, node: SimNode) -> None:
+        node.is_alive = False
+        del self.at[node.contact.ip, node.contact.port]
+        last = self.alive.pop()
+        if last is not node:
+            self.alive[node.rank] = last
+            last.rank = node.rank
+
+    def lifetime(self) -> float:
+        rate = -math.log(1 - self.plan.churn) / 3600
+        return self.lot.expovariate(rate)
+
+    def invent(self, count: int) -> None:
+        keys = (sha256(b"fake %d" % at).digest() for at in range(count))
+        self.fakes = sorted((place_of_node(key), key) for key in keys)
+
+    def invented(self, target: int, count: int) -> list[bytes]:
+        """Keys whose places are nearest to a target, about."""
+        at = bisect_left(self.fakes, (target, b""))
+        near = sorted(self.fakes[max(0, at - count) : at + count], key=lambda pair: pair[0] ^ target)
+        return [key for _, key in near[:count]]
+
+    # What travels
+
+    def ask(
+        self, asker: SimNode, contact: Contact, ask: Find | Store, heard: Callable[[Any], None], *, warm: bool = False
+    ) -> None:
+        """Asks whoever is at an address; ``heard`` gets the answer, or is never called."""
+        size = FIND_BYTES if isinstance(ask, Find) else STORE_BYTES + len(ask.record)
+        asker.sent += size + (0 if warm else HANDSHAKE)
+        there = self.at.get((contact.ip, contact.port))
+        if there is None or there.contact.key != contact.key or not there.answers(self.now):
+            return
+        trip = asker.spot.round_trip(there.spot, self.lot)
+        dial = 0.0 if warm else ROUND_TRIPS * trip
+        self.after(dial + trip / 2, self._arrive, asker, there, ask, heard, trip / 2, size, warm)
+
+    def _arrive(self, asker: SimNode, there: SimNode, ask: Any, heard: Any, back: float, size: int, warm: bool) -> None:
+        if not there.is_alive or not there.answers(self.now):
+            return
+        there.received += size + (0 if warm else HANDSHAKE)
+        answer = there.answer(ask, asker)
+        if answer is None:
+            return
+        size = answer_size(answer)
+        there.sent += size + (0 if warm else HANDSHAKE)
+        self.after(back, self._return, asker, answer, heard, size + (0 if warm else HANDSHAKE))
+
+    def _return(self, asker: SimNode, answer: Any, heard: Callable[[Any], None], size: int) -> None:
+        if asker.is_alive:
+            asker.received += size
+            heard(answer)
+
+
+class SimNode:
+    """A node at an address; subclasses answer."""
+
+    def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
+        self.world = world
+        self.key = key
+        self.contact = Contact(key.public, ip, PORT)
+        self.spot = spot
+        self.born = world.now
+        self.rank = 0
+        self.is_alive = True
+        self.silent_from = math.inf
+        self.sent = self.received = 0
+
+    def answers(self, now: float) -> bool:
+        return now < self.silent_from
+
+    def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
+        raise NotImplementedError
+
+    def record(self, key: bytes, signer: SigningKey | None = None) -> bytes:
+        signer = signer or self.key
+        said = Presence(
+            key=signer.public,
+            issued=self.world.wall,
+            lifetime=RECORD_LIFETIME,
+            addresses=(self.contact.address.transport,),
+        )
+        return seal_record(said, NETWORK, key, signer)
+
+
+def answer_size(answer: Nodes | Stored) -> int:
+    if isinstance(answer, Stored):
+        return 6
+    return 4 + 3 + CONTACT_BYTES * len(answer.contacts) + sum(2 + len(one) for one in answer.records)
+
+
+def fill(table: Table, me: int, places: list[int], contacts: list[Contact], lot: Random) -> None:
+    """Fills a table from ``contacts`` at ``places``, which ascend, as if all had been met: some a bucket by lot."""
+    for index in range(BITS, 0, -1):
+        half = 1 << (index - 1)
+        low = ((me >> (index - 1)) ^ 1) << (index - 1)
+        start, end = bisect_left(places, low), bisect_left(places, low + half)
+        for at in lot.sample(range(start, end), min(BUCKET, end - start)):
+            table.heard(contacts[at], lot.uniform(-900, 0))
+        own = me >> (index - 1) << (index - 1)
+        if bisect_left(places, own + half) - bisect_left(places, own) <= 1:
+            return

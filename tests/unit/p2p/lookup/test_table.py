@@ -1,0 +1,147 @@
+"""Buckets: who answered stays, who only asked does not come in, and many keys at few addresses stay few entries."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2p.lookup.contact import BITS, Contact, block_of, place_of_node
+from p2p.lookup.region import Region
+from p2p.lookup.table import Table, TableLimits
+
+ME = place_of_node(b"m" * 32)
+
+
+def at(number: int, ip: bytes | None = None) -> Contact:
+    return Contact(
+        number.to_bytes(32, "big"), ip or bytes([60 + number // 65_536, number // 256 % 256, number % 256, 1]), 1
+    )
+
+
+def full(count: int, limits: TableLimits | None = None) -> Table:
+    table = Table(ME, limits or TableLimits())
+    for number in range(count):
+        table.heard(at(number), float(number))
+    return table
+
+
+def test_only_who_answered_is_told() -> None:
+    table = Table(ME)
+    table.suggest(at(1))
+    assert table.nearest(ME, 20) == []
+    contact = table.suggestion(Random(1))
+    assert contact == at(1)
+    table.heard(at(1), 0.0)
+    assert table.nearest(ME, 20) == [at(1)]
+
+
+def test_it_is_logarithmic() -> None:
+    assert len(full(200)) > 60
+    assert len(full(5000)) < 20 * 13
+    assert full(5000).spares <= 20 * 14
+
+
+@given(st.integers(0, 2**BITS - 1), st.integers(1, 40))
+@settings(max_examples=50)
+def test_the_nearest_are_those_of_all_entries(target: int, count: int) -> None:
+    table = full(400)
+    everyone = sorted(table, key=lambda one: one.place ^ target)
+    assert table.nearest(target, count) == everyone[:count]
+
+
+def test_who_answers_is_never_replaced() -> None:
+    table = full(5000)
+    before = set(table)
+    for number in range(5000, 10_000):
+        table.heard(at(number), 1e6)
+    assert set(table) >= before
+
+
+def test_who_does_not_answer_goes_when_another_waits() -> None:
+    table = full(5000)
+    gone = table.longest_silent(1e6, 1.0)
+    assert gone is not None
+    table.failed(gone.key, gone.place)
+    assert gone not in set(table)
+    fresh = table.suggestion(Random(1))
+    assert fresh is not None
+    table.heard(fresh, 2e6)
+    assert fresh in set(table)
+
+
+def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
+    table = Table(ME)
+    table.heard(at(1), 0.0)
+    table.failed(at(1).key, at(1).place)
+    assert len(table) == 1
+    table.failed(at(1).key, at(1).place)
+    assert len(table) == 0
+
+
+def test_many_keys_in_one_block_are_few_entries() -> None:
+    table = Table(ME)
+    for number in range(1000):
+        table.heard(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
+    assert len(table) == TableLimits().of_block_in_all
+    for number in range(1000, 2000):
+        table.heard(at(number, bytes.fromhex("2a010db800420000") + number.to_bytes(8, "big")), 0.0)
+    assert len(table) == 2 * TableLimits().of_block_in_all
+
+
+def test_suggestions_of_one_block_do_not_push_out_others() -> None:
+    table = full(5000)
+    spares = table.spares
+    for number in range(5000, 50_000):
+        table.suggest(at(number, bytes([90, 1, 2, number % 250 + 1])))
+    assert table.spares <= spares + 14
+
+
+def test_nodes_of_a_lan_count_each() -> None:
+    table = Table(ME)
+    for number in range(40):
+        table.heard(at(number, bytes([192, 168, 1, number + 1])), 0.0)
+    assert len(table) > 20
+    assert block_of(bytes([192, 168, 1, 1]), b"a") != block_of(bytes([192, 168, 1, 1]), b"b")
+    assert block_of(bytes([60, 1, 2, 3]), b"a") == block_of(bytes([60, 1, 2, 4]), b"b")
+
+
+def test_who_moved_is_one_entry() -> None:
+    table = Table(ME)
+    table.heard(at(1), 0.0)
+    moved = at(1, bytes([80, 1, 1, 1]))
+    table.heard(moved, 1.0)
+    assert list(table) == [moved]
+
+
+@pytest.mark.parametrize("nodes", [500, 4000])
+def test_how_many_there_are_is_estimated(nodes: int) -> None:
+    table = full(nodes)
+    assert nodes / 3 < table.size() < nodes * 3
+    assert table.region(1, 20).radius == 0, "before it knows its neighbours it guesses nothing"
+    table.settled = True
+    target = at(77).place
+    region = table.region(target, 20)
+    inside = sum(not region.distance(at(number).place) for number in range(nodes))
+    assert 6 < inside < 60
+
+
+def test_within_a_region_nearer_is_no_better() -> None:
+    table = full(30)
+    near = sorted(table, key=lambda one: one.place ^ ME)
+    region = Region(ME, (near[-1].place ^ ME) + 1)
+    drawn = {one for seed in range(40) for one in table.around(region, 5, Random(seed))}
+    assert drawn == set(near[:20])
+    assert table.around(Region(ME), 5, Random(1)) == near[:5]
+
+
+def test_each_part_of_the_space_is_searched_in_turn() -> None:
+    table, lot = full(500), Random(3)
+    seen = set()
+    while (target := table.refresh(10_000.0, 3600.0, lot)) is not None:
+        table.looking(target, 10_000.0)
+        seen.add((target ^ ME).bit_length())
+    assert len(seen) >= 5
+    assert max(seen) == BITS

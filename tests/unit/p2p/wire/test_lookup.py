@@ -1,0 +1,156 @@
+"""Messages of the lookup: what is written is read, what is changed is refused, garbage is only Invalid."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.statements.keys import SigningKey
+from p2p.lookup.contact import Contact, lookup_key
+from p2p.wire import limits, presence
+from p2p.wire import lookup as wire
+from p2p.wire.lookup import Find, Nodes, Store, Stored
+from p2p.wire.presence import Presence
+
+KEY = SigningKey(b"k" * 32)
+ips = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6).filter(lambda ip: ip.ipv4_mapped is None))
+packed = ips.map(lambda ip: ip.packed)
+ports = st.integers(1, 65_535)
+owns = st.one_of(st.none(), st.tuples(packed, ports))
+keys = st.binary(min_size=32, max_size=32)
+contacts = st.builds(Contact, keys, packed, ports)
+records = st.binary(min_size=1, max_size=300)
+providers = st.builds(
+    Presence,
+    key=st.just(KEY.public),
+    issued=st.integers(0, 2**64 - 1),
+    lifetime=st.integers(1, 7200),
+    addresses=st.lists(st.builds("/ip4/{}/tcp/{}".format, st.ip_addresses(v=4), ports), min_size=1, max_size=8).map(
+        tuple
+    ),
+)
+
+
+@given(keys, owns, records)
+def test_questions_round_trip(key: bytes, own: tuple[bytes, int] | None, record: bytes) -> None:
+    find, store = Find(key=key, own=own), Store(key=key, own=own, record=record)
+    assert wire.decode_lookup(wire.encode_find(find)) == find
+    assert wire.decode_lookup(wire.encode_store(store)) == store
+
+
+@given(st.lists(contacts, max_size=20), st.lists(records, max_size=16))
+def test_answers_round_trip(told: list[Contact], kept: list[bytes]) -> None:
+    answer = Nodes(contacts=tuple(told), records=tuple(kept))
+    assert wire.decode_nodes(wire.encode_nodes(answer)) == answer
+
+
+@pytest.mark.parametrize("outcome", Stored)
+def test_outcomes_round_trip(outcome: Stored) -> None:
+    assert wire.decode_stored(wire.encode_stored(outcome)) is outcome
+
+
+@given(st.lists(contacts, max_size=3), st.lists(records, max_size=3), st.binary(min_size=1, max_size=9))
+def test_no_byte_more_or_less(told: list[Contact], kept: list[bytes], rest: bytes) -> None:
+    body = wire.encode_nodes(Nodes(contacts=tuple(told), records=tuple(kept)))
+    for wrong in (body + rest, body[:-1]):
+        with pytest.raises(Invalid):
+            wire.decode_nodes(wrong)
+    with pytest.raises(Invalid):
+        wire.decode_lookup(wire.encode_find(Find(key=bytes(32))) + rest)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\1", b"\2", b"\x81", b"\x82"]))
+def test_garbage(raw: bytes, kind: bytes) -> None:
+    for decode in (wire.decode_lookup, wire.decode_nodes, wire.decode_stored, wire.decode_record):
+        with suppress(Invalid):
+            decode(kind + raw)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"\1", b"\2"]))
+def test_what_is_read_is_written_the_same(raw: bytes, kind: bytes) -> None:
+    """There is one encoding of each message, so that none is told twice in different bytes."""
+    with suppress(Invalid):
+        ask = wire.decode_lookup(kind + raw)
+        assert (wire.encode_store(ask) if isinstance(ask, Store) else wire.encode_find(ask)) == kind + raw
+
+
+def test_bounds() -> None:
+    one = Contact(bytes(32), bytes([1, 2, 3, 4]), 1)
+    for answer in (
+        Nodes(contacts=(one,) * (limits.MAX_LOOKUP_CONTACTS + 1)),
+        Nodes(records=(b"r",) * (limits.MAX_LOOKUP_RECORDS + 1)),
+        Nodes(records=(bytes(limits.MAX_RECORD + 1),)),
+    ):
+        with pytest.raises(Invalid):
+            wire.decode_nodes(wire.encode_nodes(answer))
+    with pytest.raises(Invalid):
+        wire.decode_lookup(wire.encode_store(Store(key=bytes(32), record=bytes(limits.MAX_RECORD + 1))))
+    longest = Nodes(
+        contacts=(Contact(bytes(32), bytes(range(16)), 1),) * limits.MAX_LOOKUP_CONTACTS,
+        records=(bytes(limits.MAX_RECORD),) * limits.MAX_LOOKUP_RECORDS,
+    )
+    assert len(wire.encode_nodes(longest)) == limits.MAX_LOOKUP_ANSWER
+    ask = Store(key=bytes(32), record=bytes(limits.MAX_RECORD), own=(bytes(range(16)), 1))
+    assert len(wire.encode_store(ask)) == limits.MAX_LOOKUP_ASK
+
+
+@pytest.mark.parametrize("at", [(bytes(10) + b"\xff\xff\1\2\3\4", 1), (bytes([1, 2, 3, 4]), 0)])
+def test_an_address_has_one_spelling_and_a_port(at: tuple[bytes, int]) -> None:
+    with pytest.raises(Invalid):
+        wire.decode_lookup(wire.encode_find(Find(key=bytes(32), own=at)))
+
+
+# Records
+
+
+@given(providers, keys, keys)
+def test_a_record_is_of_one_key_and_one_network(said: Presence, key: bytes, other: bytes) -> None:
+    raw = wire.seal_record(said, "net", key, KEY)
+    assert wire.decode_record(raw) == said
+    assert wire.is_record_signed(raw, said, "net", key)
+    assert not wire.is_record_signed(raw, said, "other", key)
+    assert key == other or not wire.is_record_signed(raw, said, "net", other)
+
+
+@given(providers, st.data())
+def test_a_changed_bit_of_a_record_is_noticed(said: Presence, data: st.DataObject) -> None:
+    raw = bytearray(wire.seal_record(said, "net", bytes(32), KEY))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(Invalid):
+        changed = wire.decode_record(bytes(raw))
+        assert not wire.is_record_signed(bytes(raw), changed, "net", bytes(32))
+
+
+@given(providers)
+def test_a_presence_is_no_record_and_a_record_no_presence(said: Presence) -> None:
+    """Otherwise whoever heard a node's presence could bring it as a record of any dataset."""
+    raw = presence.seal(said, "net", KEY)
+    assert not wire.is_record_signed(raw, said, "net", bytes(32))
+    record = wire.seal_record(said, "net", bytes(32), KEY)
+    assert not presence.is_signed(record, said, "net")
+
+
+def test_a_record_names_an_address_and_no_dataset() -> None:
+    said = Presence(key=KEY.public, issued=1, lifetime=1, addresses=("/ip4/1.2.3.4/tcp/1",))
+    for wrong in (
+        Presence(key=said.key, issued=1, lifetime=1),
+        Presence(key=said.key, issued=1, lifetime=1, addresses=said.addresses, tags=(1,)),
+        Presence(key=said.key, issued=1, lifetime=1, addresses=said.addresses, more=True),
+    ):
+        with pytest.raises(Invalid):
+            wire.decode_record(wire.seal_record(wrong, "net", bytes(32), KEY))
+
+
+def test_a_key_does_not_tell_its_dataset_or_network() -> None:
+    dataset = DatasetId.from_public_key(KEY.public)
+    key = lookup_key("net", dataset)
+    assert len(key) == 32
+    assert dataset not in key
+    assert KEY.public not in key
+    assert key != lookup_key("other", dataset)
+    assert key != lookup_key("net", DatasetId.from_public_key(SigningKey(b"l" * 32).public))
