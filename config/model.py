@@ -82,6 +82,11 @@ class P2p:
     card: bool = setting(
         False, "tell the other nodes of its networks node.name, node.contact and node.about, signed with its key"
     )
+    lookup: str = setting(
+        "auto",
+        "look up who serves a dataset beyond the directory of the network's nodes: when it is full (auto), on, or off",
+        choices=("auto", "on", "off"),
+    )
     relays: tuple[str, ...] = setting(
         (), "relays by which others come to this node, with /p2p/…; behind a router that lets nobody in"
     )

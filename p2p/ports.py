@@ -159,6 +159,14 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Statements forwarded at most to those that need them, as this node does not."""
     peers_unread: int = 0
     """Number of peers' own presences that were not read."""
+    lookup_nodes: int = 0
+    """Nodes in the table of the lookup (ADR 59),"""
+    lookup_records: int = 0
+    """records of holders that are kept for others,"""
+    lookup_refused: int = 0
+    """questions of peers that asked too often,"""
+    lookup_forged: int = 0
+    """and records in answers that nobody signed."""
     judging: int = 0
     """Statements that wait to be looked at."""
     answering: int = 0

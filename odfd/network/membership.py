@@ -33,7 +33,7 @@ from p2p.driver.net_facts import NetFacts
 from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.ports import HostPort, ReachHost
 from p2p.driver.replication import ReplicationDriver
-from p2p.driver.settings import ReplicationSettings
+from p2p.driver.settings import LookupMode, ReplicationSettings
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
@@ -77,7 +77,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Multiaddrs; ``None``: EVERYWHERE while a network is joined, else nowhere."""
     limits: HostLimits
     announce: tuple[str, ...] = ()
-    """Told to others in place of where we listen."""
     folder: Path | None = None
     """The folder of the peer book; ``None``: it is not kept between runs."""
     network: Network | None = None
@@ -89,6 +88,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Networks beyond the Internet in which peers that others tell of are dialled (``ReplicationSettings.inside``)."""
     lan: int | None = None
     """Port of multicast DNS; ``None``: no discovery on the LAN."""
+    lookup: LookupMode = "auto"
     bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays by which others come to this node."""
@@ -323,6 +323,7 @@ class Membership(JointReplication):
             transfer_patience=options.patience,
             inside=options.inside,
             lan=options.lan if leads else None,
+            lookup=options.lookup,
             line=options.bandwidth,
             relays=options.relays,
         )

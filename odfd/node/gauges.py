@@ -175,6 +175,10 @@ class Readings:
         yield "odfd_direct", figures.unpunched, {"what": "failed"}
         yield "odfd_direct", figures.not_dialled, {"what": "addresses-refused"}
         yield "odfd_direct", figures.dial_backs_refused, {"what": "dial-backs-refused"}
+        yield "odfd_lookup", figures.lookup_nodes, {"what": "nodes"}
+        yield "odfd_lookup", figures.lookup_records, {"what": "records"}
+        yield "odfd_lookup", figures.lookup_refused, {"what": "questions-refused"}
+        yield "odfd_lookup", figures.lookup_forged, {"what": "records-forged"}
         yield "odfd_network_received_bytes_total", traffic.received, _NONE
         yield "odfd_network_sent_bytes_total", traffic.sent, _NONE
         for what, number in (

@@ -145,6 +145,9 @@ METRICS: Final = (
            {"what": ("succeeded", "failed", "addresses-refused", "dial-backs-refused")}),
     Metric("odfd_relay", _G, "Relays through which others reach this node, peers that have a reservation here, and "
            "circuits that it carries for them.", {"what": ("used", "reservations", "circuits")}),
+    Metric("odfd_lookup", _G, "Nodes that the lookup of holders knows and records that it keeps for others; questions "
+           "of peers that asked too often and records that nobody signed, since the network was joined.",
+           {"what": ("nodes", "records", "questions-refused", "records-forged")}),
     Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
     Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
     Metric("odfd_gossip_dropped_total", _C, "Gossip that was not read or not passed on because of limits.",

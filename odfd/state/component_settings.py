@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from chain.errors import Invalid, Refused
 from config.model import Engine, Settings
@@ -22,7 +22,7 @@ from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from p2p.address import parse_address
-from p2p.driver.settings import LAN_PORT
+from p2p.driver.settings import LAN_PORT, LookupMode
 from p2p.host.limits import HostLimits
 from p2p.ip import IpNetwork
 from p2p.machines.relay import RelayLimits
@@ -145,6 +145,7 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
         patience=p2p.idle_seconds,
         inside=None if p2p.inside is None else _checked("p2p", p2p.inside),
         lan=LAN_PORT if p2p.mdns else None,
+        lookup=cast(LookupMode, p2p.lookup),
         bandwidth=bandwidth,
         relays=tuple(map(_checked_relay, p2p.relays)),
         relay=RelayLimits() if p2p.relay else None,

@@ -80,7 +80,7 @@ class Discovery:
         self.reach = reach
         self._library = library
         self._standing = standing
-        self._network = network
+        self.network = network
         self._topic = f"/odf/1/{network}/peers"
         self._rng = rng
         self._key = key
@@ -93,6 +93,8 @@ class Discovery:
         self._rounds = Budget[int](SEEK_RATE)
         self._places = StreamSlots(standing, MAX_STREAMS)
         self._own = b""
+        self.held: tuple[DatasetId, ...] = ()
+        """What this node served in the network when it looked last: what is published there."""
         self._changed = trio.Event()
         self.directory = Directory(network, host.peer_id)
 
@@ -116,10 +118,11 @@ class Discovery:
             except Fault as fault:
                 _LOG.warning("cannot tell what we serve", fault=str(fault), rule=fault.rule)
                 held = ()
-            now = (tuple(self._host.addresses()), tuple(held))
+            self.held = tuple(held)
+            now = (tuple(self._host.addresses()), self.held)
             if (is_news := now != announced) or trio.current_time() - announced_at >= RENEW:
                 announced, announced_at = now, trio.current_time()
-                self._own = wire.seal(self._presence(self._key, held), self._network, self._key)
+                self._own = wire.seal(self._presence(self._key, held), self.network, self._key)
                 if is_news:
                     await contained(self._host.publish, self._topic, self._own)
             with trio.move_on_after(LOOK):
@@ -264,6 +267,12 @@ class Discovery:
         # By lot: whoever signs its presence anew all the time would always be the first.
         found[: len(sure)] = self._rng.sample(sure, len(sure))
         return self._elsewhere(found, beyond) if beyond else found
+
+    def apart(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
+        """Lists those of holders that are not connected, in other networks than ``beyond`` if that names some."""
+        met = set(self._standing.book.connected_peers())
+        unmet = [one for one in found if one.peer not in met]
+        return self._elsewhere(unmet, beyond) if beyond else unmet
 
     def _elsewhere(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
         """Picks the first of each network, at random: many in one network count as one."""

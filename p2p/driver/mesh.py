@@ -19,6 +19,7 @@ from chain.ids import DatasetId
 from p2p.budget.work import MEETING
 from p2p.driver.containment import contained
 from p2p.driver.discovery import SOUGHT, Discovery
+from p2p.driver.lookups import Lookups
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
@@ -56,8 +57,10 @@ class Mesh:
         discovery: Discovery,
         settings: ReplicationSettings,
         rng: Random,
+        lookups: Lookups,
     ) -> None:
         self._host = host
+        self._lookups = lookups
         self._standing = standing
         self._statements = statements
         self._discovery = discovery
@@ -149,8 +152,17 @@ class Mesh:
         self._standing.book.learn(peer, [*self._standing.book.get(peer).addresses, *told])
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
-        """Connects to peers that claim to serve a dataset, and counts the new connections."""
-        found = (await self._discovery.holders(dataset, beyond))[:most]
+        """Connects to peers that claim to serve a dataset, and counts the new connections.
+
+        In a large network the lookup is asked if no peer that is known for the dataset could be met.
+        """
+        met = await self._call_on((await self._discovery.holders(dataset, beyond))[:most])
+        if not met:
+            found = self._discovery.apart(await self._lookups.holders(dataset), beyond)
+            met = await self._call_on(found[:most])
+        return met
+
+    async def _call_on(self, found: Sequence[Presence]) -> int:
         met: list[PeerId] = []
 
         async def call_on(presence: Presence) -> None:

@@ -9,11 +9,13 @@ network is joined every connected peer counts as in it that does not say that it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, Protocol
 
 import trio
 
+from p2p.address import Address
 from p2p.driver.ports import ConnectionChange, HostPort, StreamHandler, StreamPort, Validator
 from p2p.errors import ProtocolUnsupported, Unreachable
 from p2p.ip import Allows
@@ -252,6 +254,13 @@ class NetworkHost:
 
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)
+
+    def remote_of(self, peer: PeerId) -> str:
+        return self._host.remote_of(peer)
+
+    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+        """Always names the network: whoever is asked may be in others."""
+        return self._host.brief(address, peer, scoped(protocol, self.name))
 
     def share_of(self, peer: PeerId) -> str:
         return self._host.share_of(peer)

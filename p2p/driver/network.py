@@ -7,10 +7,11 @@ but the validators of topics.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from p2p.address import Address
 from p2p.driver.namespaces import MEMBERS_TOPIC
 from p2p.driver.ports import ConnectionChange, DirectPort, StreamHandler, StreamPort, Validator
 from p2p.host.gossip_frames import FrameLimits
@@ -52,6 +53,12 @@ class Network:
 
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)
+
+    def remote_of(self, peer: PeerId) -> str:
+        return self._host.remote_of(peer)
+
+    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+        return self._host.brief(address, peer, protocol)
 
     def share_of(self, peer: PeerId) -> str:
         return self._host.share_of(peer)

@@ -147,6 +147,13 @@ class HostPort(Protocol):
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
         """Reserves room for peers that a person chose, their addresses, and publishers of mirrored datasets."""
 
+    def remote_of(self, peer: PeerId) -> str:
+        """Returns the IP address that a direct connection of a peer comes from or goes to; empty without one."""
+
+    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+        """A stream on a connection of its own, that is not counted and ends with the block. ``address`` is judged by
+        the caller, and has an IP address. Raises PeerFault."""
+
     async def next_change(self) -> ConnectionChange:
         """Waits for the next change. Changes are lost if not fetched in time; ``peers`` is authoritative."""
 

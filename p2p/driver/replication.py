@@ -35,6 +35,7 @@ from p2p.driver.fetch_jobs import (
 )
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
+from p2p.driver.lookups import Lookups
 from p2p.driver.mesh import Mesh
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
@@ -101,9 +102,10 @@ class ReplicationDriver:
         self._pace = settings.line.down
         reach = Reach(settings.inside, (*settings.bootstrap, *settings.relays))
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)
+        self._lookups = Lookups(host, self._standing, self._discovery, settings.lookup, rng, key)
         forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
         self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
-        self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
+        self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng, self._lookups)
         self._lan: Lan | None = None
         if settings.lan is not None:
             from p2p.driver.lan import Lan  # with zeroconf, which a node without multicast never needs
@@ -133,7 +135,9 @@ class ReplicationDriver:
                     self._host.set_handler(protocol, handler)
                 await self._statements.join()
                 await self._discovery.join()
+                self._lookups.join()
                 nursery.start_soon(self._discovery.run)
+                nursery.start_soon(self._lookups.run)
                 nursery.start_soon(self._standing.run)
                 nursery.start_soon(self._mesh.run)
                 if self._lan is not None:
@@ -178,6 +182,10 @@ class ReplicationDriver:
             peers_unread=self._discovery.dropped,
             judging=self._statements.waiting,
             answering=self._server.answering,
+            lookup_nodes=len(self._lookups.node.table),
+            lookup_records=len(self._lookups.node.records),
+            lookup_refused=self._lookups.node.refused,
+            lookup_forged=self._lookups.forged,
         )
 
     async def connect(self, multiaddr: str) -> PeerId:

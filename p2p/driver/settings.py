@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from p2p.pace import Bandwidth
 
+LookupMode: TypeAlias = Literal["auto", "on", "off"]
 LAN_PORT: Final = 5353
 """UDP port of multicast DNS (RFC 6762)."""
 
@@ -34,6 +35,9 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
     lan: int | None = None
     """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
+    lookup: LookupMode = "auto"
+    """Whether holders are looked up beyond the directory of presences (``p2p.driver.lookups``): when it is full,
+    always, or never."""
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays through which others reach this node: like bootstrap peers, they are the owner's word on
     where peers may be (``p2p.driver.node_reach`` uses them)."""

@@ -124,6 +124,23 @@ class Host:
         remote = next((conn.muxed_conn.get_remote_address() for conn in self._connections(peer)), None)
         return network_of(remote[0]) if remote else ""
 
+    def remote_of(self, peer: PeerId) -> str:
+        """Returns the remote IP address of a direct connection; empty without one."""
+        direct = (conn for conn in self._connections(peer) if not is_relayed(conn))
+        remote = next((conn.muxed_conn.get_remote_address() for conn in direct), None)
+        return remote[0] if remote else ""
+
+    @asynccontextmanager
+    async def brief(self, address: Address, peer: PeerId, protocol: str) -> AsyncIterator[Stream]:
+        """A stream on a connection of its own, which ends with the block. Raises PeerFault."""
+        if peer in self._swarm.blocked:
+            raise Unreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
+        try:
+            async with self.direct.brief(address, peer) as open_stream:
+                yield await open_stream(protocol)
+        except OSError as error:
+            raise Unreachable(peer, f"{address.transport}: {error.strerror or error}", rule="dial") from error
+
     def share_of(self, peer: PeerId) -> str:
         """Returns the network that a peer shares limits with, or the peer itself where it has its own."""
         work = self._swarm.work

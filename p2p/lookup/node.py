@@ -1,4 +1,4 @@
-"""The part of one node in the lookup: answers others, and says what to ask to keep its table and its records. Sans-IO.
+"""Takes part in the lookup for one node: answers others, and says whom to ask to keep its table and records. Sans-IO.
 
 The caller carries questions and answers, and gives time and chance. Nothing here grows without a bound: see the limits
 of the table, the records, and the budgets.
@@ -14,12 +14,12 @@ import msgspec
 from chain.backoff import Chance
 from p2p.budget.buckets import Budget, Rate
 from p2p.lookup import search as searching
-from p2p.lookup.contact import Contact, block_of, place_of, place_of_node
 from p2p.lookup.publication import Publication
 from p2p.lookup.records import Records, judge_record
 from p2p.lookup.search import Search, SearchLimits
 from p2p.lookup.table import Table
 from p2p.ports import Judgement
+from p2p.wire.contact import Contact, block_of, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS
 from p2p.wire.lookup import At, Find, Nodes, Store, Stored
 from p2p.wire.presence import Presence

@@ -12,6 +12,10 @@ REPEAT: Final = 1800.0
 """Seconds after which a record is brought again: of those who kept it, some have gone, and nearer ones have come."""
 PAUSE: Final = 1.5
 """Seconds between two announcements: 1,200 datasets in ``REPEAT``; who serves more announces each less often."""
+FEW: Final = 10
+"""Keepers below which it is brought again after"""
+SOON: Final = 240.0
+"""seconds: the node had just joined and knew few, or its network is small."""
 RETRY: Final = 60.0
 """Seconds after which an announcement that reached nobody is repeated."""
 
@@ -26,6 +30,9 @@ class Publication:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._due
 
     def wanted(self, keys: Iterable[bytes], now: float) -> None:
         """Sets what is announced; what is new at once, what is gone no more."""
@@ -47,10 +54,10 @@ class Publication:
                 return key
         return None
 
-    def announced(self, key: bytes, now: float) -> None:
-        """Somebody keeps a record of it; it is due again after ``REPEAT``, not all at one time."""
+    def announced(self, key: bytes, now: float, keepers: int) -> None:
+        """So many keep a record of it; it is due again after ``REPEAT``, not all at one time."""
         if key in self._due:
-            self._plan(key, now + REPEAT * (0.75 + 0.25 * self._rng.random()))
+            self._plan(key, now + (SOON if keepers < FEW else REPEAT) * (0.75 + 0.25 * self._rng.random()))
 
     def _plan(self, key: bytes, at: float) -> None:
         self._due[key] = at

@@ -9,15 +9,15 @@ a random order (``p2p.lookup.region``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from chain.backoff import Chance
-from p2p.lookup.contact import Contact
 from p2p.lookup.region import Region
+from p2p.wire.contact import Contact
 
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,8 @@ class _Candidate:
     distance: int
     lot: float
     """Decides among those equally near."""
+    block: bytes
+    operator: bytes
     tellers: list[bytes]
     """Keys of the nodes that told of it; empty: known from our own table."""
 
@@ -186,7 +188,9 @@ class Search:
             if known is None:
                 distance = self._region.distance(contact.place)
                 tellers = [] if teller is None else [teller]
-                waiting[contact] = _Candidate(contact, distance, self._rng.random(), tellers)
+                waiting[contact] = _Candidate(
+                    contact, distance, self._rng.random(), contact.block, contact.operator, tellers
+                )
             elif teller is not None and known.tellers:
                 known.tellers.append(teller)
         if len(waiting) > self._limits.kept:
@@ -198,22 +202,25 @@ class Search:
 
         What only unreliable nodes told comes at last and one at a time, and not at all once enough have answered.
         """
-        waiting = self._paths[at].waiting
         best: _Candidate | None = None
         doubtful: _Candidate | None = None
-        for contact, each in list(waiting.items()):
-            if contact in self._asked or contact.key in self._heard:  # by another path
-                del waiting[contact]
-            elif not self._is_within(each) or not self._fits(contact):
-                continue
-            elif self._is_credible(each):
+        for each in self._worth_asking(at):
+            if self._is_credible(each):
                 best = each if best is None or _order(each) < _order(best) else best
-            else:
+            elif best is None:
                 doubtful = each if doubtful is None or _order(each) < _order(doubtful) else doubtful
         if best is not None:
             return best
         is_last_hope = len(self._answered) < self._limits.nearest
         return doubtful if is_last_hope and all(each.path != at for each in self._open.values()) else None
+
+    def _worth_asking(self, at: int) -> Iterator[_Candidate]:
+        limits, blocks = self._limits, self._blocks
+        for contact, each in self._paths[at].waiting.items():
+            if blocks[each.block] >= limits.of_block or blocks[each.operator] >= limits.of_operator:
+                continue
+            if contact not in self._asked and contact.key not in self._heard and self._is_within(each):
+                yield each
 
     def _is_within(self, candidate: _Candidate) -> bool:
         """Whether it is in the region, or nearer than the farthest of the nearest that answered."""
@@ -221,10 +228,6 @@ class Search:
         if not candidate.distance or len(self._answered) <= last:
             return True
         return candidate.contact.place ^ self._region.target < self._answered[last][0]
-
-    def _fits(self, contact: Contact) -> bool:
-        limits = self._limits
-        return self._blocks[contact.block] < limits.of_block and self._blocks[contact.operator] < limits.of_operator
 
     def _is_credible(self, candidate: _Candidate) -> bool:
         if not candidate.tellers:
@@ -243,8 +246,8 @@ class Search:
         del self._paths[path].waiting[contact]
         self._asked.add(contact)
         self._open[contact] = _Question(candidate, path, now)
-        self._blocks[contact.block] += 1
-        self._blocks[contact.operator] += 1
+        self._blocks[candidate.block] += 1
+        self._blocks[candidate.operator] += 1
         for teller in candidate.tellers:
             self._tellers[teller].open += 1
 

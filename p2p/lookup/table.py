@@ -8,7 +8,6 @@ bucket and in all, so that many keys at few addresses remain few entries.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from typing import Final
 import msgspec
 
 from chain.backoff import Chance
-from p2p.lookup.contact import BITS, Contact
 from p2p.lookup.region import Region
+from p2p.wire.contact import BITS, Contact
 
 
 class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +64,8 @@ class Table:
         self._buckets: dict[int, _Bucket] = {}
         self._blocks: Counter[bytes] = Counter()
         self._count = 0
+        self._spaced: int | None = None
+        """As ``_spacing`` computed it last, while the same nodes are known."""
         self.settled = False
         """Whether a search for our own place ended, so that our neighbours are known."""
 
@@ -96,6 +97,7 @@ class Table:
             bucket.entries[contact.key] = _Entry(contact, place, now)
             self._blocks[contact.block] += 1
             self._count += 1
+            self._spaced = None
         else:
             self._suggest(bucket, contact)
 
@@ -133,6 +135,7 @@ class Table:
     def _drop(self, bucket: _Bucket, key: bytes) -> None:
         block = bucket.entries.pop(key).contact.block
         self._count -= 1
+        self._spaced = None
         self._blocks[block] -= 1
         if not self._blocks[block]:
             del self._blocks[block]
@@ -147,13 +150,13 @@ class Table:
 
     def nearest(self, target: int, count: int) -> list[Contact]:
         """Lists the entries nearest to a place, nearest first."""
-        found: list[tuple[int, Contact]] = []
+        found: list[Contact] = []
         for group in self._by_distance(target):
-            near = heapq.nsmallest(count - len(found), ((one.place ^ target, one.contact) for one in group), key=_first)
-            found += near
+            near = sorted(group, key=lambda entry: entry.place ^ target)
+            found += [entry.contact for entry in near[: count - len(found)]]
             if len(found) >= count:
                 break
-        return [contact for _, contact in found]
+        return found
 
     def _by_distance(self, target: int) -> Iterator[Iterable[_Entry]]:
         """Groups of entries, each wholly nearer than the next: without looking at all entries."""
@@ -179,18 +182,20 @@ class Table:
 
         Without a radius before this node ``settled``, since it does not know its neighbours yet.
         """
-        near = self.nearest(self._me, self._limits.bucket)
-        if not self.settled or len(near) < self._limits.bucket:
-            return Region(target)
-        distance = near[-1].place ^ self._me
-        return Region(target, distance * count // len(near))
+        return Region(target, self._spacing() * count if self.settled else 0)
+
+    def _spacing(self) -> int:
+        """The part of the space for each node near us; 0: too few are known."""
+        if self._spaced is None:
+            near = self.nearest(self._me, self._limits.bucket)
+            is_known = len(near) == self._limits.bucket
+            self._spaced = (near[-1].place ^ self._me) // len(near) if is_known else 0
+        return self._spaced
 
     def size(self) -> int:
         """Estimates how many nodes there are."""
-        near = self.nearest(self._me, self._limits.bucket)
-        if len(near) < self._limits.bucket:
-            return len(near) + 1
-        return (len(near) << BITS) // max(1, near[-1].place ^ self._me)
+        spacing = self._spacing()
+        return (1 << BITS) // spacing if spacing else self._count + 1
 
     def longest_silent(self, now: float, since: float) -> Contact | None:
         """The entry that answered longest ago, if that is ``since`` seconds or more; its turn to be asked."""
@@ -232,7 +237,3 @@ class Table:
     def _index(self, place: int) -> int:
         """The number of the highest bit in which a place differs from ours, from 1 on."""
         return (place ^ self._me).bit_length()
-
-
-def _first(pair: tuple[int, Contact]) -> int:
-    return pair[0]

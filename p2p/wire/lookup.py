@@ -24,8 +24,8 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey, verify
-from p2p.lookup.contact import Contact
 from p2p.wire import presence
+from p2p.wire.contact import Contact
 from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS, MAX_RECORD
 from p2p.wire.presence import Presence
 

@@ -58,7 +58,7 @@ LAYERS = {
         "host kubo",
         "web",
         "dial",
-        "machines",
+        "lookup machines",
         "peers",
         "budget",
         "yamux ipfs",

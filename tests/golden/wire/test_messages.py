@@ -12,10 +12,10 @@ import pytest
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import Contact, lookup_key
 from p2p.ports import Topic
 from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.contact import Contact, lookup_key
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import Reason, Refusal

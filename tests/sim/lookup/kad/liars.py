@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hashlib import sha256
 from random import Random
-from typing import ClassVar
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import Contact, place_of, place_of_node
 from p2p.lookup.node import NEAREST
+from p2p.wire.contact import Contact, place_of, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, Stored
 
 from .addresses import Spot, address
@@ -45,14 +44,18 @@ class Liar(Honest):
         return Nodes(contacts=tuple([*lies, *fellows][:NEAREST]), records=records)
 
 
+class Poisoner(Honest):
+    """It announces what it does not have."""
+
+
 class Eclipser(SimNode):
     """A node whose key was computed to be near a dataset's. It knows its fellows alone, and says that it keeps all."""
-
-    gangs: ClassVar[dict[bytes, list[Contact]]] = {}
 
     def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
         super().__init__(world, key, ip, spot)
         self.gang: list[Contact] = []
+        self.near: list[Honest] = []
+        """Honest nodes near the key."""
 
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | Stored | None:
         if isinstance(ask, Store):
@@ -62,14 +65,9 @@ class Eclipser(SimNode):
 
     def intrude(self) -> None:
         """Asks honest nodes near the key, so that they note it and ask it back."""
-        world = self.world
-        near = sorted(
-            (one for one in world.alive if isinstance(one, Honest) and not isinstance(one, Liar)),
-            key=lambda one: one.contact.place ^ self.contact.place,
-        )
         ask = Find(key=self.contact.place.to_bytes(32, "big"), own=(self.contact.ip, self.contact.port))
-        for one in near[:40]:
-            world.ask(self, one.contact, ask, lambda _answer: None)
+        for one in self.near:
+            self.world.ask(self, one.contact, ask, lambda _answer: None)
 
 
 def ground(target: int, count: int, nodes: int, lot: Random) -> list[SigningKey]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import Contact, place_of
 from p2p.lookup.node import Announce, Check, Finding, LookupNode, Refresh
 from p2p.lookup.search import Search
+from p2p.wire.contact import Contact, place_of
 from p2p.wire.lookup import Find, Nodes, Store, Stored
 from p2p.wire.presence import Presence
 
@@ -26,6 +26,9 @@ class Honest(SimNode):
         super().__init__(world, key, ip, spot)
         self.machine = self.made()
         self.own = (ip, self.contact.port)
+        part = world.plan.upkeep if world.now <= 0 else max(world.plan.upkeep, 0.1)
+        self.is_kept = world.lot.random() < part
+        """Whether it does more than answering."""
         self.datasets: set[bytes] = set()
         """Keys of what it really serves."""
         self.stored: dict[bytes, int] = {}
@@ -37,6 +40,14 @@ class Honest(SimNode):
 
     def finding(self, key: bytes) -> Finding:
         return Finding(self.machine, key, self.world.now)
+
+    def publish(self, key: bytes) -> None:
+        """Announces a dataset now."""
+        self.serve({*self.datasets, key})
+        self.machine.publication._plan(key, self.world.now)
+        if not self.is_kept:
+            self.is_kept = True
+            self._tick()
 
     def serve(self, keys: set[bytes]) -> None:
         self.datasets = keys
@@ -58,6 +69,8 @@ class Honest(SimNode):
         if not self.is_alive:
             return
         world = self.world
+        if not self.is_kept:
+            return
         work = self.machine.work(world.now) if self.answers(world.now) else None
         if isinstance(work, Check):
             Probe(self, work.contact)
@@ -81,7 +94,7 @@ class Honest(SimNode):
             if outcome is Stored.KEPT:
                 kept[0] += 1
                 self.stored[key] = kept[0]
-                self.machine.publication.announced(key, self.world.now)
+                self.machine.publication.announced(key, self.world.now, kept[0])
 
         for contact in self.machine.keepers(search):
             self.world.ask(self, contact, Store(key=key, record=record, own=self.own), heard, warm=True)
@@ -210,7 +223,7 @@ class Seek(Run):
         return [] if there is None or there.contact.key != provider.key else [there]
 
     def _serves(self, there: SimNode) -> bool:
-        return isinstance(there, Honest) and self.finding.key in there.datasets
+        return type(there) in (Honest, Stock) and self.finding.key in there.datasets
 
     def _dialled(self, provider: Presence | None) -> None:
         self._dialling -= 1

@@ -11,11 +11,11 @@ from typing import Any
 
 from chain.backoff import Chance
 from chain.errors import Invalid
-from p2p.lookup.contact import Contact, place_of, place_of_node
 from p2p.lookup.node import NEAREST, Finding, LookupNode
 from p2p.lookup.region import Region
 from p2p.lookup.search import Search, SearchLimits
 from p2p.lookup.table import Table, TableLimits
+from p2p.wire.contact import Contact, place_of, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, Stored, decode_record
 from p2p.wire.presence import Presence
 

@@ -6,10 +6,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from p2p.lookup.contact import Contact, place_of
+from p2p.wire.contact import Contact, place_of
 
 from .addresses import rented
-from .liars import Eclipser, Liar, ground, hashed
+from .liars import Eclipser, Liar, Poisoner, ground, hashed
 from .node import Honest, Seek, Stock
 from .world import BOOTSTRAPS, Plan, SimNode, World, fill
 
@@ -78,11 +78,12 @@ class Trial:
         world, plan = self.world, self.plan
         for at in range(plan.nodes):
             self.join(world.add(self._drawn(at / plan.nodes)), is_first=True)
+        self._attack()
         if plan.warm:
             self._warm()
-        world.run(60 * plan.minutes / 2)
-        self._attack()
         world.run(60 * plan.minutes)
+        self._poison()
+        world.run(60 * plan.minutes + 30)
         self._publish()
         self._settle_silent()
         before = {node: (node.sent + node.received) for node in world.alive}
@@ -129,12 +130,14 @@ class Trial:
         """Tables as they are after a long time: with whoever answered, liars too."""
         known = sorted((one.contact for one in self.world.alive if one.answers(0.0)), key=lambda contact: contact.place)
         places = [contact.place for contact in known]
-        for node in self.world.alive:
+        for node in [one for one in self.world.alive if isinstance(one, Honest)]:
             fill(node.machine.table, node.machine.place, places, known, self.lot)
             node.machine.table.settled = node.machine._has_searched = True
             node.machine._own_search = -self.lot.random() * 1200
             for bucket in node.machine.table._buckets.values():
                 bucket.looked = -self.lot.random() * 3600
+        for node in self.lot.sample(self.world.alive, int(self.plan.stale * len(self.world.alive))):
+            self.world.leave(node)
 
     def _settle_silent(self) -> None:
         """As many as never answered fall silent at some time of the measured minutes."""
@@ -150,7 +153,9 @@ class Trial:
     def _honest(self, age: float = 0.0) -> list[Honest]:
         now = self.world.now
         return [
-            one for one in self.world.alive if type(one) is self.kind and one.answers(now) and one.born <= now - age
+            one
+            for one in self.world.alive
+            if type(one) is self.kind and one.answers(now) and one.born <= now - age and one.machine.table.settled
         ]
 
     def _attack(self) -> None:
@@ -164,18 +169,36 @@ class Trial:
                 if (node.contact.ip, node.contact.port) not in world.at:
                     world.enter(node)
                     gang.append(node)
+            target = place_of(key)
+            honest = (one for one in world.alive if type(one) is self.kind)
+            near = sorted(honest, key=lambda one: one.contact.place ^ target)[:40]
             for node in gang:
                 node.gang = [one.contact for one in gang]
+                node.near = near
                 for again in range(8):
                     world.after(self.lot.random() * 60 + 75 * again, node.intrude)
+
+    def _poison(self) -> None:
+        """Peers that have nothing say to each keeper that they serve an attacked dataset, as honest ones would."""
+        world = self.world
+        for key in self.keys[: self.plan.eclipses]:
+            for ip in rented(self.plan.poisoners, 1, self.lot):
+                ip = bytes([ip[0] + self.keys.index(key) % 30, *ip[1:]])
+                poisoner = world.add(Poisoner, ip)
+                poisoner.bootstrap(self._bootstraps(poisoner))
+                if self.plan.warm:
+                    near = sorted(self._honest(), key=lambda one: one.contact.place ^ place_of(key))[:20]
+                    for one in near:
+                        poisoner.machine.table.heard(one.contact, world.now)
+                    poisoner.machine.table.settled = True
+                poisoner.publish(key)
 
     def _publish(self) -> None:
         world, plan = self.world, self.plan
         holders = self.lot.sample(self._honest(60.0), plan.sought)
         for key, holder in zip(self.keys, holders, strict=True):
             self.sought.append((key, holder))
-            holder.serve({*holder.datasets, key})
-            holder.machine.publication._plan(key, world.now)
+            holder.publish(key)
             for _ in range(plan.seekers):
                 at = BEFORE_SEEKING + self.lot.random() * (60 * plan.measured - BEFORE_SEEKING)
                 world.after(at, self._seek, key, holder)
@@ -201,7 +224,7 @@ class Trial:
 
     def _count(self, before: dict[SimNode, int]) -> None:
         outcome, seconds = self.outcome, 60 * self.plan.measured + 60
-        for node in self._honest(60 * self.plan.measured + 60):
+        for node in self._honest(60 * self.plan.measured + 60) if self.plan.upkeep >= 1 else ():
             outcome.traffic.append((node.sent + node.received - before[node]) / seconds / 2)
         for node in self._honest(60.0):
             table = node.machine.table

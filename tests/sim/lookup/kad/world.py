@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import BITS, Contact, place_of_node
 from p2p.lookup.table import Table
+from p2p.wire.contact import BITS, Contact, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, Stored, seal_record
 from p2p.wire.presence import Presence
 
@@ -59,6 +59,10 @@ class Plan:
     poisoners: int = 0
     """Peers in different /24 that claim to serve each attacked dataset."""
     stock: bool = False
+    upkeep: float = 1.0
+    """Part of the nodes that keep their tables and announce; the others only answer. It saves the time of a run."""
+    stale: float = 0.0
+    """Part of the nodes in warm tables that are gone."""
 
 
 class World:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import takewhile
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Tree
+from p2p.address import Address
 from p2p.driver.ports import ConnectionChange, StreamHandler, Validator
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
@@ -129,6 +131,26 @@ class MemoryHost:
     def network_of(self, peer: PeerId) -> str:
         return "memory" if peer in self.links else ""
 
+    def remote_of(self, peer: PeerId) -> str:
+        other = self.fabric.hosts.get(peer)
+        return "" if other is None else self.fabric.ip(other)
+
+    @asynccontextmanager
+    async def brief(self, address: Address, peer: PeerId, protocol: str) -> AsyncIterator[MemoryStream]:
+        await trio.sleep(0.01)
+        other = self.fabric.hosts.get(peer)
+        if other is None or not other.reachable or address.transport not in other.address:
+            raise Unreachable(peer, "nobody there")
+        handler = other.handlers.get(protocol)
+        if handler is None:
+            raise ProtocolUnsupported(peer, f"does not speak {protocol}")
+        self.fabric.briefs.append((self.peer_id, peer))
+        stream = self.fabric.streams(handler, self, other)
+        try:
+            yield stream
+        finally:
+            await stream.reset()
+
     def share_of(self, peer: PeerId) -> str:
         return peer if peer in self.apart else self.network_of(peer) or peer
 
@@ -152,12 +174,7 @@ class MemoryHost:
         handler = self.fabric.hosts[peer].handlers.get(protocol)
         if handler is None:
             raise ProtocolUnsupported(peer, f"does not speak {protocol}")
-        lockstep = self.lockstep or self.fabric.hosts[peer].lockstep
-        pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
-        mine, theirs = MemoryStream(pair[0], peer), MemoryStream(pair[1], self.peer_id)
-        mine.other, theirs.other = theirs, mine
-        self.fabric.nursery.start_soon(self.fabric.serve, handler, theirs, self.peer_id)
-        return mine
+        return self.fabric.streams(handler, self, self.fabric.hosts[peer])
 
     def set_handler(self, protocol: str, handler: StreamHandler) -> None:
         self.handlers[protocol] = handler
@@ -185,6 +202,21 @@ class Fabric:
         self.hosts: dict[PeerId, MemoryHost] = {}
         self.carried: Counter[PeerId] = Counter()
         """Bytes of gossip that reached each of them."""
+
+        self.briefs: list[tuple[PeerId, PeerId]] = []
+        """Who asked whom over a connection of its own."""
+
+    def ip(self, host: MemoryHost) -> str:
+        return host.address.split("/")[2] if host.address.startswith("/ip4/") else ""
+
+    def streams(self, handler: StreamHandler, here: MemoryHost, there: MemoryHost) -> MemoryStream:
+        """A stream from one host to another, which serves it."""
+        lockstep = here.lockstep or there.lockstep
+        pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+        mine, theirs = MemoryStream(pair[0], there.peer_id), MemoryStream(pair[1], here.peer_id)
+        mine.other, theirs.other = theirs, mine
+        self.nursery.start_soon(self.serve, handler, theirs, here.peer_id)
+        return mine
 
     def host(self, name: str) -> MemoryHost:
         host = MemoryHost(self, name)

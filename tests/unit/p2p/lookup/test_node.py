@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import Contact, place_of
 from p2p.lookup.node import FIND_RATE, STORE_RATE, Announce, Check, Finding, LookupNode, Refresh
-from p2p.lookup.publication import PAUSE, REPEAT, RETRY, Publication
+from p2p.lookup.publication import FEW, PAUSE, REPEAT, RETRY, SOON, Publication
+from p2p.wire.contact import Contact, place_of
 from p2p.wire.lookup import Find, Nodes, Store, Stored, seal_record
 from p2p.wire.presence import Presence
 
@@ -143,9 +143,17 @@ def test_what_is_new_is_announced_at_once_and_again_before_it_expires() -> None:
     publication.wanted([KEY], 0.0)
     assert publication.take(0.0) == KEY
     assert publication.take(PAUSE) is None
-    publication.announced(KEY, 5.0)
+    publication.announced(KEY, 5.0, FEW)
     assert publication.take(5.0 + 0.7 * REPEAT) is None
     assert publication.take(5.0 + REPEAT) == KEY
+
+
+def test_what_reached_few_is_repeated_before_long() -> None:
+    publication = Publication(Random(1))
+    publication.wanted([KEY], 0.0)
+    publication.take(0.0)
+    publication.announced(KEY, 0.0, FEW - 1)
+    assert publication.take(SOON) == KEY
 
 
 def test_what_reached_nobody_is_repeated_soon() -> None:
@@ -161,7 +169,7 @@ def test_what_is_withdrawn_is_announced_no_more() -> None:
     publication.wanted([KEY, b"o" * 32], 0.0)
     publication.wanted([b"o" * 32], 1.0)
     assert publication.take(2.0) == b"o" * 32
-    publication.announced(KEY, 3.0)
+    publication.announced(KEY, 3.0, FEW)
     assert publication.take(4.0) is None
     assert len(publication) == 1
 
@@ -174,7 +182,7 @@ def test_many_are_announced_one_after_another_and_all_in_turn() -> None:
     while len(taken) < 300:
         if (key := publication.take(now)) is not None:
             taken.append(key)
-            publication.announced(key, now)
+            publication.announced(key, now, FEW)
         now += 0.5
     assert set(taken) == set(keys)
     assert now >= 299 * PAUSE

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.lookup.contact import Contact
 from p2p.lookup.region import Region
 from p2p.lookup.search import LIMITS, Search, SearchLimits
+from p2p.wire.contact import Contact
 
 TARGET = 1 << 255
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.lookup.contact import BITS, Contact, block_of, place_of_node
 from p2p.lookup.region import Region
 from p2p.lookup.table import Table, TableLimits
+from p2p.wire.contact import BITS, Contact, block_of, place_of_node
 
 ME = place_of_node(b"m" * 32)
 

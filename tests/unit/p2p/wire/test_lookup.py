@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
-from p2p.lookup.contact import Contact, lookup_key
 from p2p.wire import limits, presence
 from p2p.wire import lookup as wire
+from p2p.wire.contact import Contact, lookup_key
 from p2p.wire.lookup import Find, Nodes, Store, Stored
 from p2p.wire.presence import Presence
 

@@ -1,0 +1,357 @@
+"""Asks for holders beyond the directory of presences, and takes part in the network's lookup (ADR 59).
+
+Made with the driver. ``p2p.lookup`` decides whom to ask and what to keep; this asks, over connections that last one
+question, and answers. A node that lists its network whole neither asks nor announces, and answers who asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.statements.keys import SigningKey
+from p2p.address import parse_address
+from p2p.budget.buckets import Budget, Rate
+from p2p.budget.work import PEERS_QUESTION
+from p2p.driver.containment import contained
+from p2p.driver.discovery import Discovery
+from p2p.driver.framing import FramedStream
+from p2p.driver.peer_penalties import PeerPenalties
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.settings import LookupMode
+from p2p.driver.stream_slots import StreamSlots
+from p2p.errors import PeerFault, Violation
+from p2p.identity import did_of_peer
+from p2p.ip import parse_ip
+from p2p.lookup.node import Announce, Check, Finding, LookupNode
+from p2p.lookup.search import LIMITS, Search
+from p2p.peers.book import GARBAGE
+from p2p.peers.directory import MAX_PRESENCES
+from p2p.ports import PeerId
+from p2p.wire import lookup as wire
+from p2p.wire.contact import Contact, contact_at, lookup_key, place_of
+from p2p.wire.limits import MAX_LOOKUP_ANSWER, MAX_LOOKUP_ASK, MAX_LOOKUP_RECORDS, MAX_PRESENCE_ADDRESSES
+from p2p.wire.lookup import LOOKUP_PROTOCOL, At, Find, Nodes, Store, Stored
+from p2p.wire.presence import MAX_ADDRESS, Presence
+
+LARGE: Final = MAX_PRESENCES * 15 // 16
+"""Presences known from which on the network counts as larger than the directory."""
+RECORD_LIFETIME: Final = 5400
+"""Seconds that a record of ours counts: three times as long as it takes until it is brought again."""
+PATIENCE: Final = LIMITS.patience
+"""Seconds for one question: the dial, and the answer."""
+AT_ONCE: Final = 24
+"""Questions under way."""
+SEEKING: Final = 20.0
+"""Seconds for one search for holders,"""
+GRACE: Final = 1.0
+"""and after the first holder was found: others are, too, and the first may lie."""
+ENOUGH: Final = 8
+"""Holders that end a search."""
+SEEK_RATE: Final = Rate(per_second=1 / 60, burst=2.0)
+"""Searches for one dataset,"""
+SEEK_ALL_RATE: Final = Rate(per_second=1 / 5, burst=12.0)
+"""and for all."""
+STEP: Final = 1.0
+"""Seconds between looks at what is to do."""
+MAX_STREAMS: Final = 2
+"""Inbound streams of one peer: each is for one question."""
+SEEDS: Final = 4
+"""Members from the directory that are suggested at a time while the table is small."""
+_LOG = structlog.get_logger("p2p.driver")
+
+
+class Lookups:
+    """The lookup of one node in one network. Without a ``key`` it asks, and announces nothing."""
+
+    def __init__(
+        self,
+        host: HostPort,
+        standing: PeerPenalties,
+        discovery: Discovery,
+        mode: LookupMode,
+        rng: Random,
+        key: SigningKey | None,
+    ) -> None:
+        self._host = host
+        self._standing = standing
+        self._discovery = discovery
+        self._mode = mode
+        self._key = key
+        self._rng = rng
+        public = key.public if key is not None else rng.randbytes(32)
+        self.node = LookupNode(discovery.network, public, rng, rng.randbytes(32))
+        self._places = StreamSlots(standing, MAX_STREAMS)
+        self._at_once = trio.CapacityLimiter(AT_ONCE)
+        self._seeks = Budget[bytes](SEEK_RATE)
+        self._all_seeks = Budget[None](SEEK_ALL_RATE)
+        self._sealed: dict[bytes, bytes] = {}
+        """Our own records by key, of what we serve now."""
+        self.forged = 0
+        """Records in answers that nobody signed."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this node asks others: by setting, or as its network is too large to list."""
+        return self._mode == "on" or (self._mode == "auto" and len(self._discovery.directory) >= LARGE)
+
+    def join(self) -> None:
+        if self._mode != "off":
+            self._host.set_handler(LOOKUP_PROTOCOL, self._accept)
+
+    async def run(self) -> None:
+        """Keeps the table, and announces what is served, until cancelled."""
+        if self._mode == "off":
+            return
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(STEP * (0.75 + 0.5 * self._rng.random()))
+                self.node.records.expire(self._wall())
+                if self.is_used:
+                    self._suggest()
+                    self._serve()
+                    await self._work(nursery)
+
+    def _suggest(self) -> None:
+        """Members that the directory knows, while few are known here."""
+        if len(self.node.table) >= 20 or self.node.table.spares >= 20:
+            return
+        connected = self._standing.book.connected_peers()
+        found = [self._discovery.directory.of(peer, self._wall()) for peer in connected]
+        found += [self._discovery.stranger() for _ in range(SEEDS)]
+        for presence in found:
+            for address in () if presence is None else presence.addresses:
+                contact = contact_at(presence.key, parse_address(address)) if presence is not None else None
+                if contact is not None and self._allows(contact):
+                    self.node.table.suggest(contact)
+                    break
+
+    def _serve(self) -> None:
+        """Takes over what is served now: a dataset that no longer is, is no longer told of."""
+        keys = {lookup_key(self.node.network, dataset) for dataset in self._discovery.held}
+        if self._key is None or not self._addresses():
+            keys = set()
+        self.node.publication.wanted(keys, trio.current_time())
+        for key in self._sealed.keys() - keys:
+            del self._sealed[key]
+
+    async def _work(self, nursery: trio.Nursery) -> None:
+        work = self.node.work(trio.current_time())
+        if work is None:
+            return
+        if isinstance(work, Check):
+            nursery.start_soon(contained, self._question, work.contact, self.node.place.to_bytes(32, "big"))
+        elif isinstance(work, Announce):
+            await contained(self._announce, work.key)
+        else:
+            search = self.node.search(work.target, trio.current_time())
+            await contained(self._walk, search, work.target.to_bytes(32, "big"), self._take(search))
+            if work.target == self.node.place:
+                self.node.joined(search)
+
+    # Asking
+
+    async def holders(self, dataset: DatasetId) -> list[Presence]:
+        """Searches for peers that say that they serve a dataset; ends soon after the first was found."""
+        key, now = lookup_key(self.node.network, dataset), trio.current_time()
+        if not self.is_used or not self._seeks.spend(key, now) or not self._all_seeks.spend(None, now):
+            return []
+        self._suggest()
+        finding = Finding(self.node, key, now)
+        with trio.CancelScope(deadline=now + SEEKING) as limit:
+
+            def take(contact: Contact, answer: Nodes) -> bool:
+                new = finding.answered(contact, answer, self._wall())
+                if new is None:
+                    self.forged += 1
+                    self._standing.penalise(contact.peer, "told of a holder what that peer never signed", GARBAGE)
+                    return False
+                if finding.providers:
+                    limit.deadline = min(limit.deadline, trio.current_time() + GRACE)
+                if len(finding.providers) >= ENOUGH:
+                    limit.cancel()
+                return True
+
+            await self._walk(finding.search, key, take)
+        _LOG.debug("looked up", dataset=dataset.short, holders=len(finding.providers), asked=finding.search.asked)
+        found = [one for one in finding.providers.values() if one.peer != self._host.peer_id]
+        return self._rng.sample(found, len(found))
+
+    async def _announce(self, key: bytes) -> None:
+        search = self.node.search(place_of(key), trio.current_time())
+        await self._walk(search, key, self._take(search))
+        if key not in self.node.publication or self._key is None:
+            return
+        record = self._record(key, self._key)
+        kept: list[Contact] = []
+
+        async def bring(contact: Contact) -> None:
+            ask = Store(key=key, record=record, own=self._own(contact))
+            body = await self._asked(contact, wire.encode_store(ask))
+            if body is not None and wire.decode_stored(body) is Stored.KEPT:
+                kept.append(contact)
+
+        async with trio.open_nursery() as nursery:
+            for contact in self.node.keepers(search):
+                nursery.start_soon(contained, bring, contact)
+        if kept:
+            self.node.publication.announced(key, trio.current_time(), len(kept))
+        _LOG.debug("announced to the lookup", keepers=len(kept), asked=search.asked)
+
+    def _take(self, search: Search) -> Callable[[Contact, Nodes], bool]:
+        def take(contact: Contact, answer: Nodes) -> bool:
+            search.answered(contact, answer.contacts)
+            return True
+
+        return take
+
+    async def _walk(self, search: Search, key: bytes, take: Callable[[Contact, Nodes], bool]) -> None:
+        """Carries the questions of a search to its end. ``take`` says whether an answer was one."""
+        send, receive = trio.open_memory_channel[tuple[Contact, Nodes | None]](math.inf)
+
+        async def ask(contact: Contact) -> None:
+            answer: Nodes | None = None
+            try:
+                answer = await self._find(contact, key)
+            finally:
+                send.send_nowait((contact, answer))
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                for contact in search.step(trio.current_time()):
+                    nursery.start_soon(contained, ask, contact)
+                if search.done:
+                    return
+                wake = search.wake(trio.current_time())
+                with trio.move_on_at(math.inf if wake is None else wake + 0.001):
+                    contact, answer = await receive.receive()
+                    if answer is None:
+                        search.failed(contact)
+                        self.node.failed(contact)
+                    elif take(contact, answer):
+                        self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
+
+    async def _question(self, contact: Contact, key: bytes) -> None:
+        """Asks a node to see whether it is there."""
+        answer = None
+        try:
+            answer = await self._find(contact, key)
+        finally:
+            if answer is None:
+                self.node.failed(contact)
+        self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
+
+    async def _find(self, contact: Contact, key: bytes) -> Nodes:
+        """Raises PeerFault: what is no answer is a fault like none."""
+        body = await self._asked(contact, wire.encode_find(Find(key=key, own=self._own(contact))))
+        if body is None:
+            raise PeerFault(contact.peer, "it answered nothing", rule="lookup")
+        try:
+            return wire.decode_nodes(body)
+        except Invalid as error:
+            fault = Violation(contact.peer, error.message, rule=error.rule)
+            self._standing.blame(fault)
+            raise fault from error
+
+    async def _asked(self, contact: Contact, body: bytes) -> bytes | None:
+        """One question, over the connection with a peer, or one that ends with it. Raises PeerFault."""
+        peer = contact.peer
+        if self._standing.is_shut_out(peer) or not self._allows(contact):
+            raise PeerFault(peer, "it is not asked", rule="lookup")
+        async with self._at_once:
+            with trio.move_on_after(PATIENCE):
+                async with self._stream(contact, peer) as stream:
+                    await stream.write(body)
+                    return await stream.read()
+        raise PeerFault(peer, f"no answer in {PATIENCE:g} s", rule="lookup-patience")
+
+    @asynccontextmanager
+    async def _stream(self, contact: Contact, peer: PeerId) -> AsyncIterator[FramedStream]:
+        if peer in self._host.peers():
+            stream = await self._standing.open(peer, LOOKUP_PROTOCOL, MAX_LOOKUP_ANSWER, PATIENCE)
+            try:
+                yield stream
+            finally:
+                await stream.reset()
+            return
+        async with self._host.brief(contact.address, peer, LOOKUP_PROTOCOL) as raw:
+            yield self._standing.framed(raw, peer, MAX_LOOKUP_ANSWER)
+
+    # Where we are
+
+    def _addresses(self) -> list[str]:
+        own = [str(parse_address(one).transport) for one in self._host.addresses()]
+        return [one for one in dict.fromkeys(own) if len(one) <= MAX_ADDRESS][:MAX_PRESENCE_ADDRESSES]
+
+    def _own(self, asked: Contact) -> At | None:
+        """Where this node can be asked, in the address family of the one that it asks."""
+        for text in self._host.addresses():
+            own = contact_at(self.node.key, parse_address(text))
+            if own is not None and len(own.ip) == len(asked.ip):
+                return own.ip, own.port
+        return None
+
+    def _record(self, key: bytes, signer: SigningKey) -> bytes:
+        said = Presence(
+            key=signer.public, issued=self._wall(), lifetime=RECORD_LIFETIME, addresses=tuple(self._addresses())
+        )
+        self._sealed[key] = wire.seal_record(said, self.node.network, key, signer)
+        return self._sealed[key]
+
+    def _allows(self, contact: Contact) -> bool:
+        ip = contact.address.ip
+        return ip is not None and self._discovery.allows()(ip)
+
+    def _allowed(self, contacts: Sequence[Contact]) -> list[Contact]:
+        allows = self._discovery.allows()
+        return [one for one in contacts if (ip := one.address.ip) is not None and allows(ip)]
+
+    def _wall(self) -> int:
+        return self._standing.wall() // 1_000_000
+
+    # Being asked
+
+    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
+        framed = self._standing.framed(stream, peer, MAX_LOOKUP_ASK)
+        await self._places.attend(framed, self._answer, framed)
+
+    async def _answer(self, stream: FramedStream) -> None:
+        peer = stream.peer
+        with trio.move_on_after(PATIENCE):
+            try:
+                body = await stream.read()
+                if body is None:
+                    return
+                ask = wire.decode_lookup(body)
+            except Invalid as error:
+                self._standing.penalise(peer, error.message, GARBAGE)
+                return
+            except Violation as fault:
+                self._standing.blame(fault)
+                raise
+            await trio.sleep(self._host.charge(peer, PEERS_QUESTION))
+            answer = self._answered(ask, peer)
+            if answer is not None:
+                await stream.write(answer)
+                await stream.end()
+
+    def _answered(self, ask: Find | Store, peer: PeerId) -> bytes | None:
+        key, now, wall = did_of_peer(peer).public_key, trio.current_time(), self._wall()
+        remote = self._host.remote_of(peer)
+        ip = parse_ip(remote).packed if remote else b""
+        if isinstance(ask, Store):
+            return wire.encode_stored(self.node.store(ask, key, ip, now, wall))
+        found = self.node.find(ask, key, ip, now, wall)
+        if found is None:
+            return None
+        own = self._sealed.get(ask.key)
+        records = found.records if own is None else (own, *found.records)[:MAX_LOOKUP_RECORDS]
+        return wire.encode_nodes(Nodes(contacts=found.contacts, records=records))

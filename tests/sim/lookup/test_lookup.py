@@ -1,0 +1,81 @@
+"""A dataset that one node holds is found by nearly all, whoever is silent, lies, or comes and goes (ADR 59).
+
+Compared with plain Kademlia, and with presences that all know, on the same seeds. ``ODF_SOAK`` runs more worlds, and
+larger ones.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SOAK = "ODF_SOAK" in os.environ
+SEEDS = range(10 if SOAK else 2)
+NODES = 2000 if SOAK else 250
+PRESENCE, MESH = 346, 6
+"""Bytes of a gossiped presence, and its copies (tests/unit/odfd/network/test_scale.py)."""
+LIGHT: dict[str, Any] = {"minutes": 1, "measured": 4, "published": 0, "upkeep": 0.0, "stale": 0.15}
+"""Most nodes only answer: a run of seconds."""
+ATTACK: dict[str, Any] = {**LIGHT, "sought": 4, "seekers": 15, "eclipses": 4, "attackers": 60, "attack_blocks": 60}
+
+
+def run(kad: ModuleType, seed: int, **plan: Any) -> Any:
+    return kad.trial.Trial(seed, kad.world.Plan(**{"nodes": NODES, "sought": 10, "seekers": 15, **plan})).run()
+
+
+def test_nearly_all_find_it_soon(kad: ModuleType) -> None:
+    whole = kad.trial.Outcome()
+    for seed in SEEDS:
+        whole.add(run(kad, seed, **LIGHT))
+    print(kad.table.row("lookup", whole))
+    assert len(whole.found) >= 0.98 * whole.seeks
+    assert kad.trial.quantile(whole.found, 0.99) < 3.0
+
+
+def test_what_it_costs_a_node(kad: ModuleType) -> None:
+    """With all upkeep, from bootstrap nodes on, and ten datasets each: joining is in it."""
+    nodes = 1000 if SOAK else 60
+    outcome = run(kad, 1, nodes=nodes, warm=False, minutes=8, measured=6, sought=5, seekers=10)
+    print(kad.table.row(f"{nodes} nodes with upkeep", outcome))
+    assert len(outcome.found) >= 0.95 * outcome.seeks
+    assert sum(outcome.traffic) / len(outcome.traffic) < 2048
+    assert outcome.memory < 64 << 20
+
+
+def test_a_node_at_its_bounds_is_small(kad: ModuleType) -> None:
+    """Not by what a run happens to keep, but by what an attacker can make a node keep."""
+    assert kad.bounds.largest() < 64 << 20
+
+
+def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
+    """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing."""
+    ours = run(kad, 1, **ATTACK)
+    stock = run(kad, 1, **ATTACK, stock=True)
+    print(kad.table.row("attacked lookup", ours), kad.table.row("attacked stock", stock), sep="\n")
+    assert ours.attacked_reached >= 0.9 * ours.attacked_seeks
+    assert stock.attacked_reached <= 0.6 * stock.attacked_seeks
+
+
+def test_poisoned_records_delay_and_hide_no_holder(kad: ModuleType) -> None:
+    """Twenty-four peers in as many blocks bring records for a dataset that they do not have; liars forge more."""
+    outcome = run(kad, 2, **LIGHT, sought=4, seekers=15, eclipses=4, poisoners=24)
+    print(kad.table.row("poisoned", outcome))
+    assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
+
+
+def test_presences_that_all_know_cost_more_than_the_lookup_from_some_size_on(kad: ModuleType) -> None:
+    """What gossip of all presences would cost: each that changes, and each that is signed anew, goes to all."""
+    costs = {}
+    for nodes in (1000, 10_000, 100_000):
+        changes = 0.5 * nodes / 3600
+        costs[nodes] = changes * PRESENCE * MESH
+    assert costs[1000] < 2048 < costs[10_000] < costs[100_000]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_is_a_function_of_its_seed(kad: ModuleType, seed: int) -> None:
+    one, other = (run(kad, seed, nodes=60, **LIGHT, sought=2, seekers=5) for _ in range(2))
+    assert (one.found, one.reached) == (other.found, other.reached)
