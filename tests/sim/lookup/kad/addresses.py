@@ -11,7 +11,7 @@ CLOUDS = 24
 ROUND_TRIPS = 5
 """Of a dial: TCP, two of multistream-select, noise, the muxer's choice and the stream's, some of them in one."""
 HANDSHAKE = 1100
-"""Bytes each way of a dial, as much as tests/contract/p2p/test_lookup.py measures on loopback, without headers."""
+"""Bytes each way of a dial, estimated: keys and signatures of noise, names of protocols, frames of yamux, headers."""
 
 
 @dataclass(frozen=True, slots=True)
