@@ -7,7 +7,6 @@ only where the settings say where to listen, and until it runs libp2p is not imp
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -23,6 +22,7 @@ from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import peer_book_file
 from odfd.network.host_import import load_libp2p
+from odfd.network.joined_networks import BLOCKED, NETWORK, Network, joined
 from odfd.network.joint_replication import JointReplication
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
@@ -41,23 +41,7 @@ from p2p.pace import Bandwidth, PeerTraffic, Traffic
 from p2p.ports import Library, PeerId, PeerView, StatementStore
 from p2p.wire.invite import Redemption
 
-KIND: Final = "network"
-BLOCKED: Final = "blocked-peer"
-"""Resource kind: a peer that a person shut out."""
-
-
 EVERYWHERE: Final = ("/ip4/0.0.0.0/tcp/4150",)
-
-
-class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """A membership, kept as a resource."""
-
-    name: str
-    bootstrap: tuple[str, ...] = ()
-    policy_key: str = ""
-    """The DID of the network's policy key, from the invitation; empty: there is none."""
-    invited_by: str = ""
-    """The DID that signed the invitation; empty: joined by addresses."""
 
 
 class Known(NamedTuple):
@@ -445,11 +429,11 @@ class Membership(JointReplication):
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
-            Resources(connection).apply(KIND, network.name, msgspec.json.encode(network), self._clock.now())
+            Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), self._clock.now())
 
     def _forget(self, name: str) -> None:
         with self._database.write() as connection:
-            Resources(connection).delete(KIND, name, self._clock.now())
+            Resources(connection).delete(NETWORK, name, self._clock.now())
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the block of addresses that a connected peer shares limits with; itself for others. Any thread."""
@@ -483,12 +467,6 @@ class Membership(JointReplication):
     def blocked(self) -> int:
         """Peers that a person blocked."""
         return len(self._blocked)
-
-
-def joined(connection: sqlite3.Connection) -> tuple[Network, ...]:
-    """The networks that a person joined, first the one joined first; one of the settings is in no database."""
-    found = sorted(Resources(connection).all(KIND), key=lambda each: (each.created_at, each.name))
-    return tuple(msgspec.json.decode(each.spec, type=Network) for each in found)
 
 
 CHOSEN_SECONDS: Final = 60.0

@@ -18,7 +18,8 @@ from engines.sandbox.probe import Choice, choose
 from odfd.ingest.readable import Readable
 from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
-from odfd.network.membership import HostOptions, Network
+from odfd.network.joined_networks import Network
+from odfd.network.membership import HostOptions
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
 from p2p.address import parse_address

@@ -12,7 +12,7 @@ from chain.ids import DatasetId, KeyDid
 from config.model import Settings
 from odfd.datasets.catalog import Catalog
 from odfd.mirrors import mirror_spec
-from odfd.network.membership import Network, joined
+from odfd.network.joined_networks import Network, joined
 from odfd.resources.store import Resources
 from odfd.trust.policy.manifest import rules_in
 from odfd.trust.policy.network_policies import NetworkPolicies

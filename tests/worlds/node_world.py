@@ -32,8 +32,7 @@ from config import model
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
-from odfd.network.membership import KIND as NETWORK
-from odfd.network.membership import Network
+from odfd.network.joined_networks import NETWORK, Network
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts

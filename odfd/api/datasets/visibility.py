@@ -20,8 +20,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.network.membership import KIND as NETWORK
-from odfd.network.membership import Network
+from odfd.network.joined_networks import NETWORK, Network
 from odfd.network.peer_names import peer_named
 from odfd.resources.store import Resources
 from odfd.runtime.about import about

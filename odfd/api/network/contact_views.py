@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from chain.wording import plural
 from odfd.control import wire
 from odfd.mirrors.first_contact import ENOUGH, EXPECTED, FIRST_SIGHT, NETWORKS, WITNESSED
-from odfd.network.membership import Network
+from odfd.network.joined_networks import Network
 
 By: TypeAlias = Literal["hash", "witnesses", "networks", "first-use"]
 BY: Final[dict[str, By]] = {

@@ -23,7 +23,8 @@ from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
-from odfd.network.membership import Membership, Network
+from odfd.network.joined_networks import Network
+from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.clock import Clock

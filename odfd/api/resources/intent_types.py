@@ -18,8 +18,7 @@ from chain.model.wire import I32
 from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import KIND as MIRROR
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.network.membership import BLOCKED, Network
-from odfd.network.membership import KIND as NETWORK
+from odfd.network.joined_networks import BLOCKED, NETWORK, Network
 from odfd.resources.declared import Adopted, Json
 from odfd.resources.manifest import Draft, described
 from odfd.state.effective_policy import GROUP

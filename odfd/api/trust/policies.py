@@ -19,7 +19,8 @@ from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from odfd.control import wire
-from odfd.network.membership import Membership, Network
+from odfd.network.joined_networks import Network
+from odfd.network.membership import Membership
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy

@@ -14,7 +14,8 @@ from chain.backoff import Backoff
 from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.network import membership
-from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, HostOptions, Known, Membership, Network
+from odfd.network.joined_networks import Network
+from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, HostOptions, Known, Membership
 from odfd.resources import store as resources
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree

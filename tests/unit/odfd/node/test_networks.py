@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.datasets import network_scopes
 from odfd.datasets.network_scopes import NetworkScopes
 from odfd.datasets.visibility import Mark, Marks
-from odfd.network.membership import Network
+from odfd.network.joined_networks import Network
 from odfd.trust.ledger.cards import Cards
 from p2p.ports import Topic
 

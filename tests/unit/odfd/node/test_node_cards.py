@@ -11,7 +11,7 @@ import trio
 from chain.ids import DatasetId
 from config import model
 from odfd.control import wire
-from odfd.network.membership import Network
+from odfd.network.joined_networks import Network
 from odfd.trust.ledger.node_cards import NodeCards
 from p2p.ports import Topic
 from worlds.manifests import ROOT

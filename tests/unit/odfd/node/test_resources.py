@@ -17,7 +17,8 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.flows import store as flow_store
-from odfd.network.membership import BLOCKED, Membership
+from odfd.network.joined_networks import BLOCKED
+from odfd.network.membership import Membership
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.status import DRIFT, moved, pending
 from odfd.resources.store import Resources
