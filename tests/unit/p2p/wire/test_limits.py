@@ -13,8 +13,9 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, limits, objects, presence, refusal, trust
+from p2p.wire import chains, limits, lookup, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.contact import Contact
 from p2p.wire.frames import FrameReader, frame
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
@@ -109,6 +110,16 @@ AT: dict[str, Callable[[int], Any]] = {
     "MAX_PRESENCES": lambda count: presence.decode_ask(presence.encode_ask(PeersAsk(wanted=count))),
     "MAX_TAGS_ASKED": lambda count: presence.decode_ask(presence.encode_ask(PeersAsk(wanted=1, tags=(0,) * count))),
     "MAX_PRESENCE": largest_presence,
+    "MAX_LOOKUP_CONTACTS": lambda count: lookup.decode_nodes(
+        lookup.encode_nodes(lookup.Nodes(contacts=(Contact(bytes(32), bytes(4), 1),) * count))
+    ),
+    "MAX_LOOKUP_RECORDS": lambda count: lookup.decode_nodes(lookup.encode_nodes(lookup.Nodes(records=(b"x",) * count))),
+    "MAX_RECORD": lambda size: (
+        lookup.decode_nodes(lookup.encode_nodes(lookup.Nodes(records=(bytes(size),)))),
+        lookup.decode_lookup(lookup.encode_store(lookup.Store(key=bytes(32), record=bytes(size)))),
+    ),
+    "MAX_LOOKUP_ASK": lambda size: FrameReader(limits.MAX_LOOKUP_ASK).feed(frame(bytes(size))),
+    "MAX_LOOKUP_ANSWER": lambda size: FrameReader(limits.MAX_LOOKUP_ANSWER).feed(frame(bytes(size))),
     "MAX_PEERS_ASK": lambda size: FrameReader(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
     "MAX_PEERS_ANSWER": lambda size: FrameReader(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
 }
