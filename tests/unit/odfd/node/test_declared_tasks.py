@@ -13,6 +13,7 @@ from odfd.control import wire
 from worlds.accounts_world import ALICE, BOB, GRANT, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
+from worlds.node_world import until
 
 CHECK = """$schema: Task
 headers: {{name: {name}, annotations: {{taskTarget: {{dataset: {target}}}}}}}
@@ -101,6 +102,8 @@ async def test_one_that_is_deleted_ends(world: Any, monkeypatch: pytest.MonkeyPa
         assert (status_code, gone["headers"]["name"]) == (200, "check")
         view = await alice.api.tasks.get("check")
         assert (view.state, view.declared) == ("cancelled", False)
+        live = alice.api.declarations.live["Task"]
+        await until(lambda: [each for each in live() if each.name == "check"])  # the reconciler lets go of it
         assert [each.name for each in await alice.api.declarations.list("task", None) if each.name == "check"]
         monkeypatch.undo()
         await alice.apply(check())  # another one of its name
