@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def test_two_daemons_show_each_other_by_name(make_daemon: Callable[..., Any]) ->
     assert table[0].split()[:3] == ["PEER", "NAME", "STATE"]
     assert f"{me}  Graz" in table[1]
     shown = bob.said("network", "show", "village")
-    assert f"1 peer in village: {me[:12]}…{me[-8:]} Graz" in shown.err
+    assert re.search(rf"1 peer in village(, .*)?: {me[:12]}…{me[-8:]} Graz", shown.err)
     assert bob.said("peer", "show", "Graz").code != 0, "a name is no id"
 
     mallory = named(made("mallory"), settings("Gr\u0430z"))
