@@ -12,6 +12,7 @@ from chain.errors import Environment
 from chain.multihash import Multihash
 from odfd.volumes.mount_check import MountCheck
 from odfd.volumes.places import MARK, FolderPlace
+from worlds.eventually import until
 
 NAME = Multihash.sha3_256(b"slice")
 
@@ -45,13 +46,14 @@ def test_one_thread_waits_for_a_mount_that_hangs(mount: Mount) -> None:
     assert (mount.asked, threading.active_count() - before) == (1, 1)
     mount.answers.set()
     assert MountCheck(mount.ask)()
-    for _ in range(100):  # as soon as the thread that hung has said so
+
+    def is_there() -> bool:
         try:
-            assert check()
-            break
-        except TimeoutError:
-            mount.answers.wait(0.01)
-    assert check()
+            return check()
+        except TimeoutError:  # the thread that hung has not said so yet, or a new one did not run in so short a time
+            return False
+
+    until(is_there)
 
 
 def test_callers_share_an_answer(mount: Mount) -> None:
