@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -245,6 +246,11 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
 
 async def test_a_death_between_mark_and_sweep_is_made_good(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
+
+        async def later(*_: object) -> float:
+            return math.inf
+
+        alice.api.renditions.upkeep._after = later  # the test is what drops it
         await filled(world, worlds, alice)
         old = alice.dataset("cities")
         await create(alice)
