@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +20,9 @@ from engines.errors import EngineLost
 from engines.sandbox.base import Job, Level, PlainProcess, Sandbox
 from engines.sandbox.cgroups import Groups
 from engines.sandbox.process import ConfinedProcess, start
-from odfd.errors import sole_fault
-from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.process_output import OutputFile, ProcessEnd
 from odfd.ingest.settings import CHUNK, IngestSettings
 
-MAX_SAID: Final = 500
-"""Bytes of what a command wrote to its standard error that are shown."""
 _PROCESSES: Final = 64
 """Of a command at once, threads included, where they can be counted."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -70,26 +68,17 @@ async def run_command(path: Path, command: Sequence[str], target: Path, settings
         process = start(sandbox, job, groups)
     except EngineLost as error:
         raise Environment(f"cannot run {command[0]}: {error}", rule="prepare-pipe") from error
-    said = bytearray()
+    output = OutputFile(target, f"what {command[0]} gave", settings.pipe_timeout)
     try:
-        with trio.fail_after(settings.pipe_timeout):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_feed, path, process)
-                nursery.start_soon(_listen, process, said)
-                nursery.start_soon(_take, process, command[0], target, settings)
-            code = await process.wait()
-    except BaseExceptionGroup as error:
-        raise sole_fault(error) or error from None
+        ended = await output.take(process, settings, feed=partial(_feed, path, process))
     except trio.TooSlowError as error:
         raise Refused(
             f"{command[0]} ran over {settings.pipe_timeout:g} s",
             rule="prepare-pipe",
             hint="raise ingest.pipe-seconds of the settings, if it needs longer",
         ) from error
-    finally:
-        await process.stop(0)
-    if code:
-        raise _failed(command[0], code, said, settings)
+    if ended.code:
+        raise _failed(command[0], ended, settings)
 
 
 async def _confinement(
@@ -113,13 +102,12 @@ def _no_sandbox(command: Sequence[str], why: str) -> Refused:
     )
 
 
-def _failed(name: str, code: int, said: bytearray, settings: IngestSettings) -> Invalid:
-    text = bytes(said).decode("utf-8", "replace").strip()
+def _failed(name: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid:
     mib = settings.pipe_memory >> 20
     return Invalid(
-        f"{name} ended with {code}" + (f": {text}" if text else ""),
+        f"{name} ended with {ended.code}" + (f": {ended.said}" if ended.said else ""),
         rule="prepare-pipe",
-        hint=f"it may use {mib:,} MiB of memory (ingest.pipe-memory-mib), and has no network" if not text else "",
+        hint="" if ended.said else f"it may use {mib:,} MiB of memory (ingest.pipe-memory-mib), and has no network",
     )
 
 
@@ -132,16 +120,3 @@ async def _feed(path: Path, process: ConfinedProcess) -> None:
         except trio.BrokenResourceError:
             return
     await process.stdin.aclose()
-
-
-async def _take(process: ConfinedProcess, name: str, target: Path, settings: IngestSettings) -> None:
-    with FileWriter(target, f"what {name} gave", settings) as out:
-        async for block in process.stdout:
-            await trio.to_thread.run_sync(out.write, bytes(block))
-
-
-async def _listen(process: ConfinedProcess, said: bytearray) -> None:
-    """Keeps the end of what it complains of."""
-    async for block in process.stderr:
-        said += block
-        del said[:-MAX_SAID]

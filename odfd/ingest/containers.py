@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,7 @@ import trio
 from chain.errors import Environment, Invalid, Refused
 from chain.wording import plural
 from engines.sandbox.process import ConfinedProcess
-from odfd.errors import sole_fault
-from odfd.ingest.file_writer import FileWriter
+from odfd.ingest.process_output import MAX_SAID, OutputFile, ProcessEnd
 from odfd.ingest.settings import IngestSettings
 
 RULE: Final = "fetch-container"
@@ -36,8 +36,6 @@ MAX_OUT: Final = 1 << 20
 MAX_OUT_FILES: Final = 64
 PROCESSES: Final = 256
 """Of a container at once, threads included."""
-MAX_SAID: Final = 500
-"""Bytes of what it wrote to its standard error that are shown."""
 GRACE: Final = 60
 """Seconds after which podman itself ends a container that its node did not end in time."""
 REMOVE_SECONDS: Final = 30.0
@@ -97,43 +95,29 @@ async def run_container(job: ContainerJob, target: Path, settings: IngestSetting
     await _check_image(binary, job.image)
     await trio.to_thread.run_sync(_make_folder, job)
     try:
-        code, said = await _run([binary, *arguments(job, name, settings)], job, target, settings)
+        ended = await _run([binary, *arguments(job, name, settings)], job, target, settings)
     finally:
         with trio.CancelScope(shield=True):
             await _remove(binary, name)
             job.variables.unlink(missing_ok=True)
-    if code:
-        raise _failed(job.image, code, said, settings)
+    if ended.code:
+        raise _failed(job.image, ended, settings)
 
 
-async def _run(argv: list[str], job: ContainerJob, target: Path, settings: IngestSettings) -> tuple[int, bytes]:
-    """Returns the exit code and the end of the standard error."""
+async def _run(argv: list[str], job: ContainerJob, target: Path, settings: IngestSettings) -> ProcessEnd:
     try:
         process = ConfinedProcess(_popen(argv, job.folder))
     except OSError as error:
         raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
-    said = bytearray()
+    output = OutputFile(target, f"what the container of {job.image} gave", settings.patience.total)
     try:
-        await process.stdin.aclose()
-        with trio.fail_after(settings.patience.total):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_watch, job.out)
-                async with trio.open_nursery() as streams:
-                    streams.start_soon(_listen, process, said)
-                    streams.start_soon(_take, process, job.image, target, settings)
-                nursery.cancel_scope.cancel()
-            code = await process.wait()
-    except BaseExceptionGroup as error:
-        raise sole_fault(error) or error from None
+        return await output.take(process, settings, feed=process.stdin.aclose, watch=partial(_watch, job.out))
     except trio.TooSlowError as error:
         raise Refused(
             f"the container of {job.image} ran over {settings.patience.total:g} s",
             rule=RULE,
             hint="raise ingest.fetch-seconds of the settings, if it needs longer",
         ) from error
-    finally:
-        await process.stop(0)
-    return code, bytes(said)
 
 
 def _popen(argv: list[str], folder: Path) -> subprocess.Popen[bytes]:
@@ -244,30 +228,16 @@ async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes
         raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
 
 
-def _failed(image: str, code: int, said: bytes, settings: IngestSettings) -> Invalid | Environment:
-    words = said.decode("utf-8", "replace").strip()
-    text = f": {words}" if words else ""
-    if code == _PODMAN_FAILED:
+def _failed(image: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid | Environment:
+    text = f": {ended.said}" if ended.said else ""
+    if ended.code == _PODMAN_FAILED:
         return Environment(f"podman cannot run {image}{text}", rule=RULE, hint="does `podman run` work for this user?")
     mib = settings.container_memory >> 20
     return Invalid(
-        f"the container of {image} ended with {code}{text}",
+        f"the container of {image} ended with {ended.code}{text}",
         rule=RULE,
-        hint=f"it may use {mib:,} MiB of memory (ingest.container-memory-mib)" if not text else "",
+        hint="" if text else f"it may use {mib:,} MiB of memory (ingest.container-memory-mib)",
     )
-
-
-async def _take(process: ConfinedProcess, image: str, target: Path, settings: IngestSettings) -> None:
-    with FileWriter(target, f"what the container of {image} gave", settings) as out:
-        async for block in process.stdout:
-            await trio.to_thread.run_sync(out.write, bytes(block))
-
-
-async def _listen(process: ConfinedProcess, said: bytearray) -> None:
-    """Keeps the end of what it complains of."""
-    async for block in process.stderr:
-        said += block
-        del said[:-MAX_SAID]
 
 
 async def _watch(out: Path) -> None:
