@@ -64,6 +64,6 @@ async def keep_showing(report: Report, mirror: Mirror) -> None:
 
 def show_failures(report: Report, items: Sequence[wire.PullItem | wire.PushItem]) -> None:
     """Says at the end of a task how many of its datasets failed, and why the first did: the task itself is done."""
-    failed = [f"{item.ref}: {item.fault.detail}" for item in items if item.fault is not None]
+    failed = [f"{item.ref}: {item.fault.fault()}" for item in items if item.fault is not None]
     if failed:
         report.message = f"{len(failed)} of {len(items)} failed: {failed[0]}"

@@ -119,6 +119,7 @@ def test_a_task_says_in_the_end_which_of_its_datasets_failed() -> None:
     good = wire.PullItem(ref="a", outcome="updated")
     show_failures(report, [good])
     assert report.message == "pulling"
-    bad = wire.PullItem(ref="b", outcome="failed", fault=wire.Problem(detail="the dataset has no polling source"))
+    problem = wire.Problem(detail="'warm' is not a number", place="may.csv:2", family="Invalid")
+    bad = wire.PullItem(ref="b", outcome="failed", fault=problem)
     show_failures(report, [good, bad, msgspec.structs.replace(bad, ref="c")])
-    assert report.message == "2 of 3 failed: b: the dataset has no polling source"
+    assert report.message == "2 of 3 failed: b: may.csv:2: 'warm' is not a number"
