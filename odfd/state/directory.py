@@ -269,6 +269,11 @@ class StateDirectory:
                 hint=f"odfctl mirror add {dataset} --as {name} --want data",
             )
 
+    def database_size(self) -> int:
+        """Returns the bytes of the database with its log, which has all of it that is new. Blocking."""
+        files = (self.directory / f"{DATABASE}{suffix}" for suffix in ("", "-wal"))
+        return sum(path.stat().st_size for path in files if path.exists())
+
     def folder(self, name: str) -> Path:
         """Returns a folder of the state directory, made if absent. Raises Environment."""
         path = self.directory / name

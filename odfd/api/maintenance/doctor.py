@@ -29,7 +29,7 @@ from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.network.invitation_tokens import INVITATIONS
 from odfd.resources.declared import CURRENT, EVENTS
 from odfd.resources.store import IN_FORCE, INTENT_LOG
-from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
+from odfd.state.directory import PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import SEALED
 from odfd.verify.damage import Damage
@@ -121,7 +121,7 @@ class Doctor:
         with self._home.database.write() as connection:
             # A change that is none: it finds a full or read-only disk.
             connection.execute("UPDATE versions SET version = version")
-        count, held = len(self._home.chains.datasets()), (self._home.directory / DATABASE).stat().st_size
+        count, held = len(self._home.chains.datasets()), self._home.database_size()
         return ok("database", f"{plural(count, 'chain')}, {size(held)}; --deep reads all of it")
 
     def _pages(self) -> wire.Probe:

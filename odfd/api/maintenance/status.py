@@ -32,7 +32,7 @@ from odfd.network.membership import Membership
 from odfd.runtime.about import Sees, about
 from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
-from odfd.state.directory import DATABASE, StateDirectory
+from odfd.state.directory import StateDirectory
 from odfd.workers.engine import NodeEngine
 from odfd.workers.journal_recovery import JournalRecovery
 
@@ -174,7 +174,7 @@ class StatusService:
                 path=str(self._home.directory),
                 total=usage.total,
                 free=usage.free,
-                database=(self._home.directory / DATABASE).stat().st_size,
+                database=self._home.database_size(),
             ),
         )
 
