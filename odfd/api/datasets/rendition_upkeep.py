@@ -87,7 +87,7 @@ class RenditionUpkeep:
                     await self._run_on(state.member(number), until)
                 case Seal(rendition=number):
                     await self._run_on(state.member(number), SEALED)
-                    self._tell(state, number, "rendition.sealed", "it takes nothing more")
+                    await self._tell(state, number, "rendition.sealed", "it takes nothing more")
                 case Drop(rendition=number):
                     if await trio.to_thread.run_sync(self._effects.is_read, state.member(number)):
                         return LONGEST
@@ -110,12 +110,12 @@ class RenditionUpkeep:
             await trio.to_thread.run_sync(self._effects.drop, state.member(number))
         except Conflict:
             return False
-        self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
+        await self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
         return True
 
-    def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:
+    async def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:
         dataset = state.member(number).dataset
-        name = self._home.name_of(dataset)
+        name = await trio.to_thread.run_sync(self._home.name_of, dataset)
         self._events.emit(kind, name, said, about=about(dataset), id=str(dataset), rendition=number)
 
     def _until_free(self, state: CollectionState) -> float:
