@@ -61,7 +61,9 @@ SEEK_RATE: Final = Rate(per_second=1 / 60, burst=2.0)
 SEEK_ALL_RATE: Final = Rate(per_second=1 / 5, burst=12.0)
 """and for all."""
 STEP: Final = 1.0
-"""Seconds between looks at what is to do."""
+"""Seconds between looks at what is to do,"""
+REST: Final = 60.0
+"""and in a network that the directory lists whole, where only others' records expire."""
 MAX_STREAMS: Final = 2
 """Inbound streams of one peer: each is for one question."""
 SEEDS: Final = 4
@@ -113,7 +115,8 @@ class Lookups:
             return
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(STEP * (0.75 + 0.5 * self._rng.random()))
+                pause = STEP if self.is_used else REST
+                await trio.sleep(pause * (0.75 + 0.5 * self._rng.random()))
                 self.node.records.expire(self._wall())
                 if self.is_used:
                     self._suggest()
