@@ -97,6 +97,8 @@ class Lookups:
         self._all_seeks = Budget[None](SEEK_ALL_RATE)
         self._sealed: dict[bytes, bytes] = {}
         """Our own records by key, of what we serve now."""
+        self._served: tuple[DatasetId, ...] = ()
+        """As of the last look: only a change is taken over."""
         self.forged = 0
         """Records in answers that nobody signed."""
 
@@ -139,9 +141,11 @@ class Lookups:
 
     def _serve(self) -> None:
         """Takes over what is served now: a dataset that no longer is, is no longer told of."""
-        keys = {lookup_key(self.node.network, dataset) for dataset in self._discovery.held}
-        if self._key is None or not self._addresses():
-            keys = set()
+        held = self._discovery.held if self._key is not None and self._addresses() else ()
+        if held == self._served:
+            return
+        self._served = held
+        keys = {lookup_key(self.node.network, dataset) for dataset in held}
         self.node.publication.wanted(keys, trio.current_time())
         for key in self._sealed.keys() - keys:
             del self._sealed[key]
