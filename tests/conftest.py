@@ -42,7 +42,7 @@ with its file is given out by itself, with all its parameters, so that a file of
 process busy alone."""
 
 SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
-"""Tests that take more than an eighth of a second of CPU, by the mean of all parameters, or wait for half a second on a
+"""Tests that take more than a tenth of a second of CPU, by the mean of all parameters, or wait for half a second on a
 clock that is not theirs to move: marked ``slow``, as are those that say so themselves. Rules of the source tree
 (``meta``) are not among them: ``make quick`` has them all."""
 
