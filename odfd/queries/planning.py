@@ -41,6 +41,10 @@ CURRENT: Final = "current"
 """In front of a dataset's name: what holds of its log."""
 PROJECTION: Final = "projection"
 """In front of a projection's name: its table."""
+HINT_READABLE: Final = (
+    "published datasets, and those that your token may read, are here: the tables of Flight, or GET /, list them"
+)
+"""For whoever may not read everything: the same for each name, so that it tells of none."""
 
 
 class KeptInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,7 +305,7 @@ def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
     return NotFound(
         f"no dataset {ref[:200]!r} here",
         rule="query-dataset",
-        hint=how if asker.served is None else "GET / lists the datasets that are",
+        hint=how if asker.served is None else HINT_READABLE,
         place=place,
     )
 

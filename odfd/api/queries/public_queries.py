@@ -20,7 +20,7 @@ from engines.query.requests import RowSelection
 from odfd.api.queries.service import GiveFiles, QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import BUSY, UNPROVEN
-from odfd.queries.planning import OWNER, Asker, Bound
+from odfd.queries.planning import HINT_READABLE, OWNER, Asker, Bound
 from odfd.state.directory import StateDirectory
 
 WAITING: Final = 16
@@ -104,7 +104,7 @@ def check_public(request: wire.QueryRequest) -> None:
 
 
 def _nothing(ref: str) -> NotFound:
-    return NotFound(f"no dataset {ref[:200]!r} here", rule="query-dataset", hint="GET / lists the datasets that are")
+    return NotFound(f"no dataset {ref[:200]!r} here", rule="query-dataset", hint=HINT_READABLE)
 
 
 class FlightQueries:

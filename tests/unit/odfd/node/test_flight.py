@@ -273,7 +273,7 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(
         assert await in_thread(tables, owner) == ["cities", "towns"]
         info = await in_thread(asked, owner, "select count(*) n from towns")
         for sql in ("select * from towns", f'select * from "{alice.dataset("towns")}"', "select 1 from current.towns"):
-            with pytest.raises(pa.ArrowKeyError, match="GET / lists") as refusal:
+            with pytest.raises(pa.ArrowKeyError, match="the tables of Flight, or GET /, list them") as refusal:
                 await in_thread(asked, anybody, sql)
             assert "Traceback" not in str(refusal.value)
         with pytest.raises(pa.ArrowKeyError):

@@ -20,6 +20,7 @@ from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.api.queries.public_queries import WAITING, FlightQueries
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
+from odfd.queries.planning import HINT_READABLE
 from worlds.eventually import PATIENCE
 
 ASKED = model.Http(listen=("127.0.0.1:0",), query=True)
@@ -106,7 +107,7 @@ async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: An
         for name in ("towns", "Towns", f'"{towns}"', "current.towns", "(select * from towns)", "nothing"):
             said = await client.post("/query", json={"query": f"select * from {name}"})
             assert said.status_code == 404, name
-            assert said.json()["hint"] == "GET / lists the datasets that are"
+            assert said.json()["hint"] == HINT_READABLE
         near = (await client.post("/query", json={"query": "select * from town"})).json()
         assert "did you mean" not in str(near)
         for path in ("/towns/tail", f"/{towns}/tail", "/towns/metadata", "/nothing/tail"):
