@@ -251,6 +251,10 @@ class Dataset(Query):
         """Selects the cut of an earlier answer: the same rows, or an error with the reason."""
         return Dataset(self._transport, self._selection, (pin,), self._demand)
 
+    def duckdb(self, connection: Any, name: str | None = None) -> Any:
+        """Fills the temporary table ``name``, that of the dataset by default, of a DuckDB connection; atomic."""
+        return super().duckdb(connection, name or self._selection.name)
+
     def last_offset(self) -> int:
         """Returns the offset of the last row of the log at this cut; -1: there is none."""
         if (files := self.files()) is not None:

@@ -80,6 +80,8 @@ def read_as_people_ask(c: Client) -> None:
     assert (asked_by_name.pin, asked_by_name.standing) == (cities.pin, cities.standings[0].fact)
     with duckdb.connect() as connection:
         assert len(cities.duckdb(connection, "mine").fetchall()) == 4
+        assert cities.current().duckdb(connection).count("*").fetchall() == [(4,)]
+        assert connection.sql("select count(*) from cities").fetchall() == [(4,)]
 
 
 async def test_a_log_is_read_from_its_slices(world: Any, worlds: Any, folder: Path) -> None:
