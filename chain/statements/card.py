@@ -57,6 +57,8 @@ class ChainFacts(StatementPart, frozen=True, kw_only=True):
     more_columns: Count = 0
     """Columns that are not listed."""
     inputs: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_INPUTS)] = ()
+    portal: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
+    """The rule by which rows of a private dataset are published, in words."""
 
 
 class PublisherClaims(StatementPart, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from chain.store.volumes import VolumeUsage
 from chain.wording import plural
 from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.portals import Portal, PortalService
 from odfd.api.network.networks import NetworkService
 from odfd.api.queries.projections import ProjectionState, ProjectionTables
 from odfd.api.resources.declarations import DeclarationService
@@ -41,9 +42,11 @@ from odfd.workers.volumes import VolumeWorker
 from odfd.workers.webhook_deliveries import FAILING
 from odfd.workers.webhooks import WebhookWorker
 
-FOLLOWERS: Final = ("Projection",)
+FOLLOWERS: Final = ("Portal", "Projection")
 """Types that are looked at again when a dataset that they refer to changes."""
-SILENT: Final = ("Network", "PersistentVolume", "Projection", "SecretSet", "Source", "TrustPolicy", "Validator")
+SILENT: Final = (
+    "Network", "PersistentVolume", "Portal", "Projection", "SecretSet", "Source", "TrustPolicy", "Validator",
+)  # fmt: skip
 """Types of which no event tells that they are as declared no longer."""
 
 
@@ -278,6 +281,42 @@ class SourceController(AsDeclared):
 
     async def finalize(self, resource: DeclaredResource) -> None:
         await trio.to_thread.run_sync(self._sources.forget, resource.id)
+
+
+class PortalController(AsDeclared):
+    """Takes rows into a portal when its private dataset has more, and reports what the rule withholds."""
+
+    conditions: Collection[str] = ("Rows",)
+
+    def __init__(self, home: StateDirectory, portals: PortalService) -> None:
+        self._home, self._portals = home, portals
+        self._last: dict[str, tuple[str, ConditionValue]] = {}
+        """By id of the Portal, the head of the private dataset at which rows were taken last, and what came of it."""
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
+        is_due = await trio.to_thread.run_sync(self._portals.check, portal)
+        head, said = self._last.get(resource.id, ("", None))
+        told = {} if said is None else {"Rows": said}
+        if not is_due or head == self._head(portal):
+            return ObservedState(told=told)
+        return ObservedState(told=told, steps=("take rows",), is_drift=False)
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
+        async with self._home.turns.of(portal.dataset):
+            head = self._head(portal)
+            taken = await self._portals.take(portal)
+        value = {"rows": taken.rows, "leftOut": taken.left_out, "withheld": bool(taken.withheld)}
+        text = taken.withheld or f"{plural(taken.rows, 'row')} taken, {taken.left_out:,} left out"
+        self._last[resource.id] = head, ConditionValue(value=value, message=text)
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        self._last.pop(resource.id, None)
+
+    def _head(self, portal: Portal) -> str:
+        head = self._home.chains.chain(portal.input).head()
+        return "" if head is None else str(head.hash)
 
 
 class ProjectionController(AsDeclared):

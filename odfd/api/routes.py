@@ -333,6 +333,8 @@ TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/datasets/{ref}/schema", on_dataset(wire.AlterSchemaRequest, lambda s: s.flow.alter_schema)),
     ("POST", "/datasets/{ref}/export", on_dataset(wire.ExportRequest, lambda s: s.flow.export)),
     ("POST", "/datasets/{ref}/verify", on_dataset(wire.VerifyRequest, lambda s: s.verification.verify)),
+    ("GET", "/datasets/{ref}/opening", lambda s, r: s.portals.open(_name(r))),
+    ("POST", "/datasets/{ref}/audit", on_dataset(wire.AuditRequest, lambda s: s.portals.audit)),
     ("POST", "/datasets/{ref}/prove", on_dataset(wire.ProveRequest, lambda s: s.proving.prove)),
     ("POST", "/datasets/{ref}/rewrite", on_dataset(wire.RewriteRequest, lambda s: s.rewriting.rewrite)),
     ("GET", "/datasets/{ref}/lineage", lambda s, r: s.lineage.graph(_name(r))),

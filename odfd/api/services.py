@@ -10,6 +10,7 @@ from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.holds import HoldService
 from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
 from odfd.api.datasets.renditions import RenditionService
@@ -53,6 +54,7 @@ class Services:
     datasets: DatasetService
     flow: IngestPullService
     flows: FlowService
+    portals: PortalService
     pushing: PushService
     rewriting: HistoryRewriteService
     collection: GarbageCollector

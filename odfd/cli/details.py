@@ -36,6 +36,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("records", formatting.count(view.records)),
             ("size", size_text(profile, view.records) if profile and profile.slices else ""),
             ("growth", growth_text(profile.growth) if profile and profile.slices else ""),
+            *_portal(detail.portal),
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
             ("watermark", formatting.moment(view.watermark)),
             ("complete", _frontiers(view.frontiers)),
@@ -55,6 +56,19 @@ def dataset(detail: wire.DatasetDetail) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part)
 
 
+def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:
+    """What is published of a private dataset, who vouches for it, and what can be checked."""
+    if portal is None:
+        return []
+    count = formatting.plural(portal.auditors, "auditor")
+    others = f"; {formatting.plural(portal.contradicted, 'auditor')} found other rows" if portal.contradicted else ""
+    return [
+        ("portal", f"rows of a private dataset: {clean(portal.rule, 300)}"),
+        ("vouched by", f"its publisher, {count} of the newest block{others}"),
+        ("checked", "the rule by anyone (odfctl verify), what the rows were made of by auditors alone"),
+    ]
+
+
 def card(view: wire.CardView) -> str:
     """Formats a dataset that is not here: its publisher's description, and what this node knows of it."""
     licence = f"{view.license}  {view.license_url}".rstrip() or "not said"
@@ -64,6 +78,7 @@ def card(view: wire.CardView) -> str:
             ("id", view.id),
             ("publisher", view.publisher or "gives no name"),
             ("node", _node(view.node)),
+            ("portal", f"rows of a private dataset: {clean(view.portal, 300)}" if view.portal else ""),
             ("signed by", view.author),
             ("signed", formatting.moment(view.signed_at)),
             ("standing", view.standing),

@@ -278,6 +278,7 @@ SECRET_SET: Final = _declared("secretset", ("secretsets", "ss"), partial(tables.
 SECRET: Final = _declared("secret", ("secrets",), tables.elements)
 REPOSITORY: Final = _declared("repository", ("repositories", "repo"), tables.repositories)
 SOURCE: Final = _declared("source", ("sources",), tables.sources)
+PORTAL: Final = _declared("portal", ("portals",), tables.portals)
 PROJECTION: Final = _declared("projection", ("projections", "proj"), tables.projections)
 WEBHOOK: Final = _declared("webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
 VOLUME: Final = _declared("persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes)
@@ -292,12 +293,12 @@ RESOURCE: Final = Kind(
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, RENDITION, UNMANAGED, TASK, VARIABLE_SET, VARIABLE,
-    SECRET_SET, SECRET, REPOSITORY, SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, NODE,
-    RESOURCE,
+    SECRET_SET, SECRET, REPOSITORY, SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS,
+    NODE, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (
     DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, VARIABLE, SECRET_SET, SECRET, REPOSITORY,
-    SOURCE, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, TASK,
+    SOURCE, PORTAL, PROJECTION, WEBHOOK, VOLUME, TRUST_POLICY, ACCOUNT, RELATIONS, TASK,
 )  # fmt: skip
 """Those that have labels, and can be watched."""
 LIVE: Final = (ENGINE, NODE)

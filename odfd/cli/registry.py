@@ -100,6 +100,7 @@ GROUPS: Final = (
             CommandEntry("mirror", "mirror datasets of others, verified as they arrive", _HERE + "mirror"),
             CommandEntry("publish", "let others see and fetch datasets", _HERE + "publishing"),
             CommandEntry("unpublish", "make published datasets private again", _HERE + "publishing"),
+            CommandEntry("portal", "open a portal to auditors, and audit those of others", _HERE + "portal"),
             CommandEntry("share", "share a private dataset with some peers", _HERE + "publishing"),
             CommandEntry("peer", "see, connect and block peers", _HERE + "network"),
             CommandEntry("ipfs", "publish datasets on IPFS", _HERE + "publishing"),

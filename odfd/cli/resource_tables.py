@@ -54,6 +54,22 @@ def projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def portals(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    def rule(row: wire.ResourceView) -> str:
+        k = (row.spec.get("kAnonymity") or {}).get("k")
+        parts = [] if k is None else [f"k = {k}"]
+        return ", ".join([*parts, *(f"{each['count']} >= {each['below']}" for each in row.spec.get("suppress") or ())])
+
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("FROM", lambda row: row.spec["input"].removeprefix("Dataset:"), most=80),
+        TableColumn("TO", lambda row: row.spec["dataset"].removeprefix("Dataset:"), most=80),
+        TableColumn("RULE", rule, most=80),
+        TableColumn("PHASE", phase_text),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     def where(row: wire.ResourceView) -> str:
         ingress = row.spec.get("ingress") or {}

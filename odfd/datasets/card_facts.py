@@ -9,6 +9,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DatasetKind
+from chain.model.portal import described, portal_rule
 from chain.state import ChainState
 from chain.statements import card
 from chain.statements.card import CardColumn, ChainFacts
@@ -39,7 +40,16 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
         ),
         more_columns=len(columns) - len(shown),
         inputs=tuple(_inputs(state)),
+        portal=cut(_portal(state), card.MAX_URL),
     )
+
+
+def _portal(state: ChainState) -> str:
+    """The rule of a portal; empty for another dataset, or a rule of a newer version."""
+    with suppress(Invalid):
+        rule = None if state.schema is None else portal_rule(state.schema.schema)
+        return "" if rule is None else described(rule)
+    return ""
 
 
 def cut(text: str, most: int) -> str:

@@ -34,6 +34,7 @@ from chain.model.events import (
     SetVocab,
     TransformInput,
 )
+from chain.model.portal import is_portal
 from chain.model.source import TransformSql
 from chain.rules import check_snapshot
 from chain.rules.rule import Violation
@@ -120,6 +121,9 @@ def changed_events(
         wanted = _as_changeable(wanted, held_event)
         if held_event == wanted:
             continue
+        if isinstance(wanted, SetDataSchema | SetVocab) and state.schema is not None and is_portal(state.schema.schema):
+            text = f"{snapshot.name} is a portal: its schema and its rule stay as they are"
+            raise Invalid(text, rule="portal-rule", hint="declare another root for another rule")
         if _differs_in_pin_alone(event, wanted, held_event):
             continue
         changes.append(wanted)

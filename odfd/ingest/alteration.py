@@ -24,6 +24,7 @@ from chain.model.events import (
     SetDataSchema,
     SetPollingSource,
 )
+from chain.model.portal import is_portal
 from chain.model.schema import DataField, DataSchema
 from chain.model.source import MergeLedger, MergeSnapshot, ReadStep, SqlQueryStep, Transform
 from chain.state import ChainState
@@ -81,6 +82,12 @@ def plan_alteration(state: ChainState, wanted: Alteration) -> Altered:
     if len(wanted.columns) > MAX_COLUMNS:
         raise Invalid(f"more than {MAX_COLUMNS} columns", rule="schema-columns")
     declared = schema_of(state.schema)
+    if is_portal(declared):
+        raise Refused(
+            "the dataset is a portal: its columns are those that its rule was made for",
+            rule="portal-rule",
+            hint="declare another root and a Portal for it",
+        )
     return _added(state, declared, wanted) if wanted.action == "add" else _derived(state, declared, wanted)
 
 

@@ -16,13 +16,21 @@ from odfd.api.access.accounts import AccountService, account_in_use
 from odfd.api.access.positions import KEY_BYTES
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
-from odfd.api.controllers import FOLLOWERS, SILENT, SourceController, TrustPolicyController, controllers_of
+from odfd.api.controllers import (
+    FOLLOWERS,
+    SILENT,
+    PortalController,
+    SourceController,
+    TrustPolicyController,
+    controllers_of,
+)
 from odfd.api.datasets.declared_tasks import TaskController, TaskService, check_unchanged
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flow_tasks import FlowTasks
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
+from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.push import PushService
 from odfd.api.datasets.raw import RawService
@@ -74,8 +82,8 @@ def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
     holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
     declarations = ResourceService(home, context, lambda: str(uuid.uuid4()))
-    promises = Promises(home, context.clock.now, parts.jumps.ahead)
-    pulling = _pulling(parts, declarations, promises)
+    portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
+    pulling = _pulling(parts, declarations, Promises(home, context.clock.now, parts.jumps.ahead), portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, declarations, pulling, pushing)
     decides = parts.evaluator, parts.visibility
@@ -85,8 +93,7 @@ def services_of(parts: NodeParts) -> Services:
     networks, peers = _networks(parts, holders, search, mirrors)
     judging = _judging(parts)
     others = (networks, judging, parts.webhooks, parts.projections, parts.volumes)
-    more = _more_controllers(parts, performing)
-    told = (parts.views, declarations, flows)
+    told, more = (parts.views, declarations, flows), _more_controllers(parts, performing, portals)
     _reconciling(parts, declarations, controllers_of(home, told, parts.scheduler, others, more))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     remote_state = RemoteState(holders, partial(_visibility_changed, parts), parts.cards.visibility_changed)
@@ -99,6 +106,7 @@ def services_of(parts: NodeParts) -> Services:
         datasets=datasets,
         flow=pulling,
         flows=flows,
+        portals=portals,
         pushing=pushing,
         rewriting=rewriting,
         collection=parts.collection,
@@ -138,7 +146,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     visibility, run = parts.visibility, secrets.token_hex(4)
     adopt = services.declarations.adopt
     reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes, run)
-    services.flow.check_inputs = reader.check_inputs
+    services.flow.check_inputs = services.portals.check_inputs = reader.check_inputs
     key = secrets.token_bytes(KEY_BYTES)
     return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good, key=key)
 
@@ -190,8 +198,9 @@ def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility_changed(dataset)
 
 
-def _more_controllers(parts: NodeParts, performing: FlowTasks) -> Mapping[str, Controller]:
+def _more_controllers(parts: NodeParts, performing: FlowTasks, portals: PortalService) -> Mapping[str, Controller]:
     return {
+        "Portal": PortalController(parts.home, portals),
         "Task": TaskController(parts.home, performing, parts.context.clock),
         "Source": SourceController(SourceReader(parts.home), lambda: parts.ingest_deps.settings),
         "TrustPolicy": TrustPolicyController(lambda: parts.policy, parts.policy_changed),
@@ -257,7 +266,9 @@ def _networks(
     return networks, peers
 
 
-def _pulling(parts: NodeParts, declarations: DeclarationService, promises: Promises) -> IngestPullService:
+def _pulling(
+    parts: NodeParts, declarations: DeclarationService, promises: Promises, portals: PortalService
+) -> IngestPullService:
     uploads = Uploads(
         parts.home.folder(UPLOADS),
         lambda: parts.settings.limits.upload_bytes,
@@ -265,7 +276,7 @@ def _pulling(parts: NodeParts, declarations: DeclarationService, promises: Promi
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
     others = IngestPullParts(
-        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers
+        uploads, parts.import_export, parts.repairing, declarations.values, promises, parts.views.readers, portals
     )
     return IngestPullService(
         parts.home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, others, parts.context

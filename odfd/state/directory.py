@@ -19,6 +19,8 @@ from typing import Final
 
 from chain.errors import Environment, NotFound, Refused
 from chain.ids import DatasetId
+from chain.model.events import SetDataSchema
+from chain.model.portal import is_portal
 from chain.store import schema
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
@@ -225,9 +227,20 @@ class StateDirectory:
             return entry if then == entry.id else Catalog(Resources(connection)).resolve(str(then))
 
     def check_fed(self, dataset: DatasetId) -> None:
-        """Raises Refused for a rendition of a collection that is not the active one."""
+        """Raises Refused for a rendition that is not the active one, and for a portal, which takes rows by its rule."""
         with self.database.read() as connection:
             renditions.check_fed(connection, dataset)
+        if self.is_portal(dataset):
+            raise Refused(
+                f"{self.name_of(dataset)} is a portal: its rows come from the dataset that its Portal names",
+                rule="portal-rows",
+                hint="odfctl get portals lists them; odfctl pull NAME takes what the rule lets be",
+            )
+
+    def is_portal(self, dataset: DatasetId) -> bool:
+        """Whether a dataset publishes rows of a private one by a rule that its schema has."""
+        said = self.chains.chain(dataset).last_of(("SetDataSchema",))
+        return said is not None and isinstance(said.event, SetDataSchema) and is_portal(said.event.schema)
 
     def is_fed(self, dataset: DatasetId, is_named: bool) -> bool:
         """Whether what comes in goes to a dataset; ``is_named``: ``check_fed`` where it does not."""

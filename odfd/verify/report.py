@@ -79,6 +79,8 @@ class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Slices that are not to be here."""
     to_come: int = 0
     """Slices that are not here yet: a mirror was asked for its data, and it is on its way."""
+    portal: str = ""
+    """The rule of a portal, against which all its rows were checked."""
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -13,6 +13,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import msgspec
+
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid, NotFound
 from chain.libraries import np
@@ -26,6 +28,7 @@ from chain.state import ChainState
 from chain.store.base import NAME_SIZE, ObjectReader, StoredChain, StoredPage
 from chain.store.schema import kind_number
 from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
+from odfd.verify.portals import check_portal
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import (
     BlockRef,
@@ -345,4 +348,9 @@ def verify_chain(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return fold.answer(head)
+    found = fold.answer(head)
+    if not found.ok:
+        return found
+    portal = check_portal(chain, objects, request, size)
+    checked = msgspec.structs.replace(found.checked, portal=portal.told)
+    return msgspec.structs.replace(found, ok=not portal.failures, checked=checked, failures=portal.failures)

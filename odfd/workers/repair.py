@@ -20,6 +20,7 @@ from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import MirrorSync, Synced
+from odfd.portals.rule import PORTAL
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.transfer.named import note_links
@@ -127,6 +128,8 @@ class Repair:
         named: dict[Multihash, int] = {}
         linked: dict[Multihash, None] = {}
         for failure in report.failures:
+            if failure.rule.startswith(PORTAL):
+                continue  # what its publisher wrote so, no peer has otherwise
             if failure.rule.startswith(LINKED):
                 linked[Multihash.parse(failure.expected)] = None
             else:

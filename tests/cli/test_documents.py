@@ -24,6 +24,7 @@ BESIDE = [
         "backup",
         "first-node",
         "join",
+        "portals",
         "repositories",
         "sources",
         "standards",

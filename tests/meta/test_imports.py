@@ -90,6 +90,7 @@ LAYERS = {
         "verify",
         "lineage",
         "sampling",
+        "portals",
         "ingest transform",
         "datasets",
         "renditions",

@@ -89,6 +89,7 @@ class HistoryRewriteService:
                 rule="rewrite-owner",
                 hint="do it on the node that writes it; whether mirrors follow is their policy.rewrite.follow",
             )
+        _check_no_portal(self._home, entry)
         _limits(request)
         if request.action == "reset":
             self._plan(entry, request)
@@ -241,3 +242,13 @@ def _result(entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan
         merged=sum(map(len, plan.batches)),
         into=len(plan.batches),
     )
+
+
+def _check_no_portal(home: StateDirectory, entry: DatasetEntry) -> None:
+    """Raises Refused: what a portal has published others keep, and its rule counts on all of it."""
+    if home.is_portal(entry.id):
+        raise Refused(
+            f"{entry.name} is a portal: its rule holds over all that was published, also over what a rewrite drops",
+            rule="portal-rewrite",
+            hint="begin another portal, and odfctl unpublish this one",
+        )

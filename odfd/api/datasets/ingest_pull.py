@@ -23,7 +23,9 @@ from chain.state import ChainState, load_state
 from chain.wording import plural
 from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.portals import PortalService
 from odfd.api.datasets.promises import Promises
+from odfd.api.datasets.pull_remarks import newest, note_pulled, repeated
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.apply import BASE_KIND
@@ -51,7 +53,7 @@ from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
 from odfd.runtime.about import NODE, about
 from odfd.runtime.slots import Slots, waiting
-from odfd.runtime.spans import Span, span
+from odfd.runtime.spans import span
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads
@@ -79,6 +81,7 @@ class IngestPullParts(NamedTuple):
     """What sources of the dataset of a name may read, beside what the settings let all sources read."""
     promises: Promises
     derivatives: DerivativeIndex
+    portals: PortalService
 
 
 class IngestPullService:
@@ -96,7 +99,7 @@ class IngestPullService:
         self._ingest, self._transform = dependencies
         self._scheduler = scheduler
         self._uploads, self._import_export, self._repairing = parts.uploads, parts.import_export, parts.repairing
-        self._values, self._promises = parts.values, parts.promises
+        self._values, self._promises, self._portals = parts.values, parts.promises, parts.portals
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
@@ -199,7 +202,8 @@ class IngestPullService:
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
         names_others = bool(targets) or request.source is not None  # places and Sources are the node's owner's
-        told = NODE if names_others else about(*(entry.id for entry in entries), inputs=True)
+        private = await trio.to_thread.run_sync(self._portals.inputs, [entry.id for entry in entries])
+        told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
 
         async def work(report: Report) -> wire.PullResult:
             items: dict[DatasetId, wire.PullItem | None] = {}
@@ -214,7 +218,7 @@ class IngestPullService:
                         async with self._home.turns.of(entry.id, part.waits_to_write(entry.name)):
                             with span("pull", entry.name) as seen:
                                 items[entry.id] = found = await self._pull_one(entry, part, request)
-                                _note_pulled(seen, found)
+                                note_pulled(seen, found)
                 over[entry.id].set()
 
             async def bring(target: Target) -> None:
@@ -295,6 +299,8 @@ class IngestPullService:
             if state.set_transform is not None:
                 await trio.to_thread.run_sync(self.check_inputs, entry.id, input_ids(state.set_transform))
             return self._derive
+        if request.source is None and (portal := await trio.to_thread.run_sync(self._portals.of, entry.id)):
+            return partial(self._portals.pull, portal=portal)
         fed = await trio.to_thread.run_sync(self._home.is_fed, entry.id, explicit)
         if not fed or (state.polling_source is None and not explicit):
             return None
@@ -357,7 +363,7 @@ class IngestPullService:
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",
-                message="; ".join(part for part in (_repeated(outcome), aside) if part),
+                message="; ".join(part for part in (repeated(outcome), aside) if part),
                 blocks=outcome.blocks,
                 records=outcome.rows,
                 head=str(outcome.head.hash),
@@ -441,7 +447,7 @@ class IngestPullService:
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if moved else "blocked" if unknown else "up-to-date",
-            message=f"{mirror.message}; {_newest(after)}" if unknown else mirror.message,
+            message=f"{mirror.message}; {newest(after)}" if unknown else mirror.message,
             blocks=moved,
             records=after.next_offset - before.next_offset,
             head=str(after.head) if after.head else None,
@@ -472,29 +478,3 @@ class IngestPullService:
             blocks=fetched,
             message="; ".join(told),
         )
-
-
-def _repeated(outcome: Ingested) -> str:
-    """That some, or all, was pushed before; empty where nothing was."""
-    if not outcome.repeated:
-        return ""
-    if outcome.repeated == outcome.blocks:
-        return "this was pushed before, and nothing is appended twice; --again appends it once more"
-    return f"{outcome.repeated} of the blocks are of the same push before; --again appends its files once more"
-
-
-def _newest(state: ChainState) -> str:
-    """For people who could not be told whether it is the last one there is."""
-    if state.system_time is None:
-        return "no block is here yet"
-    return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
-
-
-def _note_pulled(seen: Span, item: wire.PullItem | None) -> None:
-    """A fault of one dataset is an item among others, and none of the task: its span says that it failed."""
-    if item is not None and item.fault is not None:
-        seen.failed = True
-        seen.note("odfd.fault", item.fault.rule or "fault")
-    elif item is not None and item.outcome == "updated":
-        seen.note("odfd.blocks", item.blocks)
-        seen.note("odfd.rows", item.records)

@@ -17,6 +17,7 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.portals.rule import PORTAL
 from odfd.runtime.about import about
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.damage import ATTEMPTS, DamageRegistry, look
@@ -101,8 +102,9 @@ class VerificationService:
         if looked is None:
             return None
         found, seen = looked
-        if found.failures:
-            spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in found.failures]
+        told = [each for each in found.failures if not each.rule.startswith(PORTAL)]  # its publisher's, and no damage
+        if told:
+            spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in told]
             return found if self._damage.found(entry.id, spots, seen) else None
         if level is Level.DATA and not request.from_block:
             self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
@@ -164,6 +166,7 @@ def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:
             remembered=found.checked.remembered,
             not_held=found.checked.not_held,
             to_come=found.checked.to_come,
+            portal=found.checked.portal,
         ),
         failures=tuple(
             wire.Failure(

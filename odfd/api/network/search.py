@@ -168,6 +168,7 @@ class SearchService:
             columns=tuple(wire.CardColumn(name=each.name, type=each.type) for each in facts.columns),
             more_columns=facts.more_columns,
             inputs=tuple(map(str, facts.inputs)),
+            portal=facts.portal,
             blocks=card.size,
             records=facts.records,
             created_at=facts.created_at,

@@ -25,6 +25,7 @@ from odfd.flows.spec import FlowSpec
 from odfd.flows.tasks import SPECS as TASKS
 from odfd.flows.tasks import check_task
 from odfd.ingest.source_manifest import SourceSpec, check_source_resource
+from odfd.portals.manifest import PortalSpec, check_portal
 from odfd.queries.projections import ProjectionSpec, check_projection
 from odfd.repositories.manifest import RepositorySpec, check_repository
 from odfd.resources.manifest import Draft, is_resource, read_resource
@@ -188,6 +189,8 @@ class _Reading:
             check_secrets(draft)
         elif draft.type.spec is RepositorySpec:
             check_repository(draft)
+        elif draft.type.spec is PortalSpec:
+            check_portal(draft)
         elif draft.type.spec is SourceSpec:
             check_source_resource(draft)
         elif draft.type.spec is ProjectionSpec:

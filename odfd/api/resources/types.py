@@ -20,6 +20,7 @@ from odfd.flows import manifest as flows
 from odfd.flows import tasks as flow_tasks
 from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
 from odfd.ingest import source_manifest
+from odfd.portals.manifest import PortalSpec
 from odfd.queries import projections
 from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
@@ -169,6 +170,22 @@ spec:
   kind: HostPath
   path: /mnt/cold/odf
   capacity: {storage: 500Gi}
+""",
+    ),
+    _OWN(
+        name="Portal", context="dataset", plural="portals",
+        about="Publishes rows of a private dataset in another one, by a rule that is checked of every block "
+        "(docs/portals.md).",
+        spec=PortalSpec,
+        example="""\
+$schema: Portal
+headers:
+  name: wages
+spec:
+  input: Dataset:wages-by-town
+  dataset: Dataset:wages-published
+  suppress:
+  - {count: people, below: 5, groups: [event_time, town]}
 """,
     ),
     _OWN(

@@ -22,6 +22,7 @@ from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
 from odfd.api.views.hold_views import holds_of
+from odfd.api.views.portal_views import portal_facts
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
@@ -125,6 +126,7 @@ class DatasetViews:
             else None,
             attachments=_attachments(state),
             holds=holds_of(self._home, entry.id),
+            portal=portal_facts(self._home, entry.id, state),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:

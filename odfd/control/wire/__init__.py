@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.endpoints import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
+    from odfd.control.wire.portals import *
     from odfd.control.wire.queries import *
     from odfd.control.wire.renditions import *
     from odfd.control.wire.replication import *
@@ -40,6 +41,6 @@ else:
 
 MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "alteration", "endpoints",
+    "renditions", "alteration", "endpoints", "portals",
 )  # fmt: skip
 """Those that most commands need first, and of two such the one that loads sooner."""

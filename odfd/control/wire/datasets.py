@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from odfd.control.wire.portals import PortalFacts
 from odfd.control.wire.queries import HoldView
 from odfd.control.wire.value import Problem, Request, Value
 
@@ -188,6 +189,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """``None``: it was not asked for."""
     holds: tuple[HoldView, ...] = ()
     """Of readers, for whom its history stays as it is."""
+    portal: PortalFacts | None = None
+    """``None``: it is no portal."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):

@@ -224,6 +224,8 @@ class CardView(Value, frozen=True, kw_only=True):
     columns: tuple[CardColumn, ...] = ()
     more_columns: int = 0
     inputs: tuple[str, ...] = ()
+    portal: str = ""
+    """The rule by which it publishes rows of a private dataset; empty: it does not."""
     blocks: int = 0
     records: int = 0
     created_at: str

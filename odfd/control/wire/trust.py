@@ -43,6 +43,8 @@ class Checked(Value, frozen=True, kw_only=True):
     """Slices that a mirror of the newest data is not to hold; nothing is said of them."""
     to_come: int = 0
     """Slices that are on their way to a mirror; nothing is said of them yet."""
+    portal: str = ""
+    """The rule of a portal, against which all its rows were checked; empty for other datasets."""
 
 
 class VerifyReport(Value, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData
+from chain.model.portal import PORTAL
 from chain.multihash import Multihash
 from chain.store.base import ChainReader
 from chain.walk import first_where
@@ -53,20 +54,28 @@ def electorate(
     )
 
 
-def behind(who: Electorate, sightings: Iterable[Sighting], block: Multihash, time: Instant) -> int:
+def behind(
+    who: Electorate, sightings: Iterable[Sighting], block: Multihash, time: Instant, *, is_fixed: bool = False
+) -> int:
     """Counts groups that found the same at the source of ``block``, whose system time is ``time``, and my own finding.
 
-    Keys of a group that disagree are silent; who could not reach the source says nothing.
+    ``is_fixed``: the source stays as it is, so they may come at any time. Keys of a group that disagree are silent; who
+    could not reach the source says nothing.
     """
     found: dict[str, set[bool]] = {}
     for each in sightings:
         group = "" if each.observer == who.me else who.groups.get(each.observer)
-        in_time = time - EARLY_LIMIT <= each.at <= time + WINDOW
+        in_time = time - EARLY_LIMIT <= each.at and (is_fixed or each.at <= time + WINDOW)
         if group is not None and each.block == block and in_time and each.result != "unreachable":
             found.setdefault(group, set()).add(each.is_same)
     if "" in found and who.own_group is not None:
         found[who.own_group] = found.pop("")
     return sum(results == {True} for results in found.values())
+
+
+def sighted(who: Electorate, sightings: Iterable[Sighting], block: Block) -> int:
+    """Counts as ``behind``, by what a block is."""
+    return behind(who, sightings, block.hash, block.system_time, is_fixed=_is_of_portal(block))
 
 
 class _Memo(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +102,7 @@ class ObservationReach:
             block = first_where(chain, DATA, start, size)
             if block is None:
                 start = size
-            elif _has_rows(block) and behind(who, kept.at(dataset, block.sequence_number), *_named(block)) < count:
+            elif _has_rows(block) and sighted(who, kept.at(dataset, block.sequence_number), block) < count:
                 start = block.sequence_number
                 break
             else:
@@ -119,5 +128,8 @@ def _has_rows(block: Block) -> bool:
     return isinstance(block.event, AddData) and block.event.new_data is not None
 
 
-def _named(block: Block) -> tuple[Multihash, Instant]:
-    return block.hash, block.system_time
+def _is_of_portal(block: Block) -> bool:
+    """Whether it says what it was made of, which does not change."""
+    event = block.event
+    state = event.new_source_state if isinstance(event, AddData) else None
+    return state is not None and state.kind == PORTAL

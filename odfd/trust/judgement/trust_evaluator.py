@@ -29,7 +29,7 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
 from odfd.datasets.holdings import Holdings
-from odfd.trust.judgement.observation_reach import ObservationReach, behind, electorate
+from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
@@ -292,7 +292,7 @@ class TrustEvaluator:
             seen, block = kept.at(dataset, number), chain.block_at(number)
             silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
             who = electorate(self.policy, self.me, silent, Suspensions(connection).groups())
-        return [each for each in seen if each.block == block.hash], behind(who, seen, block.hash, block.system_time)
+        return [each for each in seen if each.block == block.hash], sighted(who, seen, block)
 
     def _observed(
         self,

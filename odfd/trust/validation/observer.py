@@ -8,6 +8,7 @@ later one of a block replaces the earlier, and two of them accuse nobody. Spec: 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Final
 
@@ -134,19 +135,34 @@ class Observer:
             self._closed[dataset] = block.hash
             self._put_off(dataset, fault)
             return True
-        signed = await trio.to_thread.run_sync(self._sign, dataset, block, found)
+        result, response = result_of(block, found), None if found is None else _response(found)
+        signed = await trio.to_thread.run_sync(self._sign, dataset, block, result, response)
         if signed is not None:
-            self._signer.announce(dataset, signed)
-            result = result_of(block, found)
-            self._signer.events.emit(
-                "observation.signed",
-                self._signer.name_of(dataset),
-                f"#{block.sequence_number} {result}",
-                about=about(dataset),
-                block=block.sequence_number,
-                result=result,
-            )
+            self._tell(dataset, block, signed, result)
         return found is not None
+
+    def note(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: bytes) -> bool:
+        """Signs what an auditor found of a block of a portal, from a worker thread; whether it is news.
+
+        ``seen``: what the block says of its private input. The hash of that alone is told, and of no row.
+        """
+        result: Result = "same-rows" if is_same else "differs"
+        response = Response(sha256=hashlib.sha256(seen).hexdigest(), size=len(seen))
+        signed = self._sign(dataset, block, result, response)
+        if signed is not None:
+            trio.from_thread.run_sync(self._tell, dataset, block, signed, result)
+        return signed is not None
+
+    def _tell(self, dataset: DatasetId, block: Block, signed: Signed, result: Result) -> None:
+        self._signer.announce(dataset, signed)
+        self._signer.events.emit(
+            "observation.signed",
+            self._signer.name_of(dataset),
+            f"#{block.sequence_number} {result}",
+            about=about(dataset),
+            block=block.sequence_number,
+            result=result,
+        )
 
     def _chain(self, dataset: DatasetId) -> ChainReader:
         return self.deps.store.chain(dataset)
@@ -190,9 +206,9 @@ class Observer:
         sightings = kept.at(dataset, block.sequence_number)
         return next((each for each in sightings if each.observer == me and each.block == block.hash), None)
 
-    def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
+    def _sign(self, dataset: DatasetId, block: Block, result: Result, response: Response | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""
-        key, now, result = self._signer.verdict_key, self._signer.clock.now(), result_of(block, found)
+        key, now = self._signer.verdict_key, self._signer.clock.now()
         with self._signer.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
@@ -207,7 +223,7 @@ class Observer:
                 epoch=checked.epoch,
                 sequence_number=block.sequence_number,
                 result=result,
-                response=None if found is None else _response(found),
+                response=response,
                 at=statement.when(at),
                 head=block.hash,
             )

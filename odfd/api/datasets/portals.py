@@ -1,0 +1,239 @@
+"""Takes rows into portals by their rules, opens them to auditors, and audits those of others.
+
+A Portal is the node's owner's: no account and no peer is told which private dataset it takes from. What is withheld or
+left out is told to those alone who may read that dataset too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple, Protocol
+
+import trio
+
+from chain.errors import Fault, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.portal import RULE
+from chain.state import load_state
+from chain.store.base import Head
+from chain.wording import plural
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.commit import CommitExtras, block_time
+from odfd.ingest.driver import IngestDependencies, load
+from odfd.portals import commitment
+from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
+from odfd.portals.rechecking import Audited, audited_blocks
+from odfd.portals.taking import PortalInput, PortalTake, check_portal_chain, plan_take
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import reference_key
+from odfd.resources.status import UNRESOLVED
+from odfd.runtime.about import about
+from odfd.runtime.tasks import Report
+from odfd.state.directory import StateDirectory
+
+_SAID: Final = 20
+"""Blocks of which an audit says why they differ."""
+
+
+class Noting(Protocol):
+    """Signs what an auditor found; ``Observer.note`` is one. Blocking."""
+
+    def __call__(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: bytes) -> bool:
+        """Whether it is news."""
+
+
+class Portal(NamedTuple):
+    """A Portal whose datasets are here."""
+
+    id: str
+    name: str
+    spec: PortalSpec
+    input: DatasetId
+    dataset: DatasetId
+
+
+class TakenRows(NamedTuple):
+    """The result of one take."""
+
+    blocks: int
+    rows: int
+    left_out: int
+    withheld: str
+    head: Head | None
+
+
+class _Planned(NamedTuple):
+    """A plan, and what it was planned on."""
+
+    take: PortalTake
+    expected: Head
+    upper: int
+    time: Instant
+
+
+class PortalService:
+    """The API service for portals. ``note``: signs what an audit finds."""
+
+    def __init__(self, home: StateDirectory, deps: IngestDependencies, context: Context, note: Noting) -> None:
+        self._home, self._deps, self._note = home, deps, note
+        self._board, self._events = context.board, context.events
+        self.check_inputs: Callable[[DatasetId, Sequence[DatasetId]], None] = lambda *_: None
+        """Raises Refused where a dataset's account may not read its inputs; set by whoever knows accounts."""
+
+    def of(self, dataset: DatasetId) -> Portal | None:
+        """Returns the Portal that gives rows to a dataset. Blocking. Raises Refused for two, NotFound."""
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            row = store.with_did(str(dataset))
+            referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
+            found = [each for each in referrers if each is not None and each.type == TYPE and _gives(each, dataset)]
+        if len(found) > 1:
+            text = f"{found[0].name} and {found[1].name} are Portals of one dataset"
+            raise Refused(text, rule="portal-dataset", hint=f"odfctl delete portal {found[1].name}")
+        return self.resolved(found[0]) if found else None
+
+    def inputs(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
+        """Lists the private inputs of those of some datasets that are portals. Blocking."""
+        found: list[DatasetId] = []
+        for each in datasets:
+            with suppress(Fault):  # whoever pulls it is told
+                portal = self.of(each)
+                found += () if portal is None else (portal.input,)
+        return found
+
+    def resolved(self, resource: DeclaredResource) -> Portal:
+        """Returns a Portal with its datasets. Raises NotFound for one that is not here, or not this node's own."""
+        spec = spec_of(resource.spec)
+        found = [_target(resource, each) for each in (spec.input, spec.dataset)]
+        for text, dataset in zip((spec.input, spec.dataset), found, strict=True):
+            if dataset is None or not self._home.keys.has_dataset_key(dataset):
+                raise NotFound(
+                    f"there is no dataset {text} of this node", rule=UNRESOLVED, hint="odfctl get datasets lists them"
+                )
+        assert found[0] is not None
+        assert found[1] is not None
+        return Portal(resource.id, resource.name, spec, found[0], found[1])
+
+    def check(self, portal: Portal) -> bool:
+        """Whether the private dataset has blocks that were not looked at. Blocking. Raises as a take."""
+        source, state = self._input(portal), load(self._deps, portal.dataset)
+        rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
+        check_portal_chain(self._home.name_of(portal.dataset), state, rule)
+        cut = commitment.cut_of(state.last_data)
+        return any(True for _ in commitment.blocks_since(source.salt, portal.input, source.chain, cut))
+
+    async def pull(self, entry: DatasetEntry, report: Report, *, portal: Portal) -> wire.PullItem:
+        """Takes all rows that may be taken. Nobody else writes the dataset meanwhile."""
+        report.begin(f"taking rows into {entry.name}", None, "rows")
+        done = await self.take(portal)
+        text = f"{plural(done.left_out, 'row')} left out by the rule" if done.left_out else ""
+        message = "; ".join(part for part in (done.withheld, text) if part)
+        outcome: Literal["updated", "blocked", "up-to-date"]
+        outcome = "updated" if done.blocks else "blocked" if done.withheld else "up-to-date"
+        head = None if done.head is None else str(done.head.hash)
+        return wire.PullItem(
+            ref=entry.name, outcome=outcome, message=message, blocks=done.blocks, records=done.rows, head=head
+        )
+
+    async def take(self, portal: Portal) -> TakenRows:
+        """Takes all rows that may be taken. Nobody else writes the dataset meanwhile. Raises Fault."""
+        await trio.to_thread.run_sync(self.check_inputs, portal.dataset, [portal.input])
+        blocks = rows = left_out = 0
+        while True:
+            take, expected, upper, time = await trio.to_thread.run_sync(self._planned, portal)
+            left_out += take.left_out
+            if not take.events:
+                break
+            along = CommitExtras(upper=upper)
+            head = await self._deps.committer.commit(
+                portal.dataset, expected, take.events, take.objects, time, None, along
+            )
+            blocks, rows = blocks + len(take.events), rows + take.rows
+            told = about(portal.dataset)
+            name, text = self._home.name_of(portal.dataset), plural(take.rows, "record")
+            self._events.emit("dataset.appended", name, text, about=told, blocks=len(take.events), records=take.rows)
+            if not take.more:
+                return TakenRows(blocks, rows, left_out, "", head)
+        withheld = "; ".join(each.message for each in take.withheld)
+        return TakenRows(
+            blocks, rows, left_out, f"nothing is published of it: {withheld}" if withheld else "", expected
+        )
+
+    def _planned(self, portal: Portal) -> _Planned:
+        upper, state = self._deps.store.upper(portal.dataset), load(self._deps, portal.dataset)
+        source, time = self._input(portal), block_time(state, self._deps.now(), upper)
+        rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
+        check_portal_chain(self._home.name_of(portal.dataset), state, rule)
+        take = plan_take(self._deps, source, self._home.chains.chain(portal.dataset), state, rule, time)
+        assert state.head is not None, "a dataset that is here has a Seed"
+        return _Planned(take, Head(state.head, state.sequence_number), upper, time)
+
+    def _input(self, portal: Portal) -> PortalInput:
+        chain = self._home.chains.chain(portal.input)
+        salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
+        return PortalInput(portal.input, chain, load_state(chain), salt)
+
+    async def open(self, ref: str) -> wire.PortalOpening:
+        """Returns what an auditor needs beside the private dataset. Raises NotFound, Refused for what is no portal."""
+
+        def opened() -> wire.PortalOpening:
+            entry = self._home.resolve(ref)
+            portal = self.of(entry.id)
+            if portal is None:
+                hint = "odfctl get portals lists them"
+                raise Refused(f"no Portal gives rows to {entry.name}", rule=RULE, hint=hint)
+            salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
+            text = commitment.opening_text(portal.dataset, portal.input, salt).decode()
+            return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
+
+        return await trio.to_thread.run_sync(opened)
+
+    async def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
+        """Result: AuditResult. Raises NotFound where the portal or its input is not here, Invalid for the opening."""
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        dataset, salt = commitment.read_opening(request.opening.encode(), entry.id)
+        private = await trio.to_thread.run_sync(self._home.resolve, str(dataset))
+
+        async def work(report: Report) -> wire.AuditResult:
+            report.begin(f"auditing {entry.name}", None, "blocks")
+            return await trio.to_thread.run_sync(self._audited, entry, private, salt, report)
+
+        return task_ref(self._board.submit("audit", entry.name, work, about(entry.id, private.id)))
+
+    def _audited(self, entry: DatasetEntry, private: DatasetEntry, salt: bytes, report: Report) -> wire.AuditResult:
+        for each in (entry, private):
+            self._home.need_data(each.id, each.name, whole=True)
+        chains, found = self._home.chains, list[Audited]()
+        blocks = audited_blocks(self._home.objects, chains.chain(entry.id), chains.chain(private.id), private.id, salt)
+        signed = 0
+        for one in blocks:
+            found.append(one)
+            report.done = len(found)
+            trio.from_thread.check_cancelled()
+            seen = (commitment.cut_of(one.block.event) or "").encode()
+            signed += self._note(entry.id, one.block, is_same=one.is_same, seen=seen)
+        different = [one for one in found if not one.is_same]
+        return wire.AuditResult(
+            ref=entry.name,
+            blocks=len(found),
+            same=len(found) - len(different),
+            signed=signed,
+            differences=tuple(
+                wire.AuditDifference(block=one.block.sequence_number, why=one.why) for one in different[:_SAID]
+            ),
+        )
+
+
+def _target(resource: DeclaredResource, text: str) -> DatasetId | None:
+    held = resource.references.get(reference_key(text, "Dataset"))
+    return None if held is None or held.did is None else DatasetId.parse(held.did)
+
+
+def _gives(resource: DeclaredResource, dataset: DatasetId) -> bool:
+    return _target(resource, spec_of(resource.spec).dataset) == dataset

@@ -1,0 +1,85 @@
+"""``portal``: opens a portal to an auditor, and audits those that others opened."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from chain.errors import Invalid
+from odfd import output
+from odfd.cli import formatting
+from odfd.cli.command import REF, Commands, argument
+from odfd.cli.progress import submit
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, clean
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode, unwritable
+
+commands = Commands()
+_MOST = 4096
+portal = commands.group(
+    "portal",
+    description="A portal publishes rows of a private dataset in another one, by a rule that every block is checked "
+    "by. Anybody who has the rows can check the rule again (odfctl verify). What the rows were made of only auditors "
+    "can check: who was given the private dataset, and the opening that its owner writes.",
+    example="open wages --out wages.opening",
+)
+
+
+@portal.add(
+    "open",
+    REF,
+    argument("--out", metavar="FILE", help="a new file for it, which its owner alone reads; else it is printed"),
+    help="write what an auditor needs beside the private dataset",
+    description="Write the opening of a portal: the id of its private dataset and the salt of its hashes. Who has it "
+    "can tell which dataset the rows come from. Share that dataset with the auditor too: odfctl share.",
+    example="wages --out wages.opening",
+)
+def _open(session: Session, args: argparse.Namespace) -> None:
+    opening = session.client.get(f"/datasets/{part(args.ref)}/opening", wire.PortalOpening)
+    if args.out is None:
+        session.answer(opening, lambda found: found.text.rstrip())
+        return
+    try:
+        handle = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(opening.value.text)
+    except OSError as error:
+        raise unwritable(args.out, error, "portal-opening") from error
+    output.say(f"{clean(args.out, WHOLE)} opens {opening.value.name} to whoever has {opening.value.input} too")
+
+
+@portal.add(
+    "audit",
+    REF,
+    argument("opening", metavar="FILE", help="the opening that the portal's owner wrote"),
+    help="make the rows again from the private dataset, and sign what was found",
+    description="Make every block of a portal again from its private dataset, which is to be here, and compare the "
+    "rows. What is found is signed as observations of the portal's blocks: same-rows or differs, and nothing else. "
+    "Ends with 1 if a block differs.",
+    example="wages wages.opening",
+)
+def _audit(session: Session, args: argparse.Namespace) -> int:
+    try:
+        with Path(args.opening).open("rb") as file:
+            text = file.read(_MOST + 1).decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no opening"
+        raise Invalid(f"cannot read {clean(args.opening, WHOLE)}: {reason}", rule="portal-opening") from error
+    request = wire.AuditRequest(opening=text)
+    done = submit(session, f"/datasets/{part(args.ref)}/audit", request, wire.AuditResult)
+    session.answer(done, _text)
+    return ExitCode.OK if done.value.same == done.value.blocks else ExitCode.NO
+
+
+def _text(found: wire.AuditResult) -> str:
+    count, name = formatting.plural(found.blocks, "block"), clean(found.ref, 100)
+    if found.same == found.blocks:
+        lines = [f"yes: {count} of {name} come from the private dataset by the rule"]
+    else:
+        lines = [f"no: {found.blocks - found.same} of {count} of {name} do not come from the private dataset"]
+    lines += [f"  #{each.block}  {clean(each.why, 200)}" for each in found.differences]
+    lines.append(f"  {formatting.plural(found.signed, 'observation')} signed")
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""Values about portals: their rules, what auditors are given, and what they find."""
+
+from __future__ import annotations
+
+from odfd.control.wire.value import Request, Value
+
+
+class PortalFacts(Value, frozen=True, kw_only=True):
+    """The promise of a portal about its rows, who vouches for them, and what can be checked."""
+
+    rule: str
+    """``k = 5 in town, age; n at least 5, once for each town``."""
+    k: int | None = None
+    quasi_identifiers: tuple[str, ...] = ()
+    input: str = ""
+    """A salted hash of the id of the private dataset."""
+    auditors: int = 0
+    """Keys that made the newest block again from the private dataset, and signed that they got the same rows."""
+    contradicted: int = 0
+    """Keys that got others."""
+
+
+class PortalOpening(Value, frozen=True, kw_only=True):
+    """The file that an auditor needs beside the private dataset of a portal. It names that dataset."""
+
+    name: str
+    input: str
+    text: str
+    """The file."""
+
+
+class AuditRequest(Request, frozen=True, kw_only=True):
+    opening: str
+    """Text of the file that the owner of the portal wrote."""
+
+
+class AuditDifference(Value, frozen=True, kw_only=True):
+    block: int
+    why: str
+
+
+class AuditResult(Value, frozen=True, kw_only=True):
+    """The result of the task ``audit``."""
+
+    ref: str
+    blocks: int
+    same: int
+    """Blocks whose rows the private dataset gives by the rule."""
+    signed: int
+    """Observations that were signed: none of blocks of which the same was said before."""
+    differences: tuple[AuditDifference, ...] = ()
+    """The first of them."""

@@ -1,0 +1,1 @@
+"""Publishes rows of private datasets by declared rules, without what they were made of."""

@@ -1,0 +1,108 @@
+"""Defines a Portal: the private dataset, the root that publishes its rows, and the rule between them. Pure.
+
+A resource of the node's owner, which no peer and no account sees: the chain of the root has the rule, and of the
+private dataset a salted hash alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.model.portal import MAX_COLUMNS, MAX_LEAST, MAX_SUPPRESSED, RULE, KAnonymity, PortalRule, Suppression
+from chain.model.wire import U32
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import reference_key, refers_to
+
+TYPE: Final = "Portal"
+
+
+class KAnonymitySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many rows have to be alike before any of them is published."""
+
+    k: Annotated[U32, described("Rows of each block that are alike in all quasi-identifiers, at the least; from 2.")]
+    quasi_identifiers: Annotated[
+        tuple[str, ...], described("Columns by which people could be known: town, age, event_time.")
+    ]
+
+
+class SuppressionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that are left out because they stand for too few."""
+
+    count: Annotated[str, described("The column that says for how many a row stands.")]
+    below: Annotated[U32, described("Rows that stand for fewer are left out; from 2.")]
+    groups: Annotated[
+        tuple[str, ...], described("Columns that tell groups apart; a group is published once, and never again.")
+    ]
+
+
+class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Rows of a private dataset that are published in another one, and by which rule."""
+
+    input: Annotated[str, described("The private dataset, of this node."), refers_to("Dataset")]
+    dataset: Annotated[str, described("A root of this node without a source: it gets the rows."), refers_to("Dataset")]
+    k_anonymity: Annotated[KAnonymitySpec, described("Checked of the rows of each block.")] | None = None
+    suppress: Annotated[tuple[SuppressionSpec, ...], described("Small counts, which are left out.")] | None = None
+
+
+def check_portal(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    spec: PortalSpec = draft.spec
+    keys = [draft.attempt(f"spec.{name}", _key, getattr(spec, name)) for name in ("input", "dataset")]
+    if keys[0] is not None and keys[0] == keys[1]:
+        text = "a portal gives rows to another dataset than it takes them from"
+        draft.note("spec.dataset", text, RULE, "declare a root for them: kind: Root, without a source")
+    if spec.k_anonymity is None and not spec.suppress:
+        draft.note("spec", "a portal without a rule protects nobody", RULE, "say kAnonymity, suppress or both")
+    if len(spec.suppress or ()) > MAX_SUPPRESSED:
+        draft.note("spec.suppress", f"{len(spec.suppress or ())} of them", RULE, f"at most {MAX_SUPPRESSED}")
+    for path, text, hint in _mistakes(spec):
+        draft.note(path, text, RULE, hint)
+
+
+def _key(text: str) -> str:
+    return reference_key(text, "Dataset")
+
+
+def _mistakes(spec: PortalSpec) -> Iterator[tuple[str, str, str]]:
+    if spec.k_anonymity is not None:
+        yield from _least("spec.kAnonymity.k", spec.k_anonymity.k)
+        yield from _columns("spec.kAnonymity.quasiIdentifiers", spec.k_anonymity.quasi_identifiers)
+    for number, each in enumerate(spec.suppress or ()):
+        path = f"spec.suppress[{number}]"
+        yield from _least(f"{path}.below", each.below)
+        yield from _columns(f"{path}.groups", each.groups)
+        yield from _columns(f"{path}.count", (each.count,))
+        if each.count in each.groups:
+            yield f"{path}.groups", f"{each.count} is the count, and tells no groups apart", "leave it out"
+
+
+def _least(path: str, number: int) -> Iterator[tuple[str, str, str]]:
+    if not 2 <= number <= MAX_LEAST:
+        yield path, f"{number} protects nobody" if number < 2 else f"{number:,} is too many", f"2 to {MAX_LEAST:,}"
+
+
+def _columns(path: str, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    if not 0 < len(names) <= MAX_COLUMNS or not all(0 < len(name) <= 256 for name in names):
+        yield path, "names of columns are missing, too many or too long", f"1 to {MAX_COLUMNS} names"
+    elif len(set(names)) < len(names):
+        yield path, "a column is named twice", "name each once"
+
+
+def spec_of(spec: Mapping[str, Any]) -> PortalSpec:
+    """Reads the plain form of a spec that was checked."""
+    return msgspec.convert(spec, PortalSpec)
+
+
+def rule_of(spec: PortalSpec, input_hash: str) -> PortalRule:
+    """Returns the rule for the chain; ``input_hash``: what it says of the private dataset."""
+    said = spec.k_anonymity
+    return PortalRule(
+        input=input_hash,
+        k_anonymity=None if said is None else KAnonymity(k=said.k, quasi_identifiers=said.quasi_identifiers),
+        suppress=tuple(
+            Suppression(count=each.count, below=each.below, groups=each.groups) for each in spec.suppress or ()
+        ),
+    )

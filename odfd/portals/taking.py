@@ -1,0 +1,272 @@
+"""Takes rows of a private dataset into its portal: what was not taken yet, as one block, if the rule lets it be.
+
+A plan is a function of both chains, the rule and the salt: after a crash the same rows are taken, and none is taken
+twice, since the block that has them says how far the private dataset was read. Rows are sorted by all their columns,
+so their order tells nothing of the order in which they came. No engine takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.evolution import as_in_force
+from chain.data.links import link_columns
+from chain.data.operations import APPEND
+from chain.data.parquet import SliceWriter, open_slice
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant, to_millis
+from chain.libraries import np, pa, pc
+from chain.model.block import Block
+from chain.model.changelog import says_changelog, with_changelog
+from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, SetDataSchema
+from chain.model.portal import RULE, PortalRule, portal_rule, with_portal_rule
+from chain.model.schema import DataField, DataSchema
+from chain.multihash import Multihash
+from chain.state import ChainState, Vocab
+from chain.store.base import ChainReader, ObjectReader
+from chain.store.objects import sound_path
+from chain.walk import newest_first
+from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.plan import schema_in_force
+from odfd.ingest.slices import keep_slice
+from odfd.portals import commitment
+from odfd.portals.rule import Breach, Earlier, breaches, check_columns, kept
+from odfd.runtime.filesystem import check_room
+
+MAX_TAKE: Final = 4_000_000
+"""Rows after which a block of a portal is full: all of them are sorted in memory. More are taken by the next one."""
+
+
+class PortalInput(NamedTuple):
+    """The private dataset of a portal, as it stands."""
+
+    dataset: DatasetId
+    chain: ChainReader
+    state: ChainState
+    salt: bytes
+
+
+class PortalTake(NamedTuple):
+    """The next block of a portal, or why there is none."""
+
+    events: tuple[MetadataEvent, ...]
+    objects: tuple[Multihash, ...]
+    rows: int
+    left_out: int
+    """Rows that the rule leaves out."""
+    withheld: tuple[Breach, ...] = ()
+    """Why nothing is taken, though there are rows."""
+    more: bool = False
+    """Whether rows are left for another block."""
+
+
+NOTHING: Final = PortalTake((), (), 0, 0)
+
+
+def check_portal_chain(name: str, state: ChainState, rule: PortalRule) -> None:
+    """Raises Refused for a dataset that cannot be the portal of this rule."""
+    if state.kind is not DatasetKind.ROOT or state.polling_source is not None or state.active_push_sources:
+        hint = "declare another for it: kind: Root, without SetPollingSource and AddPushSource"
+        raise Refused(f"{name} is no root without a source", rule="portal-dataset", hint=hint)
+    declared = schema_in_force(state)
+    if declared is None:
+        return
+    held = portal_rule(declared)
+    if held is None:
+        hint = "declare a new root for the portal"
+        raise Refused(f"{name} has rows that no portal gave", rule="portal-dataset", hint=hint)
+    if held != rule:
+        said = "takes from another dataset" if held.input != rule.input else "has another rule"
+        text = f"{name} was begun as a portal that {said}: rows that are published were chosen by it"
+        raise Refused(text, rule=RULE, hint="declare a new root for this one, or give the Portal its former spec")
+
+
+def plan_take(
+    deps: IngestDependencies,
+    source: PortalInput,
+    chain: ChainReader,
+    state: ChainState,
+    rule: PortalRule,
+    time: Instant,
+) -> PortalTake:
+    """Plans the next block of a portal; ``chain`` and ``state`` are its own.
+
+    Raises Refused for what a portal cannot publish, Invalid (``portal-history``), NotFound, ObjectDamaged, Environment.
+    """
+    since = list(commitment.blocks_since(source.salt, source.dataset, source.chain, commitment.cut_of(state.last_data)))
+    private = schema_in_force(source.state)
+    if not since or private is None:
+        return NOTHING
+    _check_publishable(private, source.state)
+    declared = schema_in_force(state)
+    schema = declared or _schema(private, source.state.vocab, state.vocab, rule)
+    form = to_arrow(schema).remove_metadata()
+    check_columns(rule, form)
+    blocks, more = _some(since)
+    rows = rows_taken(deps.objects, blocks, source.state, form, state.vocab)
+    published = kept(rule, rows)
+    earlier = _earlier(deps, chain, rule, form, state.vocab, published)
+    withheld = tuple(breaches(rule, published, earlier))
+    left_out = rows.num_rows - published.num_rows
+    if withheld:
+        return PortalTake((), (), 0, left_out, withheld)
+    cut = blocks[-1]
+    watermark = getattr(cut.event, "new_watermark", None) or state.watermark
+    if not published.num_rows and watermark == state.watermark and not more:
+        return PortalTake((), (), 0, left_out)
+    data = _written(deps, schema, published, state, time)
+    said = AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_data=data,
+        new_checkpoint=state.checkpoint,
+        new_watermark=watermark,
+        new_source_state=commitment.state_at(source.salt, source.dataset, cut),
+    )
+    events: tuple[MetadataEvent, ...] = (said,) if declared is not None else (SetDataSchema(schema=schema), said)
+    return PortalTake(events, () if data is None else (data.physical_hash,), published.num_rows, left_out, more=more)
+
+
+def rows_taken(
+    objects: ObjectReader, blocks: Iterable[Block], state: ChainState, form: pa.Schema, vocab: Vocab
+) -> pa.Table:
+    """Returns the rows of blocks of a private dataset as its portal would have them, sorted, all that is left out too.
+
+    ``state``: of the private dataset; ``form`` and ``vocab``: of the portal. System columns are empty but for the event
+    time. Raises Refused for a row that is no appended one, NotFound, ObjectDamaged.
+    """
+    private = schema_in_force(state)
+    assert private is not None, "rows follow their schema"
+    whole = to_arrow(private).remove_metadata()
+    names = {vocab.event_time: state.vocab.event_time}
+    columns = [name for name in form.names if name not in system_columns(vocab)]
+    parts = []
+    for block in blocks:
+        event = commitment.rows_of(block)
+        if event is None or event.new_data is None:
+            continue
+        with open_slice(sound_path(objects, event.new_data.physical_hash)) as file:
+            for batch in file.batches():
+                rows = as_in_force(pa.Table.from_batches([batch]).replace_schema_metadata(None), whole)
+                _check_appended(rows.column(state.vocab.operation_type))
+                parts.append(pa.table([rows.column(names.get(name, name)) for name in columns], names=columns))
+    wanted = pa.schema([form.field(name) for name in columns])
+    table = pa.concat_tables(parts).cast(wanted) if parts else wanted.empty_table()
+    return sorted_rows(table)
+
+
+def sorted_rows(rows: pa.Table) -> pa.Table:
+    """By all columns that have an order."""
+    keys = [
+        (field.name, "ascending")
+        for field in rows.schema
+        if not (pa.types.is_nested(field.type) or pa.types.is_null(field.type) or pa.types.is_float16(field.type))
+    ]
+    return rows.sort_by(keys) if keys and rows.num_rows else rows
+
+
+def system_columns(vocab: Vocab) -> tuple[str, str, str]:
+    """Columns that a portal's rows have of their own."""
+    return vocab.offset, vocab.operation_type, vocab.system_time
+
+
+def _check_appended(operations: pa.ChunkedArray) -> None:
+    if pc.any(pc.not_equal(operations, APPEND)).as_py():
+        raise _changelog()
+
+
+def _changelog() -> Refused:
+    return Refused(
+        "rows of the private dataset are corrected or retracted: two versions of one row would tell a difference",
+        rule="portal-changelog",
+        hint="derive what is final from it: a query with windows appends rows and changes none",
+    )
+
+
+def _check_publishable(private: DataSchema, state: ChainState) -> None:
+    """Raises Refused."""
+    if says_changelog(private):
+        raise _changelog()
+    if linked := link_columns(private):
+        text = f"column {linked[0]!r} links to files, which a portal would publish too"
+        raise Refused(text, rule="portal-links", hint="leave it out of the derivation")
+    if state.unknown is not None:
+        raise Refused("the private dataset has an event of a newer version", rule="unknown-event", hint="update odfd")
+
+
+def _schema(private: DataSchema, from_: Vocab, to: Vocab, rule: PortalRule) -> DataSchema:
+    """The columns of the portal: those of the private dataset, without what its schema says beside their types."""
+    renamed = {getattr(from_, name): getattr(to, name) for name in Vocab.__struct_fields__}
+    fields = tuple(DataField(name=renamed.get(each.name, each.name), type=each.type) for each in private.fields)
+    return with_portal_rule(with_changelog(DataSchema(fields=fields), False), rule)
+
+
+def _some(since: Sequence[Block]) -> tuple[list[Block], bool]:
+    """The oldest of the blocks, while their rows fit into one block, and whether there are others."""
+    found: list[Block] = []
+    rows = 0
+    for block in reversed(since):
+        event = commitment.rows_of(block)
+        interval = None if event is None or event.new_data is None else event.new_data.offset_interval
+        rows += 0 if interval is None else interval.end - interval.start + 1
+        if found and rows > MAX_TAKE:
+            return found, True
+        found.append(block)
+    return found, False
+
+
+def _earlier(
+    deps: IngestDependencies, chain: ChainReader, rule: PortalRule, form: pa.Schema, vocab: Vocab, rows: pa.Table
+) -> Earlier:
+    """The groups that were published before: of slices whose event times are those of the new rows too."""
+    earlier = Earlier(rule)
+    if not earlier.parts or not rows.num_rows:
+        return earlier
+    by_time = all(vocab.event_time in each.groups for each in earlier.parts)
+    for path in (sound_path(deps.objects, each.physical_hash) for each in slices_of(chain)):
+        with open_slice(path) as file:
+            if by_time and not _may_meet(file.stats(vocab.offset, vocab.event_time).event_times, rows, vocab):
+                continue
+            for batch in file.batches(columns=earlier.columns):
+                earlier.add(pa.Table.from_batches([batch]).cast(pa.schema([form.field(n) for n in batch.schema.names])))
+    return earlier
+
+
+def _may_meet(times: tuple[Instant, Instant] | None, rows: pa.Table, vocab: Vocab) -> bool:
+    column = rows.column(vocab.event_time)
+    ends = pc.min_max(column.cast(pa.timestamp("ns", "UTC")).cast(pa.int64()))
+    if times is None or column.null_count or not ends["min"].is_valid:
+        return True
+    return bool(times[0] <= ends["max"].as_py() and ends["min"].as_py() <= times[1])
+
+
+def slices_of(chain: ChainReader) -> list[DataSlice]:
+    """Lists the slices of a chain, newest first."""
+    found = (commitment.rows_of(block) for block in newest_first(chain, commitment.DATA))
+    return [event.new_data for event in found if event is not None and event.new_data is not None]
+
+
+def _written(
+    deps: IngestDependencies, schema: DataSchema, rows: pa.Table, state: ChainState, time: Instant
+) -> DataSlice | None:
+    if not rows.num_rows:
+        return None
+    check_room(deps.settings.staging, deps.settings.disk_reserve, rows.nbytes, "a slice is to be written")
+    count, form, vocab = rows.num_rows, to_arrow(schema).remove_metadata(), state.vocab
+    start = state.next_offset
+    own = {
+        vocab.offset: pa.array(np.arange(start, start + count)),
+        vocab.operation_type: pa.array(np.full(count, APPEND)),
+        vocab.system_time: pa.array(np.full(count, to_millis(time)), pa.int64()).cast(pa.timestamp("ms", "UTC")),
+    }
+    columns = [(own[field.name] if field.name in own else rows.column(field.name)).cast(field.type) for field in form]
+    path = deps.objects.stage()
+    try:
+        with SliceWriter(path, form) as writer:
+            writer.write(pa.table(columns, schema=form))
+        return keep_slice(deps.objects, path, schema, vocab.offset)
+    finally:
+        path.unlink(missing_ok=True)
