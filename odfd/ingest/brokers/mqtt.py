@@ -44,7 +44,8 @@ class _Session:
         if job.username is not None:
             client.username_pw_set(job.username, job.password)
         if job.tls:
-            client.tls_set()
+            client.tls_set(cert_reqs=ssl.CERT_REQUIRED if job.verified else ssl.CERT_NONE)
+            client.tls_insecure_set(not job.verified)
         client.on_connect = self._connected
         client.on_subscribe = self._subscribed
         client.on_message = self._came

@@ -43,6 +43,8 @@ class SessionJob(SourceJob, frozen=True, kw_only=True):
     host: str
     port: int
     tls: bool
+    verified: bool
+    """Whether the certificate is checked, where there is TLS."""
     client: str
     username: str | None
     password: str | None

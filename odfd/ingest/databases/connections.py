@@ -146,6 +146,7 @@ class Mysql(Database):
 
         self._error = pymysql.MySQLError
         parts = urllib.parse.urlsplit(url)
+        context = _tls(parts)
         try:
             self._connection = pymysql.connect(
                 host=parts.hostname or "",
@@ -154,7 +155,8 @@ class Mysql(Database):
                 password=urllib.parse.unquote(parts.password or ""),
                 database=urllib.parse.unquote(parts.path.removeprefix("/")),
                 charset="utf8mb4",
-                ssl=_tls(parts.query),
+                ssl=context,
+                ssl_disabled=context is None,
             )
             with self._connection.cursor() as cursor:
                 cursor.execute("SET time_zone = '+00:00'")
@@ -187,14 +189,29 @@ _MYSQL_PORT: Final = 3306
 _DIGITS: Final = 38
 
 
-def _tls(query: str) -> ssl.SSLContext | None:
-    """Makes the context for ``?ssl-mode=verify-identity``. Raises Invalid for other options."""
-    options = urllib.parse.parse_qsl(query, keep_blank_values=True)
-    if options not in ([], [("ssl-mode", "verify-identity")]):
-        raise Invalid(
-            f"options {query!r} of the URL are not known", rule=RULE, hint="leave them out, or ssl-mode=verify-identity"
-        )
-    return ssl.create_default_context() if options else None
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_MODES: Final = ("verify-identity", "required", "disabled")
+
+
+def _tls(parts: urllib.parse.SplitResult) -> ssl.SSLContext | None:
+    """Makes the context for ``?ssl-mode=…``; ``None``: without TLS. Raises Invalid for other options.
+
+    Certificates are checked unless the URL names another mode, as the driver alone would not. To this machine itself a
+    connection is without TLS if nothing is said.
+    """
+    options = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+    mode = "disabled" if (parts.hostname or "") in _LOOPBACK else "verify-identity"
+    if options:
+        mode = options[0][1] if len(options) == 1 and options[0][0] == "ssl-mode" else ""
+    if mode not in _MODES:
+        hint = f"leave them out, or ssl-mode={', '.join(_MODES)}"
+        raise Invalid(f"options {parts.query[:200]!r} of the URL are not known", rule=RULE, hint=hint)
+    if mode == "disabled":
+        return None
+    context = ssl.create_default_context()
+    if mode == "required":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:

@@ -24,6 +24,11 @@ from odfd.ingest.templates import check_secret, fill
 SESSION: Final = "w3id.org/odfd/mqtt"
 """Kind of the source states."""
 TLS_PORT: Final = 8883
+"""Of TLS where the host names no scheme, as it is registered for MQTT."""
+PLAIN: Final = "mqtt"
+TLS: Final = "mqtts"
+UNVERIFIED: Final = "mqtts+unverified"
+"""Schemes that a manifest may write before the host. The last one takes any certificate, and says so by its name."""
 QUIET: Final = 1.0
 """Seconds without a message after which there is none for now."""
 _HOST: Final = re.compile(r"[A-Za-z0-9.:-]{1,253}\Z")
@@ -35,13 +40,15 @@ _FORGOTTEN: Final = "the broker forgot the session: messages that came since the
 async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
     """Raises Remote (no broker answers), Refused, Invalid, Environment."""
     check_mqtt(step, job.settings)
-    shown = f"mqtt://{step.host}:{step.port}"
+    scheme, host = broker_of(step)
+    shown = f"{scheme}://{host}:{step.port}"
     known = job.known(SESSION)
     target = job.folder / "messages.ndjson"
     request = SessionJob(
-        host=step.host,
+        host=host,
         port=step.port,
-        tls=step.port == TLS_PORT,
+        tls=scheme != PLAIN,
+        verified=scheme != UNVERIFIED,
         client=session_name(job.dataset, step),
         username=_filled(step.username, job.settings),
         password=_filled(step.password, job.settings),
@@ -69,6 +76,16 @@ async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
     )
 
 
+def broker_of(step: FetchMqtt) -> tuple[str, str]:
+    """Returns the scheme and the host of a step. Raises Invalid."""
+    written, mark, host = step.host.rpartition("://")
+    scheme = written.lower() if mark else TLS if step.port == TLS_PORT else PLAIN
+    if scheme not in (PLAIN, TLS, UNVERIFIED) or not _HOST.match(host) or not 0 < step.port < 1 << 16:
+        hint = "write a host and a port; mqtts://HOST is with TLS, mqtt://HOST without"
+        raise Invalid(f"no broker: {step.host[:200]!r}, port {step.port}", rule=RULE, hint=hint)
+    return scheme, host
+
+
 def session_name(dataset: str, step: FetchMqtt) -> str:
     """Returns a name of 23 characters, as every broker takes it; other topics are another session."""
     parts = [dataset, *sorted(each.path for each in step.topics)]
@@ -78,8 +95,7 @@ def session_name(dataset: str, step: FetchMqtt) -> str:
 
 def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
     """Checks a step before a fetch. Raises Invalid, Refused where the client is not installed."""
-    if not _HOST.match(step.host) or not 0 < step.port < 1 << 16:
-        raise Invalid(f"no broker: {step.host!r}, port {step.port}", rule=RULE, hint="write host and port")
+    broker_of(step)
     if not 0 < len(step.topics) <= _MAX_TOPICS:
         raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)
     for topic in step.topics:

@@ -117,9 +117,13 @@ def test_over_tls_the_database_has_the_certificate_of_its_host(
             one_fetch(secure, tmp_path, SqlQuery(query=ALL))
         monkeypatch.setenv("SSL_CERT_FILE", str(mysql.folder / "certificate.pem"))
         assert [row["id"] for row in rows_of(one_fetch(secure, tmp_path, SqlQuery(query=ALL)), None)[0]] == [1]
+        with pytest.raises(Remote):  # the server asks for TLS, and this machine was meant
+            one_fetch(mysql, tmp_path, SqlQuery(query=ALL))
         elsewhere = secure._replace(url=secure.url.replace("127.0.0.1", "localhost"))
         with pytest.raises(Remote, match="certificate verify failed"):
             one_fetch(elsewhere, tmp_path, SqlQuery(query=ALL))
+        unchecked = elsewhere._replace(url=elsewhere.url.replace("verify-identity", "required"))
+        assert one_fetch(unchecked, tmp_path, SqlQuery(query=ALL)) is not None
     finally:
         mysql.run("ALTER USER reader@'127.0.0.1' REQUIRE NONE")
 

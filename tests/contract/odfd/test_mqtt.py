@@ -168,6 +168,21 @@ def test_over_tls_the_broker_has_the_certificate_of_its_name(
 
 
 @pytest.mark.slow
+def test_the_scheme_says_whether_there_is_tls_at_any_port(
+    broker: MqttBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certificates are checked, unless the scheme says by its name that they are not."""
+    made = Topic(broker, tmp_path)
+    signed: dict[str, Any] = {"port": broker.secure, "username": "reader", "password": "${{ env.MQTT }}"}
+    with pytest.raises(Refused, match="is not that of 127"):
+        made.fetch(**signed, host="mqtts://127.0.0.1")
+    assert made.rows(**signed, host="mqtts+unverified://localhost") == []
+    made.send(3)
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.authority))
+    assert made.rows(**signed, host="mqtts://127.0.0.1") == [3], "it is the same session"
+
+
+@pytest.mark.slow
 def test_a_session_that_the_broker_forgot_is_told(topic: Callable[[], Topic]) -> None:
     from paho.mqtt.client import Client, MQTTv311
     from paho.mqtt.enums import CallbackAPIVersion
