@@ -24,6 +24,7 @@ from odfd.repositories.manifest import REGION, place_of
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served
 from worlds.eventually import PATIENCE
 from worlds.evm import chain_served
+from worlds.ftp import ftp_served
 from worlds.kafka import kafka_served
 from worlds.mqtt import mosquitto_served
 from worlds.s3_server import new_bucket, s3_server
@@ -37,6 +38,8 @@ BATCH = 4
 EACH_LIFE = 3 * BATCH
 LAST_STEP = 22
 """A commit has about a dozen steps."""
+_LONG_AGO = 1_700_000_000
+"""The time of files, which are taken at once: nobody writes to them any more."""
 MANIFEST = """kind: DatasetSnapshot
 version: 1
 content:
@@ -147,6 +150,20 @@ def sftp(folder: Path) -> Iterator[tuple[str, Source]]:
 
 
 @contextmanager
+def ftp(folder: Path) -> Iterator[tuple[str, Source]]:
+    (folder / "served").mkdir()
+    with ftp_served(folder / "served") as server:
+
+        def add(ids: range) -> None:
+            for first in range(ids.start, ids.stop, BATCH):
+                rows = [f"{each},order {each}" for each in range(first, first + BATCH)]
+                server.put(f"orders/{first:06}.csv", "\n".join(["id,name", *rows, ""]).encode(), _LONG_AGO)
+
+        fetch = f"{{kind: FilesGlob, path: '{server.url('orders/*.csv')}'}}"
+        yield MANIFEST.format(fetch=fetch, read="{kind: Csv, header: true, ddlSchema: [id BIGINT, name STRING]}"), add
+
+
+@contextmanager
 def sse(_: Path) -> Iterator[tuple[str, Source]]:
     with stream_served() as stream:
 
@@ -185,7 +202,7 @@ def life(daemon: Any, step: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sftp, sse, evm])
+@pytest.mark.parametrize("source", [database, bucket, postgres, mysql, kafka, mqtt, sftp, ftp, sse, evm])
 def test_a_node_that_is_killed_between_commits_loses_and_doubles_nothing(
     make_daemon: Callable[..., Any], source: Any, tmp_path: Path
 ) -> None:
