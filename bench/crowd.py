@@ -125,6 +125,9 @@ class Listener:
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
         raise NotFound("nothing is proven here")
 
+    def parts(self, _ask: object) -> None:
+        """Tells nobody."""
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
         return ()
 

@@ -59,6 +59,28 @@ class Tip(msgspec.Struct, frozen=True):
     last: bytes
 
 
+class PartsAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks which objects of blocks ``start`` to ``start + count`` of a history a peer has, and says what is here."""
+
+    dataset: DatasetId
+    tip: Tip
+    """Of the history."""
+    start: int
+    count: int
+    have: int
+    """Bit ``i`` is set where all objects of block ``start + i`` are here."""
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that a node has of the blocks of a question; bits as there."""
+
+    has: int
+    offers: int
+    """Of these, what the asker may take here first; a publisher offers to each asker what nobody else has."""
+    given: int = 0
+    """Bytes that the node gave of it to those who asked so: grows while it gives to others."""
+
+
 class Library(Protocol):
     """The chains and objects that we serve. It applies the policy (purpose ``serve``). Called from worker threads."""
 
@@ -82,6 +104,9 @@ class Library(Protocol):
 
         Raises NotFound when we do not have it or do not serve it.
         """
+
+    def parts(self, ask: PartsAsk) -> Parts | None:
+        """Tells which objects of some blocks are here and served, also before their blocks are; ``None``: nothing."""
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
         """Whole objects of ``largest`` bytes at most, in order, up to the first that we do not serve so."""
@@ -252,6 +277,12 @@ class Replication(Protocol):
         """Fill ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
 
         Goes on at ``sink.received``. Raises Remote, naming the peers, when they could not give all; what came stays.
+        """
+
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        """Asks a peer which objects it has; ``None``: none that it tells of. Raises Remote, also without the protocol.
+
+        Others whom it names, and who fetch the same, are met.
         """
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:

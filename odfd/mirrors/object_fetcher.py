@@ -25,6 +25,7 @@ from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
+from odfd.datasets.arriving import Arriving
 from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.link_offers import Offer, offers
@@ -32,13 +33,15 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota, RateLimits
-from odfd.mirrors.sinks import PartialObject
+from odfd.mirrors.sinks import PartialObject, SmallObjects
+from odfd.mirrors.swarm_fetcher import LEAST, SwarmFetch, SwarmStep
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
+from p2p.wire.limits import MAX_PACKED
 
 AT_ONCE: Final = 4
 """Blocks whose objects are on their way at the same time, for one mirror; and objects that one slice links to."""
@@ -82,7 +85,10 @@ class ObjectFetcher:
         partial: Path,
         replication: Replication,
         limits: ObjectLimits | None = None,
+        arriving: Arriving | None = None,
     ) -> None:
+        """``arriving``: what is on its way, told to peers that fetch it too."""
+        self.arriving = arriving or Arriving()
         self.objects = objects
         self.keeping = keeping
         self._partial = partial
@@ -106,10 +112,12 @@ class ObjectFetcher:
         terms: ChainTerms,
         blocks: Sequence[SealedBlock],
         tally: MirrorProgress,
+        swarm: SwarmStep | None = None,
     ) -> int:
         """Fetches all objects of blocks after ``terms``, and counts them. However it ends, what came is counted.
 
-        ``spec``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
+        ``spec``: the mirror that holds them; ``None``: what is not one yet, and is not counted. ``swarm``: fetch them
+        together with other mirrors first.
 
         Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
         """
@@ -131,10 +139,14 @@ class ObjectFetcher:
                     tally.bytes += size
                 if place not in sound:
                     await self._check(peers, in_force, block)
+                if swarm is not None:
+                    swarm.step.note(block.sequence_number)
                 await self._bring_links(peers, in_force, block, tally, counted)
 
         try:
             with span("objects") as seen:
+                if swarm is not None and sum(missing.values()) >= LEAST:
+                    await self._with_others(swarm, blocks, missing, tally, pace)
                 await _several(together(bringing_objects(terms, blocks)), take)
                 seen.note("odfd.objects", tally.slices)
         finally:
@@ -142,6 +154,33 @@ class ObjectFetcher:
                 await counted.settle()
             await self._take_back(promised)
         return tally.slices
+
+    async def _with_others(
+        self,
+        swarm: SwarmStep,
+        blocks: Sequence[SealedBlock],
+        missing: Mapping[Multihash, int],
+        tally: MirrorProgress,
+        pace: Pace | None,
+    ) -> None:
+        """Brings what can be had from peers that fetch it too; the rest is left."""
+
+        async def take(peer: PeerId, wanted: Sequence[NamedObject]) -> None:
+            small = [name for name, size in wanted if size <= MAX_PACKED and not self.objects.has(name)]
+            if small:
+                await self._replication.fetch_small([peer], small, SmallObjects(self.objects, small), pace)
+            for name, size in wanted:
+                if size > MAX_PACKED:
+                    async with self._alone(name):
+                        if not await trio.to_thread.run_sync(self.objects.has, name):
+                            await self._fetch([peer], name, size, pace, PATIENCE)
+            tally.ahead += sum(size for _, size in wanted)
+
+        try:
+            with sole_faults(), span("swarm"):
+                await SwarmFetch(self._replication, swarm.goal, swarm.step, blocks, missing, take).run()
+        finally:
+            tally.ahead = 0
 
     def _missing(self, wanted: Sequence[NamedObject]) -> dict[Multihash, int]:
         sizes = dict(wanted)

@@ -16,6 +16,12 @@ class MirrorProgress(msgspec.Struct):
     """Of ``slices``, those that are not yet counted among what is held."""
     bytes: int = 0
     bytes_wanted: int = 0
+    ahead: int = 0
+    """Bytes that are here and not yet counted, since they came out of order from mirrors that fetch them too."""
+
+    @property
+    def bytes_here(self) -> int:
+        return max(self.bytes, self.ahead)
 
     def progress(self) -> tuple[int, int, int]:
-        return self.blocks, self.slices, self.bytes
+        return self.blocks, self.slices, self.bytes_here

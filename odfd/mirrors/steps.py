@@ -37,11 +37,13 @@ from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SinkFull, VerifiedChain
+from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
 from odfd.runtime.spans import span
 from odfd.transfer.named import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms
+from p2p.identity import peer_of_did
 from p2p.peers.book import BAD_BYTES
 from p2p.ports import PeerId, Replication, Tip, TreeHead
 
@@ -140,12 +142,14 @@ class Steps:
             _check_expected(spec, sink)
             _check_seed(sink, goal.rights)
             check_base(sink.began, sink.blocks, signed, goal.rights)
-        if spec.brings_data:
-            objects += await self._object_fetcher.bring(spec, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
-        # Asked now: once it is kept nobody tells how it was met.
-        networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
-        with span("commit"):
-            head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
+        with self._object_fetcher.arriving.step(spec.id, sink.tip, sink.blocks) as step:
+            if spec.brings_data:
+                swarm, terms = SwarmStep(swarm_goal(signed), step), ChainTerms.of(sink.start)
+                objects += await self._object_fetcher.bring(spec, goal.peers, terms, sink.blocks, tally, swarm)
+            # Asked now: once it is kept nobody tells how it was met.
+            networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
+            with span("commit"):
+                head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
         tally.blocks = sink.size
         return StepsKept(head, objects)
 
@@ -205,6 +209,12 @@ class Steps:
                 ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
                 if whole == checked.frontier.size:
                     Damage(connection).forget(dataset)
+
+
+def swarm_goal(signed: HeadStatement) -> SwarmGoal:
+    """The history that a head signs. A head without a node's key was signed by that key, or far from any node."""
+    publisher = None if signed.node is None else peer_of_did(signed.node)
+    return SwarmGoal(signed.dataset, Tip(signed.size, signed.head.digest), publisher)
 
 
 def _check_seed(sink: VerifiedChain, rights: Rights) -> None:

@@ -35,7 +35,8 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.steps import Goal, Steps, StepsKept
+from odfd.mirrors.steps import Goal, Steps, StepsKept, swarm_goal
+from odfd.mirrors.swarm_fetcher import SwarmStep
 from odfd.runtime.spans import span
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -288,11 +289,15 @@ class MirrorSync:
     async def _missing_data(self, spec: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
         fetched = 0
+        assert held.head is not None
+        goal = swarm_goal(held.head)
         pages = pages_of(self._chains.chain(spec.id), held.checked.data, held.state.size, PAGE)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
-            fetched += await self._object_fetcher.bring(spec, peers, terms, blocks, tally)
-            await trio.to_thread.run_sync(self._steps.note_whole, spec.id, terms, blocks)
+            with self._object_fetcher.arriving.step(spec.id, goal.tip, blocks) as step:
+                swarm = SwarmStep(goal, step)
+                fetched += await self._object_fetcher.bring(spec, peers, terms, blocks, tally, swarm)
+                await trio.to_thread.run_sync(self._steps.note_whole, spec.id, terms, blocks)
         return fetched
 
 

@@ -27,6 +27,8 @@ from p2p.ports import (
     ChainSink,
     ObjectSink,
     PackSink,
+    Parts,
+    PartsAsk,
     PeerId,
     PeerView,
     ReplicationFigures,
@@ -188,6 +190,9 @@ class JointReplication:
         self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
     ) -> None:
         await (await self._with(peers)).fetch_object(peers, name, size, sink, pace)
+
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        return await (await self._with([peer], ask.dataset)).ask_parts(peer, ask)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return sum([await driver.seek(dataset, beyond) for driver in await self._of(dataset)])

@@ -24,10 +24,11 @@ from chain.wording import agree, plural
 from odfd.datasets.references import references_to
 from odfd.datasets.visibility import PublicOf
 from odfd.network.evidence_provider import EvidenceProvider
+from odfd.network.swarm_parts import SwarmParts
 from odfd.network.tree_proofs import TreeProofs
 from odfd.network.verified_reads import VerifiedReads
 from odfd.verify.damage import DamagedBlock
-from p2p.ports import PeerId
+from p2p.ports import Parts, PartsAsk, PeerId
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
@@ -54,6 +55,8 @@ class ServingTerms(NamedTuple):
     """Blocks that policy passes on of a dataset that is public."""
     within: Callable[[str], PublicOf] | None = None
     """``public_of`` of each network; ``None``: of all alike."""
+    swarm: SwarmParts | None = None
+    """What is told to those who fetch together; ``None``: nothing."""
 
 
 class Reaches:
@@ -216,10 +219,23 @@ class ServingLibrary:
         if not named:
             return self._part_of_evidence(name, offset, into)
         try:
-            return self._giving.read(name, offset, into)
+            size, count = self._giving.read(name, offset, into)
+            self._note_given(named, count)
+            return size, count
         except ObjectDamaged as fault:
             self._report(fault, named)
             raise _not_served(name) from fault
+
+    def parts(self, ask: PartsAsk) -> Parts | None:
+        """Tells as in the port; of a private dataset as of an absent one."""
+        served, swarm = self.size(ask.dataset), self._terms.swarm
+        if swarm is None or not self._public_of([ask.dataset]):
+            return None
+        return swarm.parts(self._asker, ask, served)
+
+    def _note_given(self, named: Sequence[tuple[DatasetId, int]], count: int) -> None:
+        if self._terms.swarm is not None:
+            self._terms.swarm.gave(self._asker, [dataset for dataset, _ in named], count)
 
     def _part_of_evidence(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         size = None if self._evidence is None else self._evidence.size(name)
@@ -249,6 +265,7 @@ class ServingLibrary:
                 if self._objects.size(name) > largest:
                     return
                 data = self._giving.small(name)
+                self._note_given(named, len(data))
             except ObjectDamaged as fault:
                 self._report(fault, named)
                 return
@@ -283,11 +300,20 @@ class ServingLibrary:
         """
         with self._database.read() as connection:
             named = references_to(connection, name)
+        if (under_way := self._under_way(name)) and not named:
+            return under_way
         reach = {} if within is None else within
         for dataset, _ in named:
             if dataset not in reach:
                 reach[dataset] = self.size(dataset)
-        return named if any(0 <= sequence < reach[dataset] for dataset, sequence in named) else []
+        return named if any(0 <= sequence < reach[dataset] for dataset, sequence in named) else under_way
+
+    def _under_way(self, name: Multihash) -> list[tuple[DatasetId, int]]:
+        """The blocks of datasets that this asker may have which name an object and are not committed yet."""
+        if self._terms.swarm is None:
+            return []
+        named = self._terms.swarm.arriving.named(name)
+        return [each for each in named if self._public_of([each[0]])]
 
     def _report(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
         for dataset, sequence in places:

@@ -28,6 +28,7 @@ from odfd.api.transforms import TransformCheck
 from odfd.api.trust.resolutions import PendingDecisions
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
+from odfd.datasets.arriving import Arriving
 from odfd.datasets.visibility import Visibility
 from odfd.ingest.refetch import confined
 from odfd.mirrors import mirror_spec as mirror_specs
@@ -49,6 +50,7 @@ from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.network.swarm_parts import SwarmParts
 from odfd.node.card_parts import card_publishers_of
 from odfd.node.execution_parts import dependencies_of
 from odfd.node.query_parts import network_listeners, queries_of
@@ -187,7 +189,7 @@ class NodeParts:
             home.database,
             home.chains,
             home.objects,
-            ServingTerms(public_of, self._served, self.visibility.within),
+            ServingTerms(public_of, self._served, self.visibility.within, self._swarm_parts()),
             clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
@@ -196,6 +198,11 @@ class NodeParts:
         reading = (self.readers, self.engine), self.damage, self.library.size
         made = queries_of(home, planner, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made
+
+    def _swarm_parts(self) -> SwarmParts:
+        home = self.home
+        self.arriving = Arriving(self.evaluator.passes_on_unjudged)
+        return SwarmParts(home.database, home.chains, self.arriving, home.keys.has_dataset_key, self.context.clock.now)
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Wires the parts that talk to peers, publish elsewhere, and send by themselves."""
@@ -271,7 +278,9 @@ class NodeParts:
             replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )
         limits = object_limits(settings)
-        self.object_fetcher = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
+        self.object_fetcher = ObjectFetcher(
+            home.objects, keeping, home.folder(PARTIAL), replication, limits, self.arriving
+        )
         self.object_fetcher.room.staged = self.remotes.staging.total
         self.object_fetcher.room.remove_leftovers = self.remotes.staging.remove_leftovers
         self.remotes.staging.quota = self.object_fetcher.room.check_staged

@@ -28,6 +28,8 @@ from p2p.ports import (
     Judgement,
     ObjectSink,
     PackSink,
+    Parts,
+    PartsAsk,
     PeerId,
     PeerView,
     Replication,
@@ -231,6 +233,12 @@ class WithPublished:
         if not others:
             raise Remote("no peer to ask for small objects", rule="no-peer")
         await self._network.fetch_small(others, names, sink, pace)
+
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        """A place has no word of its own: what is there is fetched in order."""
+        if peer in self._shown or not await self._may_ask(ask.dataset, peer):
+            return None
+        return await self._network.ask_parts(peer, ask)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Queries the only permitted peers; dials the known ones that are not connected."""

@@ -63,6 +63,8 @@ PRESENCE: Final = 400.0
 """To read a presence, to verify that its peer signed it, and to keep it."""
 PEERS_QUESTION: Final = 3_000.0
 """To look up who serves sixteen datasets, and to tell of sixty-four peers."""
+SWARM_QUESTION: Final = 1_000.0
+"""To look up which objects of some blocks are here, and what is offered to the asker."""
 
 
 RELAY_QUESTION: Final = 2_000.0

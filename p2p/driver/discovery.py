@@ -301,6 +301,20 @@ class Discovery:
         presence = self.directory.of(peer, self._now())
         return [] if presence is None else self.addresses(presence)
 
+    def heard_of(self, teller: PeerId, raw: bytes) -> Presence | None:
+        """Admits a presence that a peer told of, and returns the newest of that peer that is known."""
+        try:
+            told = wire.decode(raw)
+        except Invalid:
+            self._standing.penalise(teller, "told of a peer what is no presence", GARBAGE)
+            return None
+        self._admit(raw, teller)
+        return self.directory.of(told.peer, self._now())
+
+    def presence_of(self, peer: PeerId) -> bytes | None:
+        """Returns what a peer signed of itself, if it is known."""
+        return self.directory.raw_of(peer, self._now())
+
     def allows(self) -> Allows:
         return self.reach.allows(self._host.addresses())
 

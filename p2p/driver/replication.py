@@ -42,6 +42,7 @@ from p2p.driver.ports import HostPort
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE, StatementServer
+from p2p.driver.swarms import Swarms
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
@@ -55,6 +56,8 @@ from p2p.ports import (
     Library,
     ObjectSink,
     PackSink,
+    Parts,
+    PartsAsk,
     PeerId,
     PeerView,
     ReplicationFigures,
@@ -67,6 +70,7 @@ from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
+from p2p.wire.presence import Presence
 from p2p.wire.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -106,6 +110,7 @@ class ReplicationDriver:
         forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
         self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng, self._lookups)
+        self._swarms = Swarms(host, library, self._standing, self._discovery, self._visit, rng)
         self._lan: Lan | None = None
         if settings.lan is not None:
             from p2p.driver.lan import Lan  # with zeroconf, which a node without multicast never needs
@@ -136,6 +141,7 @@ class ReplicationDriver:
                 await self._statements.join()
                 await self._discovery.join()
                 self._lookups.join()
+                self._swarms.join()
                 nursery.start_soon(self._discovery.run)
                 nursery.start_soon(self._lookups.run)
                 nursery.start_soon(self._standing.run)
@@ -207,6 +213,13 @@ class ReplicationDriver:
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
         return await self._statements.pull(peer, datasets, private=private)
+
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        return await self._swarms.ask(peer, ask, self._alive())
+
+    async def _visit(self, presence: Presence) -> None:
+        """Dials a peer of whom another told."""
+        await self._mesh.visit(presence.peer, self._discovery.addresses(presence), self._discovery.allows())
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return await self._mesh.seek(dataset, beyond)

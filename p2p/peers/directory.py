@@ -118,6 +118,11 @@ class Directory:
         known = self._known.get(peer)
         return known.presence if known is not None and known.presence.expires > now else None
 
+    def raw_of(self, peer: PeerId, now: int) -> bytes | None:
+        """Returns a peer's unexpired presence as the peer signed it, if any."""
+        known = self._known.get(peer)
+        return known.raw if known is not None and known.presence.expires > now else None
+
     def holders(self, tag: int, now: int) -> list[Presence]:
         """Lists presences that name this dataset, latest first; then those that serve more than they name."""
         tagged = self._tagged.get(tag, set())

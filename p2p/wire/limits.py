@@ -73,3 +73,12 @@ MAX_LOOKUP_ASK: Final = 1 + 32 + 19 + MAX_RECORD
 """Bytes of a question of the lookup: one to keep a record, 2,211."""
 MAX_LOOKUP_ANSWER: Final = 3 + MAX_LOOKUP_CONTACTS * (19 + 32) + MAX_LOOKUP_RECORDS * (2 + MAX_RECORD)
 """Bytes of an answer of the lookup, 35,599 at worst; usually below 1,000."""
+
+MAX_SWARM_BLOCKS: Final = 64 * KIB
+"""Blocks that one map tells of: 8 KiB, more than a mirror takes in one step."""
+MAX_SWARM_PEERS: Final = 8
+"""Presences of others in one answer."""
+MAX_SWARM_ASK: Final = 87 + MAX_SWARM_BLOCKS // 8
+"""Bytes of a question of a swarm, 8,279; of a step of 200 blocks, 112."""
+MAX_SWARM_ANSWER: Final = 10 + MAX_SWARM_BLOCKS // 4 + MAX_SWARM_PEERS * (2 + MAX_PRESENCE)
+"""Bytes of an answer, 66,450 at worst."""

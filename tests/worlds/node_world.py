@@ -52,6 +52,8 @@ from p2p.ports import (
     Library,
     ObjectSink,
     PackSink,
+    Parts,
+    PartsAsk,
     PeerId,
     PeerView,
     ReplicationFigures,
@@ -426,6 +428,9 @@ class Member:
             else:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
+
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        return await trio.to_thread.run_sync(self._given(self._other(peer)).parts, ask)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Meets those who were told of and not met, of each network one."""

@@ -74,6 +74,7 @@ from p2p.wire import (
     propose,
     protobuf,
     refusal,
+    swarm,
     trust,
 )
 from p2p.wire.frames import DelimitedReader
@@ -344,6 +345,13 @@ def looked_up(raw: bytes) -> object:
     return ask
 
 
+def told_in_swarm(raw: bytes) -> object:
+    """As an answer about the nine blocks of the question."""
+    told = swarm.decode_told(raw, 9)
+    assert swarm.encode_told(told, 9) == raw
+    return told
+
+
 def provided(raw: bytes) -> object:
     """As it came, and brought by whoever signed it."""
     said = lookup.decode_record(raw)
@@ -514,6 +522,8 @@ TARGETS: Sequence[Target] = (
     simple(lookup.decode_nodes, [WIRE["lookup.nodes"]], again(lookup.decode_nodes, lookup.encode_nodes)),
     simple(lookup.decode_stored, [WIRE["lookup.stored"]], again(lookup.decode_stored, lookup.encode_stored)),
     simple(lookup.decode_record, [WIRE["lookup.record"]], provided),
+    simple(swarm.decode_parts, [WIRE["swarm.parts"]], again(swarm.decode_parts, swarm.encode_parts)),
+    simple(swarm.decode_told, [WIRE["swarm.told"], WIRE["swarm.none"]], told_in_swarm),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
     simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),

@@ -271,7 +271,7 @@ class MirrorService:
             serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_told(spec.id),
             blocks=_blocks(tally, known),
             slices=slices_of(tally, objects),
-            bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
+            bytes=wire.Share(have=tally.bytes_here, want=tally.bytes_wanted),
             peers=peers,
             message=_message(mirror),
             via=spec.via,

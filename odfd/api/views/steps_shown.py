@@ -49,7 +49,7 @@ SHOW_SECONDS: Final = 0.2
 
 def show_mirror(report: Report, mirror: Mirror) -> None:
     tally = mirror.tally
-    report.done, report.total, report.unit = tally.bytes, tally.bytes_wanted or None, "bytes"
+    report.done, report.total, report.unit = tally.bytes_here, tally.bytes_wanted or None, "bytes"
     report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
         f"  {mirror.message}" if mirror.message else ""
     )

@@ -57,7 +57,7 @@ from odfd.trust.ledger.resolutions import Decided, Resolutions
 from odfd.trust.ledger.runs import Run, Runs, run_at
 from odfd.trust.ledger.signed_heads import DataAvailability
 from odfd.trust.ledger.subtree_roots import Subtrees
-from odfd.trust.policy.policy import Expression, Policy
+from odfd.trust.policy.policy import Expression, Policy, holds
 from odfd.trust.policy.witness_quorum import Roots, witnessed
 from odfd.trust.transform_steps import first_step
 
@@ -120,6 +120,17 @@ class TrustEvaluator:
 
     def serve(self, dataset: DatasetId) -> Expression:
         return self.policy.serve_of(self._purposes(dataset)[1])
+
+    def passes_on_unjudged(self, dataset: DatasetId) -> bool:
+        """Whether blocks are served of which no more is known than that they are signed and their data is here.
+
+        Only after blocks that are all served, and not where the dataset was ever forked.
+        """
+        expression = self.serve(dataset)
+        if not holds(expression, {"linked": 1, "chain": 1, "data": 1, "fresh": 1}):
+            return False
+        known = self.known(dataset)
+        return not known.forked and self.reach_of(self._chains.chain(dataset), known, expression).blocks == known.size
 
     @property
     def policy(self) -> Policy:

@@ -49,6 +49,9 @@ class Shelf:
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         raise NotFound("no such object")
 
+    def parts(self, _ask: object) -> None:
+        """Tells nobody."""
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
         return ()
 

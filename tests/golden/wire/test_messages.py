@@ -12,8 +12,8 @@ import pytest
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from p2p.ports import Topic
-from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, trust
+from p2p.ports import Parts, PartsAsk, Tip, Topic
+from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, swarm, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.contact import Contact, lookup_key
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
@@ -125,6 +125,21 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         PROVIDER,
         lambda said: lookup.seal_record(said, "demo", LOOKUP, KEY),
         lookup.decode_record,
+    ),
+    "swarm.parts": (
+        PartsAsk(dataset=DATASET, tip=Tip(259, bytes(range(32, 64))), start=250, count=9, have=0b1_0000_1001),
+        swarm.encode_parts,
+        swarm.decode_parts,
+    ),
+    "swarm.told": (
+        swarm.PartsTold(Parts(has=0b1_1111_1111, offers=0b110, given=4096), (BYTES["peers.presence"],)),
+        lambda told: swarm.encode_told(told, 9),
+        lambda body: swarm.decode_told(body, 9),
+    ),
+    "swarm.none": (
+        swarm.PartsTold(None),
+        lambda told: swarm.encode_told(told, 9),
+        lambda body: swarm.decode_told(body, 9),
     ),
     "peers.presence": (PRESENCE, lambda said: presence.seal(said, "demo", KEY), presence.decode),
     "peers.ask": (ASK, presence.encode_ask, presence.decode_ask),

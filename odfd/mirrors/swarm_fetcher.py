@@ -1,0 +1,186 @@
+"""Fetches the objects of some blocks together with other mirrors that fetch them too (ADR 62).
+
+Asks connected peers every two seconds which of the objects they have, takes what ``p2p.machines.swarm`` plans, and so
+leaves the publisher's line to those who have nothing yet. It ends when all is here, or when nobody gives anything for
+long; what is left is fetched in order from peers that have all, as without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Sequence
+from random import SystemRandom
+from typing import Final, TypeAlias
+
+import msgspec
+import structlog
+import trio
+
+from chain.errors import Remote
+from chain.ids import DatasetId
+from chain.model.block import NamedObject, SealedBlock
+from chain.multihash import Multihash
+from odfd.datasets.arriving import ArrivingStep
+from p2p.machines.swarm import Swarm, Take, pieces_of
+from p2p.ports import PartsAsk, PeerId, Replication, Tip
+from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
+
+LEAST: Final = 8 << 20
+"""Bytes that are missing, below which nobody is asked: a few answers bring them."""
+PIECE: Final = 1 << 20
+"""Bytes of small objects that are taken from one peer."""
+EVERY: Final = 2.0
+"""Seconds between questions to one peer; to one that has nothing ten times as many."""
+SOON: Final = 0.25
+"""Seconds after which a publisher is asked again whose offers are used up."""
+LOOK: Final = 1.0
+"""Seconds between looks at who is connected and what is late."""
+MAX_MEMBERS: Final = 48
+"""Peers that are asked."""
+FIRST_WORD: Final = 3.0
+"""Seconds until somebody tells of objects; later all are fetched in order."""
+_LOG = structlog.get_logger("odfd.mirrors")
+TakeFrom: TypeAlias = Callable[[PeerId, Sequence[NamedObject]], Awaitable[None]]
+"""Brings objects from one peer. Raises Remote."""
+
+
+class SwarmGoal(msgspec.Struct, frozen=True):
+    """A history of which objects are wanted, and the peer that publishes it, if that is known."""
+
+    dataset: DatasetId
+    tip: Tip
+    publisher: PeerId | None = None
+
+
+class SwarmStep(msgspec.Struct, frozen=True):
+    """A goal, and what is told to others of its blocks meanwhile."""
+
+    goal: SwarmGoal
+    step: ArrivingStep
+
+
+class SwarmFetch:
+    """One run for the blocks of one step."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        goal: SwarmGoal,
+        step: ArrivingStep,
+        blocks: Sequence[SealedBlock],
+        missing: Container[Multihash],
+        take: TakeFrom,
+    ) -> None:
+        self._replication = replication
+        self._goal = goal
+        self._step = step
+        self._take_from = take
+        self._blocks = blocks[:MAX_SWARM_BLOCKS]
+        pieces = pieces_of([[size for _, size in block.objects] for block in self._blocks], PIECE, MAX_PACK)
+        self._wanted = [
+            [
+                named
+                for block in self._blocks[piece.start : piece.stop]
+                for named in block.objects
+                if named[0] in missing
+            ]
+            for piece in pieces
+        ]
+        here = [number for number, wanted in enumerate(self._wanted) if not wanted]
+        self._swarm = Swarm(pieces, here, SystemRandom(), goal.publisher, trio.current_time())
+        self._asked: set[PeerId] = set()
+        self._wanting: dict[PeerId, trio.Event] = {}
+        self._taking: dict[int, trio.CancelScope] = {}
+        self._moved = trio.Event()
+        self._told = False
+        self.bytes = 0
+        """That came."""
+
+    async def run(self) -> None:
+        """Raises Environment. That peers give nothing is no fault here."""
+        began = trio.current_time()
+        self._step.have |= self._swarm.have()
+        async with trio.open_nursery() as self._nursery:
+            while not self._swarm.done and not self._swarm.is_hopeless(trio.current_time()):
+                if not self._told and trio.current_time() - began > FIRST_WORD:
+                    break
+                self._moved = trio.Event()
+                self._meet()
+                self._act()
+                with trio.move_on_after(LOOK):
+                    await self._moved.wait()
+            self._nursery.cancel_scope.cancel()
+        _LOG.info(
+            "fetched with others", dataset=self._goal.dataset.short, bytes=self.bytes, left=len(self._swarm.left),
+            whole=self._swarm.done,
+        )  # fmt: skip
+
+    def _meet(self) -> None:
+        """Begins to ask peers that are connected, and forgets those that are not."""
+        connected = {view.peer for view in self._replication.peers() if view.connected and not view.blocked}
+        for peer in [peer for peer in self._asked if peer not in connected]:
+            for piece in self._swarm.went(peer):
+                self._cancel(piece)
+        for peer in sorted(connected - self._asked)[: MAX_MEMBERS - len(self._asked & connected)]:
+            self._asked.add(peer)
+            self._nursery.start_soon(self._ask, peer)
+
+    async def _ask(self, peer: PeerId) -> None:
+        pause = 0.0
+        try:
+            while peer not in self._swarm.left:
+                wanting = self._wanting[peer] = trio.Event()
+                if pause:
+                    with trio.move_on_after(pause):
+                        await wanting.wait()
+                        await trio.sleep(SOON)
+                pause = EVERY if await self._told_by(peer) else 10 * EVERY
+        except Remote:
+            await trio.sleep(10 * EVERY)  # it knows no such question, or is gone
+        finally:
+            self._asked.discard(peer)
+
+    async def _told_by(self, peer: PeerId) -> bool:
+        goal, count = self._goal, len(self._blocks)
+        ask = PartsAsk(dataset=goal.dataset, tip=goal.tip, start=self._step.start, count=count, have=self._swarm.have())
+        parts = await self._replication.ask_parts(peer, ask)
+        if parts is None:
+            return False
+        self._told = True
+        self._swarm.told(peer, parts, trio.current_time())
+        self._moved.set()
+        return True
+
+    def _act(self) -> None:
+        for step in self._swarm.plan(trio.current_time()):
+            if isinstance(step, Take):
+                self._nursery.start_soon(self._take, step)
+            else:
+                self._cancel(step.piece)
+        for peer, wanting in self._wanting.items():
+            if self._swarm.wants_word(peer):
+                wanting.set()
+
+    def _cancel(self, piece: int) -> None:
+        if (scope := self._taking.pop(piece, None)) is not None:
+            scope.cancel()
+
+    async def _take(self, step: Take) -> None:
+        wanted = self._wanted[step.piece]
+        with trio.CancelScope() as scope:
+            self._taking[step.piece] = scope
+            try:
+                await self._take_from(step.peer, wanted)
+            except Remote as fault:
+                _LOG.debug("a peer gave not what it offered", peer=step.peer, fault=str(fault))
+                self._end(step, scope)
+                self._swarm.failed(step.piece, step.peer)
+            else:
+                self._end(step, scope)
+                self.bytes += sum(size for _, size in wanted)
+                self._swarm.got(step.piece, trio.current_time())
+                self._step.have |= self._swarm.have()
+        self._moved.set()
+
+    def _end(self, step: Take, scope: trio.CancelScope) -> None:
+        if self._taking.get(step.piece) is scope:
+            del self._taking[step.piece]

@@ -1,0 +1,142 @@
+"""Tells peers which objects of a dataset are here while others fetch them too, and asks peers for the same (ADR 62).
+
+Made with the driver. One question and one answer a stream. What is here, and what is offered to whom, the library
+decides. A node that serves the dataset also names some of those who asked lately, so that they meet: each of them
+signed its presence, and an asker dials a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+import trio
+from cachetools import LRUCache
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from p2p.budget.buckets import Budget, Rate
+from p2p.budget.work import PRESENCE, SWARM_QUESTION
+from p2p.driver.containment import contained
+from p2p.driver.discovery import Discovery
+from p2p.driver.framing import FramedStream
+from p2p.driver.peer_penalties import PeerPenalties
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.stream_slots import StreamSlots
+from p2p.errors import StreamBroken, TooSlow, Violation
+from p2p.peers.book import GARBAGE
+from p2p.ports import Library, Parts, PartsAsk, PeerId
+from p2p.wire.limits import MAX_SWARM_ANSWER, MAX_SWARM_ASK, MAX_SWARM_PEERS
+from p2p.wire.presence import Presence
+from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
+
+PATIENCE: Final = 10.0
+"""Seconds for one question and its answer."""
+MAX_STREAMS: Final = 2
+"""Inbound streams of one peer: each is for one question."""
+ASK_RATE: Final = Rate(per_second=4.0, burst=64.0)
+"""Questions of one peer; those beyond wait."""
+LATELY: Final = 30.0
+"""Seconds after which a peer that asked is not named to others."""
+MAX_ASKERS: Final = 256
+"""Peers remembered of one dataset, and"""
+MAX_DATASETS: Final = 64
+"""datasets."""
+MEET_RATE: Final = Rate(per_second=1 / 60, burst=16.0)
+"""Dials to others that a holder named, for one dataset."""
+Visit = Callable[[Presence], Awaitable[object]]
+
+
+class Swarms:
+    """Both sides, of one node in one network."""
+
+    def __init__(
+        self,
+        host: HostPort,
+        library: Library,
+        standing: PeerPenalties,
+        discovery: Discovery,
+        visit: Visit,
+        rng: Random,
+    ) -> None:
+        """``visit`` dials whom somebody named."""
+        self._host = host
+        self._library = library
+        self._standing = standing
+        self._discovery = discovery
+        self._visit = visit
+        self._rng = rng
+        self._places = StreamSlots(standing, MAX_STREAMS)
+        self._rate = Budget[PeerId](ASK_RATE)
+        self._meetings = Budget[DatasetId](MEET_RATE)
+        self._askers: LRUCache[DatasetId, LRUCache[PeerId, float]] = LRUCache(MAX_DATASETS)
+
+    def join(self) -> None:
+        self._host.set_handler(SWARM_PROTOCOL, self._accept)
+
+    # Asking
+
+    async def ask(self, peer: PeerId, ask: PartsAsk, nursery: trio.Nursery) -> Parts | None:
+        """Asks one peer, and meets some of those whom it names in ``nursery``. Raises PeerFault."""
+        with trio.move_on_after(PATIENCE):
+            stream = await self._standing.open(peer, SWARM_PROTOCOL, MAX_SWARM_ANSWER, PATIENCE)
+            try:
+                await stream.write(encode_parts(ask))
+                body = await stream.read()
+                if body is None:
+                    raise StreamBroken(peer, "it ended the stream without an answer", rule="swarm-answer")
+                told = decode_told(body, ask.count)
+            except Invalid as error:
+                fault = Violation(peer, error.message, rule=error.rule)
+                self._standing.blame(fault)
+                raise fault from error
+            finally:
+                await stream.reset()
+            for raw in told.presences:
+                await trio.sleep(self._host.charge(peer, PRESENCE))
+                self._meet(peer, ask.dataset, raw, nursery)
+            return told.parts
+        raise TooSlow(peer, f"no answer in {PATIENCE:g} s", rule="swarm-patience")
+
+    def _meet(self, peer: PeerId, dataset: DatasetId, raw: bytes, nursery: trio.Nursery) -> None:
+        presence = self._discovery.heard_of(peer, raw)
+        if presence is None or presence.peer == self._host.peer_id or self._host.is_connected(presence.peer):
+            return
+        if self._meetings.spend(dataset, trio.current_time()):
+            nursery.start_soon(contained, self._visit, presence)
+
+    # Being asked
+
+    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
+        framed = self._standing.framed(stream, peer, MAX_SWARM_ASK)
+        await self._places.attend(framed, self._serve, framed)
+
+    async def _serve(self, stream: FramedStream) -> None:
+        with trio.move_on_after(PATIENCE):
+            body = await stream.read()
+            if body is None:
+                return
+            try:
+                ask = decode_parts(body)
+            except Invalid as error:
+                self._standing.penalise(stream.peer, error.message, GARBAGE)
+                return
+            await trio.sleep(self._host.charge(stream.peer, SWARM_QUESTION))
+            if not self._rate.spend(stream.peer, trio.current_time()):
+                await trio.sleep(1.0)
+            told = await trio.to_thread.run_sync(self._told, stream.peer, ask, trio.current_time())
+            await stream.write(encode_told(told, ask.count))
+            await stream.end()
+
+    def _told(self, peer: PeerId, ask: PartsAsk, now: float) -> PartsTold:
+        """In a worker thread. Others are named only of what anybody may have."""
+        parts = self._library.to(peer).parts(ask)
+        if parts is None or not self._library.size(ask.dataset):
+            return PartsTold(parts)
+        askers = self._askers.setdefault(ask.dataset, LRUCache(MAX_ASKERS))
+        others = [other for other, at in askers.items() if other != peer and now - at < LATELY]
+        askers[peer] = now
+        chosen = self._rng.sample(others, min(len(others), MAX_SWARM_PEERS))
+        found = [self._discovery.presence_of(other) for other in chosen]
+        return PartsTold(parts, tuple(raw for raw in found if raw is not None))

@@ -1,0 +1,63 @@
+"""A publisher on a slow line gives a dataset about once, whoever lies, comes and goes; all honest mirrors get it soon.
+
+``figures.py`` prints the table of ``docs/scale.md``. ``ODFD_SIM_SEEDS`` sets how many worlds; two without.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from p2p.machines.swarm import AT_ONCE, STRIKES
+
+SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "2"))
+SMALL = {"mirrors": 24, "blocks": 32, "links": 10}
+
+
+def test_a_hundred_mirrors_take_two_copies_at_most(swarms: Any) -> None:
+    plan = swarms.Plan(blocks=40)
+    world = swarms.World(1, plan).run()
+    assert world.copies <= 2
+    assert world.seconds < world.central / 20, "a server alone takes as long as for all of them one after the other"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_with_liars_and_churn(swarms: Any, seed: int) -> None:
+    """A tenth lie, and a fifth leave for others."""
+    world = swarms.World(seed, swarms.Plan(liars=2, leaving=5, **SMALL)).run()
+    one_copy = world.plan.blocks * world.plan.size / world.plan.publisher_up
+    assert world.copies <= 2.5
+    assert world.seconds < 10 * one_copy
+    assert world.nodes[swarms.PUBLISHER].swarm is None
+
+
+@pytest.mark.parametrize("lie", ["boast", "poison", "mute", "hoard"])
+def test_a_liar_is_left_and_slows_the_rest_for_a_moment(swarms: Any, lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarms, "LIES", (lie,))
+    honest = swarms.World(3, swarms.Plan(**SMALL)).run()
+    beset = swarms.World(3, swarms.Plan(liars=6, **SMALL)).run()
+    assert beset.seconds < 3 * honest.seconds + 60
+    assert beset.copies <= 2.5
+    limit = (AT_ONCE + STRIKES) * beset.plan.size * sum(node.lie == "poison" for node in beset.nodes.values())
+    assert all(node.spoilt <= limit for node in beset.honest), "what was under way of each liar, and no more"
+
+
+def test_one_large_object_goes_from_mirror_to_mirror(swarms: Any) -> None:
+    """Nothing divides it: a mirror has something to give once it has all, and then gives it to all at once."""
+    world = swarms.World(1, swarms.Plan(mirrors=16, blocks=1, size=64 << 20, links=16)).run()
+    assert world.copies <= 10
+    assert world.seconds < world.central
+
+
+def test_without_offers_mirrors_alone_cannot_spare_the_publisher(swarms: Any) -> None:
+    """The property fails where the publisher gives all to everybody."""
+    with_offers = swarms.World(1, swarms.Plan(**SMALL)).run()
+    without = swarms.World(1, swarms.Plan(offers=False, **SMALL)).run()
+    assert without.copies > 2 > with_offers.copies
+
+
+def test_it_is_a_function_of_its_seed(swarms: Any) -> None:
+    one, other = (swarms.World(5, swarms.Plan(liars=2, leaving=2, **SMALL)).run() for _ in range(2))
+    assert (one.copies, one.seconds) == (other.copies, other.seconds)

@@ -1,0 +1,147 @@
+"""What a mirror takes from whom: a publisher's offers first, then what is rare; who does not give is left."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.machines.swarm import ALONE, AT_ONCE, OF_ONE, PATIENCE, SLOW, STRIKES, Leave, Piece, Swarm, Take, pieces_of
+from p2p.ports import Parts, PeerId
+
+PUBLISHER, ANNA, BERT = (PeerId(name) for name in ("publisher", "anna", "bert"))
+COUNT = 12
+ALL = (1 << COUNT) - 1
+
+
+def swarm(seed: int = 1) -> Swarm:
+    return Swarm([Piece(number, number + 1, 10) for number in range(COUNT)], [], Random(seed), PUBLISHER, 0.0)
+
+
+def free(bits: int) -> Parts:
+    return Parts(has=bits, offers=bits)
+
+
+def test_offers_of_the_publisher_come_first_and_then_what_is_rare() -> None:
+    plan = swarm()
+    plan.told(PUBLISHER, Parts(has=ALL, offers=0b11), 0.0)
+    plan.told(ANNA, free(0b1110_0000), 0.0)
+    plan.told(BERT, free(0b0110_0000), 0.0)
+    steps = plan.plan(0.0)
+    assert steps[:2] == [Take(0, PUBLISHER), Take(1, PUBLISHER)]
+    assert steps[2] == Take(7, ANNA), "the only copy but the publisher's"
+    assert {step.piece for step in steps[3:]} == {5, 6}
+
+
+def test_mirrors_with_the_same_word_take_different_pieces() -> None:
+    firsts = set()
+    for seed in range(20):
+        plan = swarm(seed)
+        plan.told(ANNA, free(ALL), 0.0)
+        plan.told(BERT, free(ALL), 0.0)
+        firsts.add(plan.plan(0.0)[0].piece)
+    assert len(firsts) > COUNT // 2
+
+
+def test_one_alone_is_asked_for_more_at_once() -> None:
+    plan = swarm()
+    plan.told(ANNA, free(ALL), 0.0)
+    assert len(plan.plan(0.0)) == AT_ONCE
+    plan = swarm()
+    plan.told(ANNA, free(ALL), 0.0)
+    plan.told(BERT, free(ALL), 0.0)
+    assert len(plan.plan(0.0)) == 2 * OF_ONE
+
+
+def test_who_offers_and_does_not_give_is_left() -> None:
+    plan = swarm()
+    plan.told(ANNA, free(ALL), 0.0)
+    takes = [step for step in plan.plan(0.0) if isinstance(step, Take)]
+    for take in takes[:STRIKES]:
+        plan.failed(take.piece, take.peer)
+    assert plan.left == {ANNA}
+    plan.told(ANNA, free(ALL), 1.0)
+    assert not plan.plan(1.0)
+
+
+def test_a_piece_that_is_late_is_taken_from_another_that_is_idle() -> None:
+    plan = Swarm([Piece(0, 1, 10)], [], Random(1), PUBLISHER, 0.0)
+    plan.told(ANNA, free(1), 0.0)
+    assert plan.plan(0.0) == [Take(0, ANNA)]
+    plan.told(BERT, free(1), 1.0)
+    assert plan.plan(SLOW) == []
+    assert plan.plan(SLOW + 1) == [Leave(0, ANNA), Take(0, BERT)]
+    plan.got(0, SLOW + 2)
+    assert plan.done
+
+
+def test_it_ends_when_nobody_gives_anything_for_long() -> None:
+    plan = swarm()
+    assert not plan.is_hopeless(ALONE)
+    assert plan.is_hopeless(ALONE + 1), "nobody has said a word"
+    plan.told(PUBLISHER, Parts(has=ALL, offers=0, given=1), 2.0)
+    plan.told(ANNA, free(1 << 5), 3.0)
+    assert not plan.is_hopeless(PATIENCE)
+    assert plan.is_hopeless(PATIENCE + 3), "the word of a stranger is no news"
+    plan.told(PUBLISHER, Parts(has=ALL, offers=0, given=2), PATIENCE + 3)
+    assert not plan.is_hopeless(PATIENCE + 4), "the publisher gives to others"
+
+
+def test_who_goes_takes_its_pieces_along() -> None:
+    plan = swarm()
+    plan.told(ANNA, free(ALL), 0.0)
+    begun = sorted(step.piece for step in plan.plan(0.0))
+    assert sorted(plan.went(ANNA)) == begun
+
+
+def test_pieces_are_runs_of_blocks_within_bounds() -> None:
+    sizes = [[], [3], [4, 4], [], [100], [1], [1], [1]]
+    found = pieces_of(sizes, 11, 2)
+    assert found == [Piece(0, 2, 3), Piece(2, 4, 8), Piece(4, 5, 100), Piece(5, 7, 2), Piece(7, 8, 1)]
+    assert pieces_of([], 1, 1) == []
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 50), max_size=2), min_size=1, max_size=40),
+    st.integers(0, 2**32),
+    st.lists(
+        st.tuples(st.sampled_from([PUBLISHER, ANNA, BERT]), st.integers(0, 2**40), st.integers(0, 2**40)), max_size=9
+    ),
+)
+def test_nothing_is_taken_twice_or_from_who_does_not_offer_it(
+    sizes: list[list[int]], seed: int, words: list[tuple[PeerId, int, int]]
+) -> None:
+    pieces = pieces_of(sizes, 60, 8)
+    whole = (1 << len(sizes)) - 1
+    plan, lot, now = Swarm(pieces, [], Random(seed), PUBLISHER, 0.0), Random(seed), 0.0
+    offers: dict[PeerId, int] = {}
+    under_way: dict[int, PeerId] = {}
+    got: set[int] = set()
+    for peer, has, offered in words:
+        now += 1.0
+        offers[peer] = has & offered & whole
+        plan.told(peer, Parts(has=has & whole, offers=offers[peer]), now)
+        for step in plan.plan(now):
+            if isinstance(step, Leave):
+                assert under_way.pop(step.piece) == step.peer
+                continue
+            start, stop, _ = pieces[step.piece]
+            mask = ((1 << (stop - start)) - 1) << start
+            assert step.piece not in under_way
+            assert step.piece not in got
+            assert step.peer in plan.left or offers[step.peer] & mask == mask
+            under_way[step.piece] = step.peer
+        for piece, giver in list(under_way.items()):
+            if lot.random() < 0.5:
+                del under_way[piece]
+                if lot.random() < 0.7:
+                    plan.got(piece, now)
+                    got.add(piece)
+                else:
+                    plan.failed(piece, giver)
+        for piece in [piece for piece, giver in under_way.items() if giver in plan.left]:
+            del under_way[piece]
+    assert plan.done == (got == set(range(len(pieces))))
+    blocks = sum(((1 << (stop - start)) - 1) << start for start, stop, _ in (pieces[each] for each in got))
+    assert plan.have() == blocks
