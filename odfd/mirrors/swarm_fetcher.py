@@ -92,6 +92,8 @@ class SwarmFetch:
         self._taking: dict[int, trio.CancelScope] = {}
         self._moved = trio.Event()
         self._told = False
+        self._unheard: set[PeerId] = set()
+        """Peers that were asked and have not answered yet."""
         self.bytes = 0
         """That came."""
 
@@ -101,10 +103,10 @@ class SwarmFetch:
         self._step.have |= self._swarm.have()
         async with trio.open_nursery() as self._nursery:
             while not self._swarm.done and not self._swarm.is_hopeless(trio.current_time()):
-                if not self._told and trio.current_time() - began > FIRST_WORD:
-                    break
                 self._moved = trio.Event()
                 self._meet()
+                if not self._told and (trio.current_time() - began > FIRST_WORD or not self._unheard):
+                    break
                 self._act()
                 with trio.move_on_after(LOOK):
                     await self._moved.wait()
@@ -120,8 +122,9 @@ class SwarmFetch:
         for peer in [peer for peer in self._asked if peer not in connected]:
             for piece in self._swarm.went(peer):
                 self._cancel(piece)
-        for peer in sorted(connected - self._asked)[: MAX_MEMBERS - len(self._asked & connected)]:
+        for peer in sorted(connected - self._asked - self._swarm.left)[: MAX_MEMBERS - len(self._asked & connected)]:
             self._asked.add(peer)
+            self._unheard.add(peer)
             self._nursery.start_soon(self._ask, peer)
 
     async def _ask(self, peer: PeerId) -> None:
@@ -142,7 +145,11 @@ class SwarmFetch:
     async def _told_by(self, peer: PeerId) -> bool:
         goal, count = self._goal, len(self._blocks)
         ask = PartsAsk(dataset=goal.dataset, tip=goal.tip, start=self._step.start, count=count, have=self._swarm.have())
-        parts = await self._replication.ask_parts(peer, ask)
+        try:
+            parts = await self._replication.ask_parts(peer, ask)
+        finally:
+            self._unheard.discard(peer)
+            self._moved.set()
         if parts is None:
             return False
         self._told = True

@@ -163,10 +163,13 @@ class Swarm:
         self._holders += self._free(member)
 
     def went(self, peer: PeerId) -> list[int]:
-        """Forgets a peer that is gone; returns the pieces that were on their way from it."""
+        """Forgets a peer that is gone; returns the pieces that were on their way from it, which others may give now."""
         if (member := self._members.pop(peer, None)) is not None:
             self._holders -= self._free(member)
-        return [piece for piece, flight in self._flights.items() if flight.peer == peer]
+        pieces = [piece for piece, flight in self._flights.items() if flight.peer == peer]
+        for piece in pieces:
+            del self._flights[piece]
+        return pieces
 
     def got(self, piece: int, now: float) -> None:
         """Notes that all of a piece is here and verified."""

@@ -93,6 +93,8 @@ def test_who_goes_takes_its_pieces_along() -> None:
     plan.told(ANNA, free(ALL), 0.0)
     begun = sorted(step.piece for step in plan.plan(0.0))
     assert sorted(plan.went(ANNA)) == begun
+    plan.told(BERT, free(ALL), 1.0)
+    assert len(plan.plan(1.0)) == AT_ONCE, "what was on its way is taken from another"
 
 
 def test_pieces_are_runs_of_blocks_within_bounds() -> None:
