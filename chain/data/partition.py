@@ -86,7 +86,8 @@ def _bytes_like() -> Sequence[Callable[[pa.DataType], bool]]:
 def _unscaled(values: pa.Array) -> np.ndarray:
     """The digits of decimals that have at most 18: the lower one of two words."""
     words = np.frombuffer(values.buffers()[1], np.int64)
-    return words[2 * values.offset : 2 * (values.offset + len(values)) : 2].copy()
+    low: np.ndarray = np.array(words[2 * values.offset : 2 * (values.offset + len(values)) : 2])
+    return low
 
 
 def _of_int(values: np.ndarray, seeds: np.ndarray) -> np.ndarray:

@@ -14,14 +14,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from chain.codec.blocks import encode_block
 from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
 from chain.data.operations import APPEND
-from chain.data.parquet import SliceWriter, open_slice
-from chain.errors import Refused
+from chain.data.parquet import open_slice
+from chain.errors import Conflict, Refused
 from chain.instant import Instant, to_millis
 from chain.libraries import np, pa
-from chain.model.block import Block, UnknownEvent
+from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import AddData, DataSlice, ExecuteTransform, MetadataEvent
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
@@ -31,7 +32,7 @@ from chain.store.files import check_file
 from odfd.datasets.creation import in_force
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import schema_in_force
-from odfd.ingest.slices import keep_slice
+from odfd.ingest.sharded_writes import check_columns, written_by_shard
 from odfd.runtime.filesystem import check_room
 
 _DATA = ("AddData", "ExecuteTransform")
@@ -61,29 +62,138 @@ def offsets_of(path: Path, column: str) -> np.ndarray:
     return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
-def snapshot_events(
-    deps: IngestDependencies, chain: ChainReader, state: ChainState, standing: np.ndarray | None, time: Instant
-) -> Copied:
-    """Builds the events that say, at ``time``, what stands in a chain up to ``state``.
+class Standing(NamedTuple):
+    """A chain, up to ``state``, with the offsets of the rows that stand, ascending; ``None``: all of them do."""
 
-    ``standing``: offsets of the rows that do, ascending; ``None``: all of them. Raises Refused for a schema in the
-    legacy form, NotFound, ObjectDamaged, Environment.
+    chain: ChainReader
+    state: ChainState
+    offsets: np.ndarray | None
+
+
+class Layout(NamedTuple):
+    """How many shards rows come into, and the columns that decide which."""
+
+    shards: int = 1
+    by: tuple[str, ...] = ()
+
+
+def snapshot_events(
+    deps: IngestDependencies, sources: Sequence[Standing], layout: Layout, time: Instant
+) -> list[Copied]:
+    """Builds for each new shard the events that say, at ``time``, what stands in some chains, one after the other.
+
+    Raises Refused for a schema in the legacy form, Invalid for columns that cannot decide, NotFound, ObjectDamaged,
+    Environment.
     """
+    state = sources[0].state
     declared = schema_in_force(state)
     if declared is None:
-        return Copied((), ())
+        return [Copied((), ())] * layout.shards
     assert state.schema is not None
+    if layout.shards > 1:
+        check_columns(layout.by, declared)
     form = _form(state, declared, time)
-    slices = list(reversed(list(_slices_back(chain, state.size))))
-    data = _written(deps, form, _standing(deps, slices, standing, form), 0, sum(each.size for each in slices))
-    first = AddData(
-        new_data=data,
-        new_checkpoint=state.checkpoint,
-        new_watermark=state.watermark,
-        new_source_state=state.source_state,
+    slices = [list(reversed(list(_slices_back(each.chain, each.state.size)))) for each in sources]
+    rows = (
+        part for each, own in zip(sources, slices, strict=True) for part in _standing(deps, own, each.offsets, form)
     )
-    says = data is not None or any((state.checkpoint, state.watermark is not None, state.source_state))
-    return _with_objects((state.schema, first) if says else (state.schema,))
+    _check_room(deps, sum(each.size for own in slices for each in own))
+    found = written_by_shard(deps.objects, _timed(rows, form), declared, state.vocab, (layout.by, [0] * layout.shards))
+    made = []
+    for data in found:
+        first = AddData(
+            new_data=data,
+            new_checkpoint=state.checkpoint,
+            new_watermark=state.watermark,
+            new_source_state=state.source_state,
+        )
+        says = data is not None or any((state.checkpoint, state.watermark is not None, state.source_state))
+        made.append(_with_objects((state.schema, first) if says else (state.schema,)))
+    return made
+
+
+class Group(NamedTuple):
+    """Blocks that are copied together: of one time, for each shard those in order."""
+
+    blocks: tuple[tuple[Block, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.blocks))
+
+    @property
+    def time(self) -> Instant:
+        return next(block.system_time for own in self.blocks for block in own)
+
+
+def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) -> list[Group]:
+    """Lists what some shards have after the first ``count`` blocks of all, oldest first.
+
+    Of one chain each block is a group by itself, unless ``by_time``. Raises Conflict where ``count`` ends inside of a
+    transaction, which no writer leaves.
+    """
+    heads = [chain.head() for chain in chains]
+    ends = [0 if head is None else head.size for head in heads]
+    if len(chains) == 1 and not by_time:
+        return [Group(((chains[0].block_at(number),),)) for number in range(count, ends[0])]
+    found: list[Group] = []
+    while sum(ends) > count:
+        newest = [chain.block_at(end - 1).system_time if end else None for chain, end in zip(chains, ends, strict=True)]
+        time = max(each for each in newest if each is not None)
+        least = count if len(chains) == 1 else 0
+        blocks = tuple(_of_time(chain, end, time, least) for chain, end in zip(chains, ends, strict=True))
+        ends = [end - len(own) for end, own in zip(ends, blocks, strict=True)]
+        found.append(Group(blocks))
+    if sum(ends) != count:
+        raise Conflict(
+            "a rendition has a part of a transaction of another one", rule="rendition-copy", hint="report it"
+        )
+    return found[::-1]
+
+
+def copied_group(deps: IngestDependencies, group: Group, state: ChainState) -> Copied:
+    """Builds the events of a group for the chain in ``state``, which stands for all shards of its rendition."""
+    if len(group.blocks) == 1:
+        return _copied_blocks(deps, group.blocks[0], state)
+    metadata = tuple(block for block in group.blocks[0] if not isinstance(block.event, AddData))
+    said = _copied_blocks(deps, metadata, state)
+    data = [block for own in group.blocks for block in own if isinstance(block.event, AddData)]
+    if not data:
+        return said
+    if any(sum(isinstance(block.event, AddData) for block in own) > 1 for own in group.blocks):
+        raise Refused("a transaction of shards has several blocks of rows", rule="rendition-copy", hint="report it")
+    for event in said.events:
+        state = _advanced(state, event, group.time)
+    slices = [block.event.new_data for block in data if isinstance(block.event, AddData) and block.event.new_data]
+    made = _copied_data(deps, data[0], slices, state)
+    return Copied((*said.events, *made.events), (*said.objects, *made.objects))
+
+
+def _copied_blocks(deps: IngestDependencies, blocks: Sequence[Block], state: ChainState) -> Copied:
+    events: list[MetadataEvent] = []
+    objects: list[Multihash] = []
+    for place, block in enumerate(blocks):
+        made = copied_block(deps, block, state)
+        events += made.events
+        objects += made.objects
+        if place + 1 < len(blocks):
+            for event in made.events:
+                state = _advanced(state, event, block.system_time)
+    return Copied(tuple(events), tuple(objects))
+
+
+def _advanced(state: ChainState, event: MetadataEvent, time: Instant) -> ChainState:
+    content = MetadataBlock(system_time=time, prev_block_hash=state.head, sequence_number=state.size, event=event)
+    return state.advance(encode_block(content))
+
+
+def _of_time(chain: ChainReader, end: int, time: Instant, least: int) -> tuple[Block, ...]:
+    """The last blocks before ``end``, from ``least`` on, that are of a time."""
+    found: list[Block] = []
+    while end > least and (block := chain.block_at(end - 1)).system_time == time:
+        found.append(block)
+        end -= 1
+    return tuple(found[::-1])
 
 
 def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> Copied:
@@ -101,12 +211,21 @@ def copied_block(deps: IngestDependencies, block: Block, state: ChainState) -> C
         )
     if not isinstance(event, AddData):
         return Copied(() if in_force(state, event) == event else (event,), ())
-    data = event.new_data
-    if data is not None:
+    return _copied_data(deps, block, [event.new_data] if event.new_data is not None else [], state)
+
+
+def _copied_data(deps: IngestDependencies, block: Block, slices: Sequence[DataSlice], state: ChainState) -> Copied:
+    """The event of a block of rows, with the rows of these slices."""
+    event = block.event
+    assert isinstance(event, AddData)
+    data = None
+    if slices:
         declared = schema_in_force(state)
         assert declared is not None, "data follows its schema"
         form = _form(state, declared, block.system_time)
-        data = _written(deps, form, _rows(deps, data, form), state.next_offset, data.size)
+        rows = (part for each in slices for part in _rows(deps, each, form))
+        _check_room(deps, sum(each.size for each in slices))
+        (data,) = written_by_shard(deps.objects, _timed(rows, form), declared, state.vocab, ((), [state.next_offset]))
     said = msgspec.structs.replace(
         event,
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
@@ -152,22 +271,14 @@ def _rows(deps: IngestDependencies, named: DataSlice, form: _Form) -> Iterator[p
             yield as_in_force(pa.Table.from_batches([batch]).replace_schema_metadata(None), schema)
 
 
-def _written(
-    deps: IngestDependencies, form: _Form, parts: Iterable[pa.Table], offset: int, size: int
-) -> DataSlice | None:
-    """One slice of all rows, as an object; ``None``: there are none. ``size``: bytes that it may take."""
+def _check_room(deps: IngestDependencies, size: int) -> None:
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, "a rendition is to be written")
-    path, schema = deps.objects.stage(), to_arrow(form.schema).remove_metadata()
-    try:
-        with SliceWriter(path, schema) as writer:
-            for rows in parts:
-                count = rows.num_rows
-                start = offset + writer.rows
-                rows = _with(rows, form.offset, np.arange(start, start + count))
-                writer.write(_with(rows, form.system_time, np.full(count, to_millis(form.time))).cast(schema))
-        return keep_slice(deps.objects, path, form.schema, form.offset) if writer.rows else None
-    finally:
-        path.unlink(missing_ok=True)
+
+
+def _timed(parts: Iterable[pa.Table], form: _Form) -> Iterator[pa.Table]:
+    """Rows of the time of their new block."""
+    for rows in parts:
+        yield _with(rows, form.system_time, np.full(rows.num_rows, to_millis(form.time)))
 
 
 def _with(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:

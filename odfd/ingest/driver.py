@@ -9,7 +9,7 @@ by now, or has got farther: then it fetches again. Blocking work runs in worker 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,8 @@ class IngestDependencies:
     """The Source that one dataset takes from, for this ingest."""
     is_captured: Callable[[DatasetId], bool] = lambda _: False
     """Whether the bytes of a dataset's source are kept."""
+    shards: Callable[[DatasetId], Sequence[DatasetId]] = lambda dataset: (dataset,)
+    """The chains that its rows are in; what is planned for the first is committed to all."""
 
 
 @dataclass(slots=True)
@@ -175,7 +177,8 @@ async def _pull(
     while True:
         state = await trio.to_thread.run_sync(load, deps, dataset)
         polled, _ = polling(state)
-        if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
+        has_rows = await trio.to_thread.run_sync(_has_rows, deps, state)
+        if has_rows and state.source_state is None and not fetch_uncacheable:
             return tally.outcome(UNCACHEABLE)
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
@@ -210,6 +213,13 @@ async def _pull(
                 await _confirm(deps, dataset, polled, found.state, tally)
             return tally.outcome("nothing-new")
         fetch_uncacheable = False
+
+
+def _has_rows(deps: IngestDependencies, state: ChainState) -> bool:
+    """Whether rows came before, into any shard."""
+    assert state.dataset is not None
+    others = (each for each in deps.shards(state.dataset) if each != state.dataset)
+    return state.last_offset is not None or any(load(deps, each).last_offset is not None for each in others)
 
 
 async def _confirm(
@@ -362,7 +372,8 @@ def _plan(
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     upper, state = deps.store.upper(dataset), load(deps, dataset, known)
     source, founding = choose(state)
-    earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
+    shards = [(deps.store.chain(each), state if each == dataset else load(deps, each)) for each in deps.shards(dataset)]
+    earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
     plan = plan_ingest(state, source, batch, block_time(state, deps.now(), upper), earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)

@@ -73,6 +73,19 @@ class SliceIndex:
 
         return EarlierSlices([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
 
+    def earlier_of_all(
+        self,
+        shards: Sequence[tuple[ChainReader, ChainState]],
+        objects: ObjectStore,
+        merge: MergeStrategy,
+    ) -> EarlierSlices:
+        """Returns earlier slices of all shards: rows of one key are in one of them, so none is before another."""
+        if len(shards) == 1:
+            return self.earlier(*shards[0], objects, merge)
+        if not traits(merge).asks_history:
+            return NO_HISTORY
+        return EarlierSlices([file for shard in shards for file in self.parts(*shard, objects, merge)])
+
     def mend(self, dataset: DatasetId) -> bool:
         """Checks all merged files of a dataset; drops a damaged one. Returns whether there was one."""
         damaged = dataset in self._bounds and self._bounds[dataset][1].mend()

@@ -45,6 +45,7 @@ def dependencies_of(
         index=SliceIndex(home.folder(SEGMENTS)),
         quarantines=QuarantineDatasets(home, parts.committer, clock.now),
         is_captured=home.is_captured,
+        shards=home.shards_of,
     )
     transform = TransformDependencies(
         chains=home.chains,

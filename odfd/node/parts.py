@@ -31,6 +31,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.arriving import Arriving
 from odfd.datasets.visibility import Visibility
 from odfd.ingest.refetch import confined
+from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
@@ -258,7 +259,10 @@ class NodeParts:
 
     def _committer(self) -> OwnerCommitter:
         home, now = self.home, self.context.clock.now
-        return OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
+        committer = OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
+        committer.spread = shards = ShardedWrites(home.database, home.chains, home.objects)
+        committer.check_single = shards.check_single
+        return committer
 
     def _hold_speakers(self) -> None:
         """The parts that sign their own findings, and the recovery of lost signing journals."""

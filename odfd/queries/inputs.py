@@ -52,8 +52,13 @@ class QueryInputs:
             try:
                 found[str(name)] = self._files.path(self._home.objects, name)
             except ObjectDamaged as fault:
-                number = next(each.sequence for each in planned.slices if each.slice.physical_hash == name)
-                self._damage.found(planned.dataset, [DamagedBlock(number, DAMAGED, str(fault))])
+                number, owner = next(
+                    (each.sequence, shard)
+                    for shard in (planned.shards or (planned,))
+                    for each in shard.slices
+                    if each.slice.physical_hash == name
+                )
+                self._damage.found(owner.dataset, [DamagedBlock(number, DAMAGED, str(fault))])
                 raise
         return found
 

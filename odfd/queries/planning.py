@@ -30,6 +30,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.reading import way_to_data
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
+from odfd.queries.sharded_cuts import check_terms, cuts_of
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
 from odfd.state.directory import StateDirectory
@@ -75,6 +76,8 @@ class PlannedView(msgspec.Struct, frozen=True):
     cut: Cut
     fold: KeptFold | None = None
     """The state before the slices."""
+    shards: Sequence[PlannedView] = ()
+    """Of several shards each, in their order; ``slices`` are those of all."""
     table: KeptTable | None = None
     """Read instead of slices; ``dataset`` and ``cut`` are of its first input."""
 
@@ -136,22 +139,27 @@ class Planner:
             clauses = _said(table.clauses)
             key = (entry.id, current, clauses, limit)
             if key not in reads:
-                whole = self._cut(entry, table, request, limit)
-                cut = self._satisfying(entry, whole, request)
-                if cut is not whole:
-                    remarks.append(
-                        f"{entry.name} is read to block #{cut.size - 1} of #{whole.size - 1}: so far it satisfies"
-                        f" {request.require}"
-                    )
-                pin = wire.Pin(
-                    name=entry.name, id=str(entry.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
-                )
-                pins[pin.id, clauses, cut.size] = pin
-                standing = standing_of(self._shown(entry), cut.size)
-                known = standings.get(entry.name)
-                standings[entry.name] = standing if known is None or standing.of > known.of else known
                 reads[key] = len(planned)
-                planned.append(self._view(f"odfd {len(planned)}", entry, cut, current, remarks))
+                shards = self._shards(table, entry, asker)
+                if len(shards) > 1:
+                    cuts = self._sharded_cuts(entry, shards, table, request)
+                else:
+                    whole = self._cut(entry, table, request, limit)
+                    cuts = [self._satisfying(entry, whole, request)]
+                    remarks += _shortened(entry.name, whole, cuts[0], request)
+                for each, cut in zip(shards, cuts, strict=True):
+                    pin = wire.Pin(
+                        name=each.name, id=str(each.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
+                    )
+                    pins[pin.id, clauses, cut.size] = pin
+                    standing = standing_of(self._shown(each), cut.size)
+                    known = standings.get(each.name)
+                    standings[each.name] = standing if known is None or standing.of > known.of else known
+                views = [
+                    self._view(f"odfd {len(planned)}", each, cut, current, remarks)
+                    for each, cut in zip(shards, cuts, strict=True)
+                ]
+                planned.append(views[0] if len(views) == 1 else _united(views))
             places.append(reads[key])
         shown = tuple(standings.values())
         head = wire.QueryHead(
@@ -246,6 +254,31 @@ class Planner:
             fault.place = fault.place or table.place
             raise
 
+    def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
+        """The datasets whose rows a name means; an id means one. Only the owner reads several as one."""
+        ref = table.path[-1]
+        if asker != OWNER or ref.startswith("did:"):
+            return [entry]
+        shards = self._home.shards_of(entry.id)
+        return [entry] if len(shards) == 1 else [self._home.resolve(str(each)) for each in shards]
+
+    def _sharded_cuts(
+        self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest
+    ) -> list[Cut]:
+        """One time of all. Raises Refused, Invalid, NotFound."""
+        ids = [each.id for each in shards]
+        check_terms(entry.name, ids, request)
+        clauses, pins = _said(table.clauses), {}
+        if request.pins:
+            pins = {each.id: each for each in request.pins if each.at == clauses}
+            if any(str(each) not in pins for each in ids):
+                raise _not_pinned(entry.name, clauses, [], table.place)
+        try:
+            return cuts_of(self._home, entry.name, ids, dict(table.clauses), pins)
+        except Fault as fault:
+            fault.place = fault.place or table.place
+            raise
+
     def _satisfying(self, entry: DatasetEntry, cut: Cut, request: wire.QueryRequest) -> Cut:
         """The cut, or as much of it as satisfies what is required. Raises Refused, Invalid."""
         if not request.require:
@@ -289,6 +322,25 @@ class Planner:
             until=cut.until,
         )
         return PlannedView(view, entry.id, slices, cut)
+
+
+def _shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryRequest) -> list[str]:
+    """What is said of a dataset that is read only as far as it satisfies what is required."""
+    if cut is whole:
+        return []
+    return [f"{name} is read to block #{cut.size - 1} of #{whole.size - 1}: so far it satisfies {request.require}"]
+
+
+def _united(views: Sequence[PlannedView]) -> PlannedView:
+    """One view over the slices of all shards. Rows that fold together are in one shard, in the order of its offsets."""
+    first = views[0]
+    mixed = any(each.view.mixed for each in views)
+    return msgspec.structs.replace(
+        first,
+        view=msgspec.structs.replace(first.view, mixed=mixed),
+        slices=[each for view in views for each in view.slices],
+        shards=tuple(views),
+    )
 
 
 def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001

@@ -68,8 +68,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dataset(self) -> DatasetId:
-        (shard,) = self.row.shards
-        return DatasetId.parse(shard)
+        """The chain that the name of the collection means; of several shards the first."""
+        return DatasetId.parse(self.row.shards[0])
+
+    @property
+    def shards(self) -> tuple[DatasetId, ...]:
+        return tuple(map(DatasetId.parse, self.row.shards))
+
+    def has(self, dataset: DatasetId) -> bool:
+        return str(dataset) in self.row.shards
 
 
 class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +100,7 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
         raise Invalid(f"there is no rendition {number}", rule="rendition-unknown", hint="odfctl get renditions NAME")
 
     def number_of(self, dataset: DatasetId) -> int:
-        return next(each.row.number for each in self.members if each.dataset == dataset)
+        return next(each.row.number for each in self.members if each.has(dataset))
 
     def content_of(self, number: int) -> int:
         """Returns the rendition that was decoded, from whose contents this one comes: such as share it are equal."""
@@ -153,7 +160,7 @@ def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
     COLLECTIONS.put(connection, state.id, msgspec.json.encode(state, enc_hook=str))
     connection.executemany(
         "INSERT OR REPLACE INTO collection_members (dataset, collection) VALUES (?, ?)",
-        [(each.dataset, state.id) for each in state.members],
+        [(shard, state.id) for each in state.members for shard in each.shards],
     )
 
 
@@ -163,14 +170,14 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     if len(state.members) == 1:
         return
     members = tuple(
-        msgspec.structs.replace(each, dropped=True) if each.dataset == dataset else each for each in state.members
+        msgspec.structs.replace(each, dropped=True) if each.has(dataset) else each for each in state.members
     )
     keep(connection, msgspec.structs.replace(state, members=members))
 
 
 def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether a dataset is a rendition whose data went after a handover."""
-    return any(each.let_go for each in of(connection, dataset).members if each.dataset == dataset)
+    return any(each.let_go for each in of(connection, dataset).members if each.has(dataset))
 
 
 def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> DatasetId:
@@ -186,10 +193,39 @@ def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     state = of(connection, dataset)
     if state.active.dataset == dataset:
         return
+    check_member(state, dataset)
     raise Refused(
         f"rendition {state.number_of(dataset)} of a collection takes nothing in by itself: it is not the active one",
         rule="rendition-inactive",
         hint="name the collection; odfctl rendition handover makes another one active",
+    )
+
+
+def member_of(connection: sqlite3.Connection, dataset: DatasetId) -> Member | None:
+    """Returns the rendition with several shards that a chain is one of; ``None``: it is whole by itself."""
+    found = connection.execute("SELECT 1 FROM collection_members WHERE dataset = ?", (dataset,)).fetchone()
+    if found is None:
+        return None
+    state = of(connection, dataset)
+    member = state.member(state.number_of(dataset))
+    return member if len(member.row.shards) > 1 else None
+
+
+def shards_of(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[DatasetId, ...]:
+    """Lists the chains whose rows a dataset's name means: itself, unless it is the first of several shards."""
+    member = member_of(connection, dataset)
+    return (dataset,) if member is None or member.dataset != dataset else member.shards
+
+
+def check_member(state: CollectionState, dataset: DatasetId) -> None:
+    """Raises Refused for a shard that is not the first one of its rendition: it is written with the others."""
+    member = state.member(state.number_of(dataset))
+    if member.dataset == dataset:
+        return
+    raise Refused(
+        f"{dataset.short} is one of {len(member.row.shards)} shards, which are written together",
+        rule="shard-member",
+        hint="name the collection: odfctl get renditions",
     )
 
 

@@ -21,7 +21,9 @@ class RenditionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     shards: tuple[str, ...]
-    """The dids of its chains."""
+    """The dids of its chains. The first has the collection's name while the rendition is active."""
+    by: tuple[str, ...] = ()
+    """Columns whose hash decides the shard of a row; where there are several shards."""
     since: int = 0
     """Times from it on accumulate right, in milliseconds."""
     pipeline: str = ""

@@ -226,6 +226,11 @@ class StateDirectory:
             then = renditions.active_at(connection, entry.id, time)
             return entry if then == entry.id else Catalog(Resources(connection)).resolve(str(then))
 
+    def shards_of(self, dataset: DatasetId) -> tuple[DatasetId, ...]:
+        """Lists the chains whose rows a dataset's name means: itself, unless it is the first of several shards."""
+        with self.database.read() as connection:
+            return renditions.shards_of(connection, dataset)
+
     def check_fed(self, dataset: DatasetId) -> None:
         """Raises Refused for a rendition that is not the active one, and for a portal, which takes rows by its rule."""
         with self.database.read() as connection:

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.events import AddData, DatasetKind
 from chain.state import load_state
-from chain.store.base import Head
+from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED, STANDS, CommitPoint, Proposal
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets import captures, pushes, visibility
@@ -30,7 +30,7 @@ from odfd.datasets.rendition_names import swap_names
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Visibility
 from odfd.ingest import segments
-from odfd.ingest.copying import copied_block
+from odfd.ingest.copying import Group, copied_group, groups_after
 from odfd.ingest.decoding import decode, remaining
 from odfd.ingest.driver import IngestDependencies
 from odfd.mirrors.data_retention import DataRetention
@@ -84,11 +84,12 @@ class RenditionEffects:
         """Lists the live holds of all renditions."""
         now = self._clock.now()
         with self._home.database.read() as connection:
-            return [held for each in state.members for held in ReadHolds(connection).of(each.dataset, now)]
+            shards = [shard for each in state.members for shard in each.shards]
+            return [held for each in shards for held in ReadHolds(connection).of(each, now)]
 
     def situation(self, state: CollectionState, command: Command) -> Situation:
         to, active = command.to, state.active
-        uppers = {each.row.number: self._home.chains.upper(each.dataset) for each in state.members if not each.dropped}
+        uppers = {each.row.number: self.upper(each) for each in state.members if not each.dropped}
         bound = self._bound(state, to)
         if to in uppers and not state.member(to).is_gone and to != active.row.number and uppers[to] < SEALED:
             rest = self._next_time(state, state.member(to))
@@ -110,9 +111,10 @@ class RenditionEffects:
     def _bound(self, state: CollectionState, to: int) -> int:
         """The time after the last transaction of the active rendition that another one has to get."""
         if to < len(state.members) and self._is_equal(state, state.member(to)):
-            chain = self._home.chains.chain(state.active.dataset)
-            head = chain.head()
-            return 0 if head is None else to_millis(chain.block_at(head.sequence_number).system_time) + 1
+            chains = self.chains(state.active)
+            heads = [(chain, head) for chain in chains if (head := chain.head()) is not None]
+            times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads]
+            return max(times, default=-1) + 1
         source = self.captures_of(state, state.active.row.number)
         return source[-1].time + 1 if source else 0
 
@@ -120,8 +122,7 @@ class RenditionEffects:
         """The time of the first transaction of the active rendition that another one lacks; ``None``: it has all."""
         if self._is_equal(state, member):
             left = self._uncopied(state, member)
-            chain = self._home.chains.chain(state.active.dataset)
-            return to_millis(chain.block_at(left.start).system_time) if left else None
+            return to_millis(left[0].time) if left else None
         rest = self._undecoded(state, member)
         return rest[0].time if rest else None
 
@@ -198,8 +199,9 @@ class RenditionEffects:
     async def _copy_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
         state = await trio.to_thread.run_sync(self.state, dataset)
         bound = await trio.to_thread.run_sync(self._bound_blocks, state)
-        for place in self._uncopied(state, state.member(number)):
-            await trio.to_thread.run_sync(self._copy, state, number, place, bound.get(place))
+        for group in await trio.to_thread.run_sync(self._uncopied, state, state.member(number)):
+            last = group.blocks[0][-1].sequence_number if len(group.blocks) == 1 else -1
+            await trio.to_thread.run_sync(self._copy, state, number, group, bound.get(last))
             report.advance()
             self.step("copied")
 
@@ -208,18 +210,17 @@ class RenditionEffects:
         with self._home.database.read() as connection:
             return {each.last: each for each in captures.of(connection, state.active.dataset)}
 
-    def _copy(self, state: CollectionState, number: int, place: int, bound: BoundCapture | None) -> None:
-        """One block, with the bytes that it was made of, and the count of those that are copied."""
+    def _copy(self, state: CollectionState, number: int, group: Group, bound: BoundCapture | None) -> None:
+        """Some blocks, with the bytes that they were made of, and the count of those that are copied."""
         target = state.member(number).dataset
-        block = self._home.chains.chain(state.active.dataset).block_at(place)
         own = load_state(self._home.chains.chain(target))
-        copied = copied_block(self._ingest, block, own)
+        copied = copied_group(self._ingest, group, own)
         assert own.head is not None
 
         def together(connection: sqlite3.Connection) -> None:
             now = tables.of(connection, target)
             member = now.member(number)
-            tables.keep(connection, now.replaced(msgspec.structs.replace(member, copied=member.copied + 1)))
+            tables.keep(connection, now.replaced(msgspec.structs.replace(member, copied=member.copied + group.size)))
             if bound is not None:
                 first = own.size - (bound.last - bound.first)
                 captures.keep(connection, target, bound.capture, first, own.size, bound.time)
@@ -229,18 +230,25 @@ class RenditionEffects:
                 together(connection)
             return
         head = Head(own.head, own.sequence_number)
-        self._committer.commit_now(target, head, copied.events, copied.objects, block.system_time, together)
+        self._committer.commit_now(target, head, copied.events, copied.objects, group.time, together)
 
     def _is_equal(self, state: CollectionState, member: Member) -> bool:
         return state.content_of(member.row.number) == state.content_of(state.active.row.number)
 
     def _is_sealed(self, member: Member) -> bool:
-        return self._home.chains.upper(member.dataset) == SEALED
+        return self.upper(member) == SEALED
 
-    def _uncopied(self, state: CollectionState, member: Member) -> range:
+    def upper(self, member: Member) -> int:
+        """Times before it are complete in all shards."""
+        return min(map(self._home.chains.upper, member.shards))
+
+    def chains(self, member: Member) -> Sequence[ChainReader]:
+        return [self._home.chains.chain(each) for each in member.shards]
+
+    def _uncopied(self, state: CollectionState, member: Member) -> Sequence[Group]:
         """Blocks of the active rendition that one of its content lacks."""
-        head = self._home.chains.chain(state.active.dataset).head()
-        return range(state.active.synced + member.copied, 0 if head is None else head.size)
+        count = state.active.synced + member.copied
+        return groups_after(self.chains(state.active), count, by_time=len(member.row.shards) > 1)
 
     def _undecoded(self, state: CollectionState, member: Member) -> Sequence[BoundCapture]:
         own = self.captures_of(state, member.row.number)
@@ -251,9 +259,9 @@ class RenditionEffects:
 
         A chain that others know says in its last block where its collection goes on. Raises Conflict.
         """
-        told = [move for move in moves if self._is_told(move.old.dataset)]
+        told = [move for move in moves if self.is_told(move.old.dataset)]
         ends = [self._end(move, time) for move in told]
-        sizes = {end.dataset: end.expected.size + 1 for end in ends if end.expected is not None}
+        sizes = {move.old.dataset: self.size(move.old) + len(move.old.shards) for move in told}
 
         def together(connection: sqlite3.Connection) -> None:
             for move in moves:
@@ -288,8 +296,8 @@ class RenditionEffects:
         state, now = tables.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
         swap_names(connection, old, new, now)
-        pushes.carry(connection, old.dataset, new.dataset, self._size(new) - 1)
-        sizes = {each.row.number: self._size(each) for each in state.members if not each.dropped}
+        pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1)
+        sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped}
         sizes[old.row.number] = ended or sizes[old.row.number]
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]
         state = state.replaced(
@@ -297,48 +305,58 @@ class RenditionEffects:
         )
         tables.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
 
-    def _is_told(self, dataset: DatasetId) -> bool:
+    def is_told(self, dataset: DatasetId) -> bool:
         return self._visibility.is_told(dataset) or bool(self._visibility.shared_with(dataset))
 
-    def _size(self, member: Member) -> int:
-        head = self._home.chains.chain(member.dataset).head()
+    def size(self, member: Member) -> int:
+        """Blocks of all shards."""
+        return sum(map(self._length, member.shards))
+
+    def _length(self, dataset: DatasetId) -> int:
+        head = self._home.chains.chain(dataset).head()
         return 0 if head is None else head.size
 
     def run_on(self, member: Member, until: int) -> None:
-        (outcome,) = self._point.append([Proposal(dataset=member.dataset, new_upper=until)])
-        if not isinstance(outcome, STANDS):
+        outcomes = self._point.append([Proposal(dataset=each, new_upper=until) for each in member.shards])
+        if not all(isinstance(outcome, STANDS) for outcome in outcomes):
             raise Conflict(f"the frontier of rendition {member.row.number} did not move", rule="compare-and-append")
 
     def is_read(self, member: Member) -> bool:
         """Whether another dataset here needs the data of a rendition."""
         with self._home.database.read() as connection:
-            return any(not tables.is_let_go(connection, each) for each in self._readers(member.dataset))
+            readers = [each for shard in member.shards for each in self._readers(shard)]
+            return any(not tables.is_let_go(connection, each) for each in readers)
 
     def drop(self, member: Member) -> None:
         """Marks a rendition's data as gone, unless a reader holds it; the data itself goes after. Raises Refused."""
-        size = self._keeping.count_objects(member.dataset)
+        sizes = {each: self._keeping.count_objects(each) for each in member.shards}
         with self._home.database.write() as connection:
-            self._home.held(connection, member.dataset)
+            for shard in member.shards:
+                self._home.held(connection, shard)
             state, now = tables.of(connection, member.dataset), self._clock.now()
-            held = [each.time for other in state.members for each in ReadHolds(connection).of(other.dataset, now)]
+            shards = [shard for other in state.members for shard in other.shards]
+            held = [each.time for other in shards for each in ReadHolds(connection).of(other, now)]
             if is_needed(state.timeline, member.row.number, min(held, default=None)):
                 raise Conflict(f"a reader holds rendition {member.row.number}", rule="read-hold", hint="wait")
             tables.keep(connection, state.replaced(msgspec.structs.replace(member, let_go=True)))
-            Holdings(connection).keep_extent(member.dataset, Extent(size, size, ""))
+            for shard, size in sizes.items():
+                Holdings(connection).keep_extent(shard, Extent(size, size, ""))
         self.step("marked")
         self.sweep(member)
 
     def sweep(self, member: Member) -> bool:
         """Frees the data of a rendition that is marked. Returns whether all of it is gone."""
-        segments.forget(self._home.folder(SEGMENTS), member.dataset)
-        folds.forget(self._home.folder(FOLDS), member.dataset)
-        self._keeping.let_go(member.dataset, self._size(member))
+        for each in member.shards:
+            segments.forget(self._home.folder(SEGMENTS), each)
+            folds.forget(self._home.folder(FOLDS), each)
+            self._keeping.let_go(each, self._length(each))
         return self.is_swept(member)
 
     def is_swept(self, member: Member) -> bool:
         with self._home.database.read() as connection:
-            return not Holdings(connection).objects(member.dataset)
+            return not any(Holdings(connection).objects(each) for each in member.shards)
 
     def time_of(self, state: CollectionState) -> int:
         """A time at which the active rendition has all that it has now, and after which new blocks come."""
-        return max(to_millis(self._clock.now()), self._home.chains.upper(state.active.dataset))
+        uppers = map(self._home.chains.upper, state.active.shards)
+        return max(to_millis(self._clock.now()), *uppers)

@@ -7,28 +7,32 @@ Spec: docs/spec/collections.md#from-raw, #from-snapshot.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import trio
 
-from chain.errors import Conflict
+from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.libraries import np
-from chain.model.events import DatasetKind, MetadataEvent, Seed
+from chain.model.events import DatasetKind, Seed
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.resources.apply import BASE_KIND
 from odfd.datasets import captures
 from odfd.datasets.catalog import Catalog
+from odfd.datasets.commit import SideCommit
 from odfd.datasets.creation import declaration
+from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Mark, Marks
-from odfd.ingest.copying import Copied, offsets_of, snapshot_events
+from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.sharded_writes import check_source
 from odfd.queries.planning import fold_of
 from odfd.renditions import tables
 from odfd.renditions.notice import without_notice
@@ -39,7 +43,7 @@ from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
-Standing = Callable[[DatasetId, Multihash, str, Path], Awaitable[None]]
+WriteOffsets = Callable[[DatasetId, Multihash, str, Path], Awaitable[None]]
 """Writes the offsets, a column of this name, of rows that stand in a dataset up to a block, to a Parquet file."""
 
 
@@ -53,7 +57,7 @@ class RenditionOrigins:
         committer: OwnerCommitter,
         clock: Clock,
         effects: RenditionEffects,
-        standing: Standing,
+        standing: WriteOffsets,
     ) -> None:
         self._home, self._ingest, self._committer = home, ingest, committer
         self._clock, self._effects, self._standing = clock, effects, standing
@@ -66,41 +70,53 @@ class RenditionOrigins:
         since = self._effects.whole(state)[0].time
         number = len(state.members)
 
-        def member(born: DatasetId) -> Member:
-            row = RenditionRow(number=number, shards=(str(born),), since=since, reason="from raw")
+        def member(born: Sequence[DatasetId]) -> Member:
+            row = RenditionRow(number=number, shards=tuple(map(str, born)), since=since, reason="from raw")
             return Member(row=row, origin="raw", command=command)
 
-        self._begin(state, load_state(self._home.chains.chain(state.active.dataset)), member, Copied((), ()), raw=True)
+        known = load_state(self._home.chains.chain(state.active.dataset))
+        self._begin(state, known, member, [Copied((), ())], raw=True)
         return number
 
-    async def from_snapshot(self, dataset: DatasetId, command: str) -> int:
-        """Begins one with what the active rendition contains now. Nobody writes it meanwhile. Raises Refused."""
+    async def from_snapshot(self, dataset: DatasetId, command: str, layout: Layout | None = None) -> int:
+        """Begins one with what the active rendition contains now. Nobody writes it meanwhile.
+
+        ``layout``: of its shards; ``None``: as the active one's. Raises Refused, Invalid.
+        """
         state = await trio.to_thread.run_sync(self._effects.state, dataset)
         if (made := _made(state, command)) is not None:
             return made
         await trio.to_thread.run_sync(self._effects.check_owned, state)
         active = state.active
-        chain = self._home.chains.chain(active.dataset)
-        known = await trio.to_thread.run_sync(load_state, chain)
+        layout = layout or Layout(len(active.shards), active.row.by)
+        chains = self._effects.chains(active)
+        known = [await trio.to_thread.run_sync(load_state, chain) for chain in chains]
+        raw = await trio.to_thread.run_sync(self._is_captured, active.dataset)
+        check_layout(layout, known[0], raw=raw)
         since = await trio.to_thread.run_sync(self._effects.time_of, state)
         await trio.to_thread.run_sync(self._effects.run_on, active, since + 1)
-        standing = await self._offsets(active.dataset, known)
+        sources = []
+        for shard, chain, own in zip(active.shards, chains, known, strict=True):
+            sources.append(Standing(chain, own, await self._offsets(shard, own)))
 
         def begin() -> int:
-            copied = snapshot_events(self._ingest, chain, known, standing, from_millis(since))
-            with self._home.database.read() as connection:
-                raw = captures.is_captured(connection, active.dataset)
+            copied = snapshot_events(self._ingest, sources, layout, from_millis(since))
             number = len(state.members)
 
-            def member(born: DatasetId) -> Member:
-                row = RenditionRow(number=number, shards=(str(born),), since=since, reason="from snapshot")
-                copies = known.size - active.synced
+            def member(born: Sequence[DatasetId]) -> Member:
+                shards = tuple(map(str, born))
+                row = RenditionRow(number=number, shards=shards, by=layout.by, since=since, reason="from snapshot")
+                copies = sum(each.size for each in known) - active.synced
                 return Member(row=row, origin="snapshot", command=command, of=active.row.number, copied=copies)
 
-            self._begin(state, known, member, copied, raw=raw)
+            self._begin(state, known[0], member, copied, raw=raw)
             return number
 
         return await trio.to_thread.run_sync(begin)
+
+    def _is_captured(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            return captures.is_captured(connection, dataset)
 
     async def _offsets(self, dataset: DatasetId, known: ChainState) -> np.ndarray | None:
         """Offsets of the rows that stand; ``None``: all do."""
@@ -116,35 +132,73 @@ class RenditionOrigins:
         self,
         state: CollectionState,
         known: ChainState,
-        member: Callable[[DatasetId], Member],
-        copied: Copied,
+        member: Callable[[Sequence[DatasetId]], Member],
+        copied: Sequence[Copied],
         *,
         raw: bool,
     ) -> None:
-        """The chain of a new rendition with its name and its place in the collection, in one transaction."""
+        """The chains of a new rendition with their names and its place in the collection, in one transaction."""
         active = state.active.dataset
         base = self._home.name_of(active)
         known = msgspec.structs.replace(known, set_info=without_notice(known.set_info))
         declared = declaration(known, base)
-        with self._home.newborn() as born:
+        with ExitStack() as stack:
+            born = [stack.enter_context(self._home.newborn()) for _ in copied]
             new = member(born)
 
             def together(connection: sqlite3.Connection) -> None:
                 resources, now = Resources(connection), self._clock.now()
-                Catalog(resources).add(f"{base}.r{new.row.number}", born, now)
                 folder = resources.get(BASE_KIND, str(active))
-                resources.apply(BASE_KIND, str(born), folder.spec if folder else b"", now)
+                for place, each in enumerate(born):
+                    name = f"{base}.r{new.row.number}"
+                    Catalog(resources).add(f"{name}.s{place}" if place else name, each, now)
+                    resources.apply(BASE_KIND, str(each), folder.spec if folder else b"", now)
+                    Marks(connection).put(each, Mark.PRIVATE, now)  # whatever the settings publish
                 if raw:
-                    captures.begin(connection, born, now)
-                Marks(connection).put(born, Mark.PRIVATE, now)  # whatever the settings publish
+                    captures.begin(connection, born[0], now)
                 latest = tables.of(connection, active)
                 if len(latest.members) != new.row.number:
                     raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
                 tables.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, new)))
 
-            seed = Seed(dataset_id=born, dataset_kind=DatasetKind.ROOT)
-            events: tuple[MetadataEvent, ...] = (seed, *declared.metadata, *copied.events)
-            self._committer.commit_now(born, None, events, copied.objects, from_millis(new.row.since), together)
+            time = from_millis(new.row.since)
+            parts = [
+                SideCommit(
+                    dataset=each,
+                    expected=None,
+                    events=(Seed(dataset_id=each, dataset_kind=DatasetKind.ROOT), *declared.metadata, *said.events),
+                    objects=said.objects,
+                    rows=NOTHING_READ,
+                    time=time,
+                )
+                for each, said in zip(born, copied, strict=True)
+            ]
+            self._committer.commit_several_now(parts, time, together)
+
+
+def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
+    """Raises Refused, Invalid for what cannot be in several shards."""
+    if layout.shards == 1:
+        return
+    if not layout.by:
+        raise Invalid(
+            "no column decides the shard of a row", rule="shard-column", hint="odfctl … --shards N --by COLUMN"
+        )
+    if raw:
+        raise Refused(
+            "captured bytes are bound to the blocks of one chain, and these would be in several shards",
+            rule="shard-raw",
+            hint="odfctl raw drop gives the captures up",
+        )
+    if known.schema is None:
+        raise Refused(
+            "the dataset has no columns yet, so none can decide the shard of a row",
+            rule="shard-column",
+            hint="they come with its first data",
+        )
+    for event in (known.polling_source, *known.active_push_sources.values()):
+        if event is not None:
+            check_source(layout.by, event)
 
 
 def _made(state: CollectionState, command: str) -> int | None:

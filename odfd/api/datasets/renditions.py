@@ -14,12 +14,14 @@ import msgspec
 import trio
 
 from chain import instant
+from chain.data.partition import MAX_SHARDS
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.store.shards import SEALED
+from chain.wording import plural
 from odfd.api.datasets.rendition_derived import DerivedRenditions
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.api.datasets.rendition_origins import RenditionOrigins
@@ -29,6 +31,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
+from odfd.ingest.copying import Layout
 from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.tables import CollectionState, Member
@@ -37,6 +40,8 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
 MAX_ID: Final = 64
+MAX_COLUMNS: Final = 16
+"""That decide the shard of a row."""
 EFFECTS: Final = 1000
 """Of one command at a time; each makes progress, so more are a mistake of ours."""
 
@@ -88,7 +93,7 @@ class RenditionService:
 
         Result: RenditionView. Raises NotFound, Invalid, Refused: something of it was not captured.
         """
-        name = self._id(request.id)
+        name, layout = self._id(request.id), _layout(request)
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.RenditionView:
@@ -98,7 +103,7 @@ class RenditionService:
                 if is_raw:
                     number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name)
                 else:
-                    number = await self._origins.from_snapshot(entry.id, name)
+                    number = await self._origins.from_snapshot(entry.id, name, layout)
                 self._effects.step("rendition-begun")
                 if is_raw:
                     await self._effects.decode_rest(entry.id, number, report)
@@ -220,6 +225,7 @@ class RenditionService:
             if state.member(command.to).is_gone or state.active.row.number == command.to:
                 raise Refused(f"rendition {command.to} is active, or gone", rule="rendition-active")
             self._check_root(state.active.dataset)
+            self._check_told(state, command.to)
             tables.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, command)))
         return command
 
@@ -230,6 +236,15 @@ class RenditionService:
                 f"{self._home.name_of(dataset)} is derived: it hands over with its inputs",
                 rule="rendition-derived",
                 hint="hand the input over",
+            )
+
+    def _check_told(self, state: CollectionState, to: int) -> None:
+        """Raises Refused where others know the dataset: they would get one shard under its name."""
+        if len(state.member(to).shards) > 1 and self._effects.is_told(state.active.dataset):
+            raise Refused(
+                f"others may know {self._home.name_of(state.active.dataset)}, and shards are not published together",
+                rule="shard-published",
+                hint="unpublish it first; each shard can be published by its id",
             )
 
     def _note(self, dataset: DatasetId, command: Command) -> None:
@@ -252,7 +267,8 @@ class RenditionService:
     def _view(self, state: CollectionState, member: Member) -> wire.RenditionView:
         number, active = member.row.number, state.active.row.number
         times = [each.time for each in state.timeline.switches[1:] if each.to.number == number]
-        upper = 0 if member.dropped else self._home.chains.upper(member.dataset)
+        upper = 0 if member.dropped else self._effects.upper(member)
+        is_sharded = len(member.shards) > 1
         been = any(each.to.number == number for each in state.timeline.switches)
         phase: Literal["Active", "Superseded", "Building"]
         phase = "Active" if number == active else "Superseded" if been else "Building"
@@ -265,6 +281,8 @@ class RenditionService:
             active_since=instant.render(from_millis(times[-1])) if times else None,
             since=None if member.of is None else instant.render(from_millis(member.row.since)),
             upper=instant.render(from_millis(upper)) if 0 < upper < SEALED else None,
+            shards=tuple(map(str, member.shards)) if is_sharded else (),
+            by=member.row.by,
         )
 
     def _id(self, given: str | None) -> str:
@@ -273,3 +291,19 @@ class RenditionService:
         if not 0 < len(given) <= MAX_ID:
             raise Invalid(f"an id of {len(given)} characters", rule="rendition-command", hint=f"1 to {MAX_ID}")
         return given
+
+
+def _layout(request: wire.RenditionRequest) -> Layout | None:
+    """The shards that are asked for. Raises Invalid, Refused."""
+    if request.shards is None and not request.by:
+        return None
+    if request.origin == "raw":
+        raise Refused("a rendition from raw has one shard", rule="shard-raw", hint="--from snapshot may have several")
+    shards = 1 if request.shards is None else request.shards
+    if not 1 <= shards <= MAX_SHARDS or (shards > 1) != bool(request.by) or len(request.by) > MAX_COLUMNS:
+        raise Invalid(
+            f"{plural(shards, 'shard')} by {plural(len(request.by), 'column')}",
+            rule="shard-number",
+            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_COLUMNS}: --shards 4 --by id",
+        )
+    return Layout(shards, request.by)

@@ -102,7 +102,8 @@ class FoldCache:
 
 
 def _is_folded(planned: PlannedView) -> bool:
-    return planned.view.fold != "log" and planned.view.until is None
+    """One of several shards is no fold: it is kept of one chain at one block."""
+    return planned.view.fold != "log" and planned.view.until is None and not planned.shards
 
 
 def _is_in(chain: ChainReader, number: int, block: str) -> bool:

@@ -139,7 +139,7 @@ class QueryService:
         table = TableNamed(path=(request.dataset,), place="", clauses=times)
         cut = wire.QueryRequest(sql="", pins=request.pins, require=request.require, cut=request.cut)
         plan = await trio.to_thread.run_sync(self._planner.plan, (table,), cut)
-        if plan.views[0].view.is_computed:
+        if plan.views[0].view.is_computed or plan.views[0].shards:
             raise Refused(
                 "this is not a plain log that can be read from slices", rule="query-slices", hint="ask for its rows"
             )

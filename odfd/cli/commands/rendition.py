@@ -26,15 +26,18 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
     "create",
     REF,
     argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made of (raw)"),
+    argument("--shards", type=int, metavar="N", help="from snapshot: chains that its rows are in (as now)"),
+    argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     _ID,
     help="make a rendition, from captured bytes or a snapshot",
     description="From raw: decode the captured bytes anew, each at its time, by the source as it is declared now. From"
-    " snapshot: begin a history with the rows that stand now, in one slice. Readers see nothing of it until a"
-    " handover.",
+    " snapshot: begin a history with the rows that stand now, in one slice for each shard. Readers see nothing of it"
+    " until a handover.",
     example="nyc.flights",
 )
 def _create(session: Session, args: argparse.Namespace) -> None:
-    request = wire.RenditionRequest(origin=args.origin, id=args.id)
+    by = tuple(args.by.split(",")) if args.by else ()
+    request = wire.RenditionRequest(origin=args.origin, id=args.id, shards=args.shards, by=by)
     done = submit(session, f"/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
     session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from {row.origin}")
 

@@ -15,6 +15,10 @@ class RenditionRequest(Request, frozen=True, kw_only=True):
     """From the captured bytes, or from what the active rendition contains."""
     id: str | None = None
     """Of the command: repeated with it, it goes on where it was; else it is a new one."""
+    shards: int | None = None
+    """From a snapshot: how many chains its rows are in; null: as the active one's."""
+    by: tuple[str, ...] = ()
+    """Columns whose hash decides the shard of a row."""
 
 
 class HandoverRequest(Request, frozen=True, kw_only=True):
@@ -56,3 +60,7 @@ class RenditionView(Value, frozen=True, kw_only=True):
     """The history from this time on is in it; null: all of it."""
     upper: str | None = None
     """Times before it are complete."""
+    shards: tuple[str, ...] = ()
+    """Ids of its chains, where there are several; ``dataset_id`` is the first of them."""
+    by: tuple[str, ...] = ()
+    """Columns whose hash decides the shard of a row."""

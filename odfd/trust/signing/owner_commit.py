@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import trio
@@ -42,6 +42,7 @@ from engines.contract import RowCounts
 from odfd.datasets import captures, pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
+from odfd.ingest.sharded_writes import Spread
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -49,6 +50,7 @@ from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
+from odfd.trust.signing.commit_parts import Addition, Draft, after, beside_of, check_head, moved, spread_over
 from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
@@ -56,36 +58,6 @@ LIFETIME: Final = 7 * 86400 * instant.SECOND
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
-
-
-class _Addition(NamedTuple):
-    """The addition to one chain. ``own`` writes what belongs to its last block, given its number."""
-
-    dataset: DatasetId
-    expected: Head | None
-    events: Sequence[MetadataEvent]
-    objects: Sequence[Multihash]
-    upper: int | None = None
-    """The frontier that it was planned at; ``None``: whichever it is."""
-    own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
-
-
-class _Draft(NamedTuple):
-    """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
-
-    append: Append
-    keep: Also
-    sign: Callable[[], None]
-
-
-def _beside(side: SideCommit | None) -> tuple[_Addition, ...]:
-    if side is None:
-        return ()
-
-    def own(connection: sqlite3.Connection, last: int) -> None:
-        row_counts.keep(connection, side.dataset, last, side.rows)
-
-    return (_Addition(side.dataset, side.expected, side.events, side.objects, own=own),)
 
 
 class OwnerCommitter:
@@ -107,6 +79,10 @@ class OwnerCommitter:
         self._clock = clock
         self._clock_ahead = clock_ahead
         self._announce = announce
+        self.spread: Callable[..., Spread | None] = lambda *_: None
+        """What a transaction of a chain is for the shards that are written with it; a node sets it."""
+        self.check_single: Callable[[DatasetId], None] = lambda _: None
+        """Raises Refused for one of several shards; a node sets it."""
         self._turn = trio.Lock()
         """Tasks wait here, and not each in a worker thread."""
         self._writing = threading.Lock()
@@ -128,8 +104,7 @@ class OwnerCommitter:
         what became of those that were read for them. ``along``: what is written in the same transaction.
         """
 
-        def also(connection: sqlite3.Connection) -> None:
-            last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
+        def own(connection: sqlite3.Connection, last: int) -> None:
             if rows is not None:
                 row_counts.keep(connection, dataset, last, rows)
             if along.push is not None:
@@ -138,9 +113,9 @@ class OwnerCommitter:
                 first = last + 1 - len(events)
                 captures.keep(connection, dataset, along.capture, first, last, to_millis(system_time))
 
-        own = _Addition(dataset, expected_head, events, objects, along.upper)
+        first = Addition(dataset, expected_head, events, objects, along.upper, own=own)
         async with self._turn:
-            return await trio.to_thread.run_sync(self._commit_all, (own, *_beside(along.beside)), system_time, also)
+            return await trio.to_thread.run_sync(self._commit_all, (first, *beside_of(along.beside)), system_time)
 
     async def note_rows(
         self,
@@ -165,7 +140,7 @@ class OwnerCommitter:
             if beside is None:
                 await trio.to_thread.run_sync(write)
             else:
-                await trio.to_thread.run_sync(self._commit_all, _beside(beside), beside.time, also)
+                await trio.to_thread.run_sync(self._commit_all, beside_of(beside), beside.time, also)
 
     def commit_now(
         self,
@@ -177,11 +152,11 @@ class OwnerCommitter:
         also: Also = lambda _: None,
     ) -> Head:
         """Commits from a worker thread. ``also`` adds rows to the transaction."""
-        return self._commit_all([_Addition(dataset, expected_head, events, objects)], system_time, also)
+        return self._commit_all([Addition(dataset, expected_head, events, objects)], system_time, also)
 
     def commit_several_now(self, parts: Sequence[SideCommit], system_time: Instant, also: Also) -> None:
         """Commits to several chains together, from a worker thread; row counts are not kept."""
-        additions = [_Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
+        additions = [Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
         self._commit_all(additions, system_time, also)
 
     def commit_proposed_now(self, parts: Sequence[ProposedBlocks]) -> None:
@@ -190,6 +165,8 @@ class OwnerCommitter:
         Raises Conflict where a head or a frontier moved, Invalid for a block that breaks a rule or has other bytes.
         """
         with self._writing:
+            for part in parts:
+                self.check_single(part.dataset)
             drafts = [self._proposed(each) for each in parts if each.blocks]
             moves = [
                 Append(
@@ -210,9 +187,9 @@ class OwnerCommitter:
             for each in drafts:
                 each.sign()
 
-    def _proposed(self, part: ProposedBlocks) -> _Draft:
+    def _proposed(self, part: ProposedBlocks) -> Draft:
         events = [known_event(each) for each in part.blocks]
-        addition = _Addition(part.dataset, part.before.head, events, part.objects)
+        addition = Addition(part.dataset, part.before.head, events, part.objects)
         draft = self._drafted(addition, part.blocks[0].system_time)
         if [each.hash for each in draft.append.blocks] != [each.hash for each in part.blocks]:
             raise Invalid(
@@ -228,10 +205,10 @@ class OwnerCommitter:
         )
         return draft._replace(append=append)
 
-    def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
+    def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
         """All of them or none; each is signed then. The new head of the first."""
         with self._writing:
-            drafts = [self._drafted(each, system_time) for each in additions]
+            drafts = [draft for each in additions for draft in self._spread(each, system_time)]
 
             def together(connection: sqlite3.Connection) -> None:
                 for each in drafts:
@@ -241,22 +218,24 @@ class OwnerCommitter:
             self._chains.commit([each.append for each in drafts], together)
             for each in drafts:
                 each.sign()
-        last = drafts[0].append.blocks[-1]
-        return Head(last.hash, last.sequence_number)
+        return after(drafts[0].append)
 
-    def _drafted(self, addition: _Addition, system_time: Instant) -> _Draft:
+    def _spread(self, addition: Addition, system_time: Instant) -> list[Draft]:
+        """The parts of the shards that are written together; of a chain by itself the one."""
+        spread = self.spread(addition.dataset, addition.events, addition.objects, system_time)
+        if spread is None:
+            return [self._drafted(addition, system_time)]
+        return [
+            self._drafted(each, spread.time) if each.events else moved(each) for each in spread_over(addition, spread)
+        ]
+
+    def _drafted(self, addition: Addition, system_time: Instant) -> Draft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, planned_at, own = addition
+        dataset, expected_head, events, objects, planned_at, until, own = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
-        if state.head != (expected_head.hash if expected_head else None):
-            first = (
-                "nothing is there" if state.head is None else f"block #{state.sequence_number} {state.head.short} is"
-            )
-            raise Conflict(
-                f"the head of {dataset.short} moved: {first} its end now", rule="head-moved", hint="plan again"
-            )
+        check_head(dataset, expected_head, state.head, state.sequence_number)
         now = self._clock()
         check_clock(state, now)
         check_upper(self._chains.upper(dataset), now)
@@ -285,9 +264,9 @@ class OwnerCommitter:
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
             own(connection, blocks[-1].sequence_number)
 
-        upper = None if planned_at is None else UpperMove(planned_at)
+        upper = None if planned_at is None else UpperMove(planned_at, until)
         append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects, upper=upper)
-        return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
+        return Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
     def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
         """Give a chain the history of ``plan``, in the epoch that ``authority`` opens, and sign its head.
@@ -295,6 +274,7 @@ class OwnerCommitter:
         From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
         Refused.
         """
+        self.check_single(plan.dataset)
         with self._writing:
             return self._rewrite(plan, rewrite, authority, signed)
 

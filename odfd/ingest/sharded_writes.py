@@ -1,0 +1,258 @@
+"""Writes a transaction that was planned for one chain to the shards of a rendition: rows by hash, all else to each.
+
+Whoever plans (an ingest, a watermark, a declaration) sees the first shard, whose metadata, source state and watermark
+are those of all. Here its events become events of each shard, which are committed together: so what a rendition
+contains does not depend on the number of its shards. Rows keep their order within a shard; offsets are the shard's own.
+Slices are read in batches, and memory does not grow with them. Spec: docs/spec/collections.md#shards; ADR 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.codec.arrow_schema import schema_of
+from chain.data.arrow_schema import to_arrow
+from chain.data.operations import CORRECT_FROM, CORRECT_TO
+from chain.data.parquet import SliceWriter, open_slice
+from chain.data.partition import hashable, shards_of
+from chain.errors import Invalid, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant, from_millis
+from chain.libraries import np, pa
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    DataSlice,
+    MetadataEvent,
+    SetDataSchema,
+    SetPollingSource,
+)
+from chain.model.schema import DataSchema
+from chain.model.source import MergeStrategy, primary_key, traits
+from chain.multihash import Multihash
+from chain.state import ChainState, Vocab, load_state
+from chain.store.base import ChainStore, Head, ObjectStore
+from chain.store.database import Database
+from chain.store.files import check_file
+from odfd.ingest.plan import schema_in_force
+from odfd.ingest.slices import keep_slice
+from odfd.renditions import tables
+
+_COLUMN: Final = "shard-column"
+
+
+class ShardPart(NamedTuple):
+    """One shard's part of a transaction; without events its frontier moves alone."""
+
+    dataset: DatasetId
+    head: Head
+    events: tuple[MetadataEvent, ...]
+    objects: tuple[Multihash, ...]
+    upper: int
+    """Its frontier, as it was read."""
+
+
+class Spread(NamedTuple):
+    """A transaction of all shards of a rendition, of one time."""
+
+    parts: Sequence[ShardPart]
+    time: Instant
+
+
+class ShardedWrites:
+    """The writes to sharded renditions of one node, from worker threads, one at a time."""
+
+    def __init__(self, database: Database, chains: ChainStore, objects: ObjectStore) -> None:
+        self._database, self._chains, self._objects = database, chains, objects
+
+    def __call__(
+        self, dataset: DatasetId, events: Sequence[MetadataEvent], objects: Sequence[Multihash], time: Instant
+    ) -> Spread | None:
+        """What a transaction of ``dataset`` is for its shards; ``None``: it is a chain by itself.
+
+        Raises Refused for a shard that is not the first, and for what would part rows that belong together; Invalid.
+        """
+        with self._database.read() as connection:
+            member = tables.member_of(connection, dataset)
+            if member is None:
+                return None
+            tables.check_member(tables.of(connection, dataset), dataset)
+        states = [load_state(self._chains.chain(each)) for each in member.shards]
+        uppers = [self._chains.upper(each) for each in member.shards]
+        if not any(isinstance(each, AddData) and each.new_data is not None for each in events):
+            time = max(time, from_millis(max(uppers)))  # rows say their time already, and are planned again if late
+        made = divided(self._objects, states, member.row.by, events)
+        named = {each.new_data.physical_hash for each in events if isinstance(each, AddData) and each.new_data}
+        linked = tuple(each for each in objects if each not in named)
+        parts = []
+        for each, state, upper, (own, slices) in zip(member.shards, states, uppers, made, strict=True):
+            assert state.head is not None
+            head = Head(state.head, state.sequence_number)
+            parts.append(ShardPart(each, head, own, (*slices, *linked) if own else (), upper))
+        return Spread(parts, time)
+
+    def check_single(self, dataset: DatasetId) -> None:
+        """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""
+        with self._database.read() as connection:
+            member = tables.member_of(connection, dataset)
+        if member is not None:
+            raise Refused(
+                f"{dataset.short} is one of {len(member.row.shards)} shards, which change together",
+                rule="shard-single",
+                hint="make a rendition: odfctl rendition create NAME --from snapshot",
+            )
+
+
+def divided(
+    objects: ObjectStore, states: Sequence[ChainState], by: Sequence[str], events: Sequence[MetadataEvent]
+) -> list[tuple[tuple[MetadataEvent, ...], tuple[Multihash, ...]]]:
+    """Returns for each shard its events and the slices that they name. Raises Refused, Invalid, ObjectDamaged."""
+    found: list[list[MetadataEvent]] = [[] for _ in states]
+    named: list[list[Multihash]] = [[] for _ in states]
+    offsets = [state.last_offset for state in states]
+    said = [(state.watermark, state.source_state) for state in states]
+    schema = schema_in_force(states[0])
+    for event in events:
+        check_source(by, event)
+        if isinstance(event, SetDataSchema):
+            schema = schema_of(event)
+            check_columns(by, schema)
+        if not isinstance(event, AddData):
+            for each in found:
+                each.append(event)
+            continue
+        slices: Sequence[DataSlice | None] = [None] * len(states)
+        if event.new_data is not None:
+            assert schema is not None, "data follows its schema"
+            nexts = [0 if last is None else last + 1 for last in offsets]
+            slices = _divided_rows(objects, event.new_data, states[0], schema, (by, nexts))
+        for place, data in enumerate(slices):
+            checkpoint = states[place].checkpoint
+            own = msgspec.structs.replace(
+                event,
+                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+                prev_offset=offsets[place],
+                new_data=data,
+            )
+            now = (own.new_watermark, own.new_source_state)
+            if data is None and now == said[place]:
+                continue  # it says nothing of this shard
+            said[place] = now
+            found[place].append(own)
+            if data is not None:
+                offsets[place] = data.offset_interval.end
+                named[place].append(data.physical_hash)
+    return [(tuple(each), tuple(slices)) for each, slices in zip(found, named, strict=True)]
+
+
+def check_source(by: Sequence[str], event: MetadataEvent) -> None:
+    """Raises Refused for a source that merges rows by columns which do not keep them in one shard."""
+    if isinstance(event, SetPollingSource | AddPushSource):
+        check_merge(by, event.merge)
+
+
+def check_merge(by: Sequence[str], merge: MergeStrategy) -> None:
+    """Raises Refused unless rows of one key are always in one shard."""
+    if traits(merge).whole_state:
+        raise Refused(
+            "a source that is merged by Snapshot confirms its rows with those of all shards, which is not built",
+            rule="shard-merge",
+            hint="keep it in one shard: odfctl rendition create NAME --from snapshot --shards 1",
+        )
+    key = primary_key(merge)
+    if key and not set(by) <= set(key):
+        raise Refused(
+            f"rows are merged by {', '.join(key)}, and {', '.join(by)} decides their shard: rows of one key would be"
+            " in several",
+            rule="shard-key",
+            hint="shard by columns of the primary key",
+        )
+
+
+def check_columns(by: Sequence[str], schema: DataSchema) -> None:
+    """Raises Invalid for columns that are not there, or whose equal values may differ in bytes."""
+    kinds = {field.name: field.type for field in to_arrow(schema)}
+    for name in by:
+        if name not in kinds:
+            raise Invalid(f"no column {name} decides the shard of a row", rule=_COLUMN, hint=f"one of {list(kinds)}")
+        if not hashable(kinds[name]):
+            raise Invalid(
+                f"column {name} is {kinds[name]}, whose equal values may differ in bytes",
+                rule=_COLUMN,
+                hint="shard by integers, texts, bytes, booleans, dates, times or decimals of at most 18 digits",
+            )
+
+
+def _divided_rows(
+    objects: ObjectStore,
+    data: DataSlice,
+    state: ChainState,
+    schema: DataSchema,
+    how: tuple[Sequence[str], Sequence[int]],
+) -> list[DataSlice | None]:
+    """Slices for each shard, ``None`` where it gets no row. ``how``: the columns that decide, and next offsets."""
+    path = objects.path(data.physical_hash)
+    check_file(path, data.physical_hash)
+    with open_slice(path) as file:
+        parts = (pa.Table.from_batches([each]).replace_schema_metadata(None) for each in file.batches())
+        return written_by_shard(objects, parts, schema, state.vocab, how)
+
+
+def written_by_shard(
+    objects: ObjectStore,
+    parts: Iterable[pa.Table],
+    schema: DataSchema,
+    vocab: Vocab,
+    how: tuple[Sequence[str], Sequence[int]],
+) -> list[DataSlice | None]:
+    """Writes rows to a slice for each shard, in their order. Raises Refused, Environment."""
+    by, nexts = how
+    arrow = to_arrow(schema).remove_metadata()
+    staged = [objects.stage() for _ in nexts]
+    waiting = -1
+    try:
+        with ExitStack() as files:
+            writers = [files.enter_context(SliceWriter(path, arrow)) for path in staged]
+            for rows in parts:
+                shards = shards_of(rows, by, len(nexts))
+                waiting = _check_pairs(np.asarray(rows.column(vocab.operation_type)), shards, waiting)
+                for place, writer in enumerate(writers):
+                    own = rows if len(writers) == 1 else rows.filter(pa.array(shards == place))
+                    start = nexts[place] + writer.rows
+                    writer.write(_numbered(own, vocab.offset, start).cast(arrow))
+        return [
+            keep_slice(objects, path, schema, vocab.offset) if writer.rows else None
+            for path, writer in zip(staged, writers, strict=True)
+        ]
+    finally:
+        for path in staged:
+            path.unlink(missing_ok=True)
+
+
+def _check_pairs(operations: np.ndarray, shards: np.ndarray, waiting: int) -> int:
+    """The two rows of a correction stay beside each other. ``waiting``: the shard of an old row that was the last.
+
+    Returns that of these rows, -1: none. Raises Refused.
+    """
+    if not len(shards):
+        return waiting
+    before = np.concatenate([[waiting], np.where(operations == CORRECT_FROM, shards, -1)[:-1]])
+    parted = (operations == CORRECT_TO) & (before >= 0) & (before != shards)
+    if parted.any():
+        raise Refused(
+            "a correction moves a row to another shard, where its old row is not",
+            rule="shard-correction",
+            hint="retract the row, and add it anew",
+        )
+    return int(shards[-1]) if operations[-1] == CORRECT_FROM else -1
+
+
+def _numbered(rows: pa.Table, offset: str, start: int) -> pa.Table:
+    place = rows.column_names.index(offset)
+    field = rows.schema.field(place)
+    numbers = pa.array(np.arange(start, start + rows.num_rows), pa.int64())
+    return rows.set_column(place, field, numbers.cast(field.type))

@@ -1,0 +1,92 @@
+"""The parts of a commit: what is added to one chain, and its blocks with what the transaction keeps of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from chain.errors import Conflict
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.model.events import MetadataEvent
+from chain.multihash import Multihash
+from chain.store.base import Append, Head, UpperMove
+from odfd.datasets import row_counts
+from odfd.datasets.commit import SideCommit
+from odfd.ingest.sharded_writes import Spread
+
+
+class Addition(NamedTuple):
+    """The addition to one chain. ``own`` writes what belongs to its last block, given its number."""
+
+    dataset: DatasetId
+    expected: Head | None
+    events: Sequence[MetadataEvent]
+    objects: Sequence[Multihash]
+    upper: int | None = None
+    """The frontier that it was planned at; ``None``: whichever it is."""
+    until: int | None = None
+    """The frontier after it; ``None``: it stays, or goes with the last block."""
+    own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
+
+
+class Draft(NamedTuple):
+    """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
+
+    append: Append
+    keep: Callable[[sqlite3.Connection], None]
+    sign: Callable[[], None]
+
+
+def beside_of(side: SideCommit | None) -> tuple[Addition, ...]:
+    if side is None:
+        return ()
+
+    def own(connection: sqlite3.Connection, last: int) -> None:
+        row_counts.keep(connection, side.dataset, last, side.rows)
+
+    return (Addition(side.dataset, side.expected, side.events, side.objects, own=own),)
+
+
+def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None, number: int) -> None:
+    """Raises Conflict where the head is not the expected one."""
+    if head == (expected.hash if expected else None):
+        return
+    first = "nothing is there" if head is None else f"block #{number} {head.short} is"
+    raise Conflict(f"the head of {dataset.short} moved: {first} its end now", rule="head-moved", hint="plan again")
+
+
+def spread_over(addition: Addition, spread: Spread) -> list[Addition]:
+    """Parts of a transaction for shards that are written together. Raises Conflict where the named one moved."""
+    found = []
+    for part in spread.parts:
+        if part.dataset != addition.dataset:
+            planned = Addition(part.dataset, part.head, part.events, part.objects, part.upper)
+        else:
+            check_head(part.dataset, addition.expected, part.head.hash, part.head.sequence_number)
+            planned = addition._replace(events=part.events, objects=part.objects, upper=addition.upper or part.upper)
+        found.append(planned._replace(until=to_millis(spread.time) + 1))
+    return found
+
+
+def after(append: Append) -> Head:
+    """The head after an append, which may have no blocks."""
+    if append.blocks:
+        last = append.blocks[-1]
+        return Head(last.hash, last.sequence_number)
+    assert append.expected is not None
+    return append.expected
+
+
+def moved(addition: Addition) -> Draft:
+    """A shard's part without blocks: its frontier moves, and nothing is signed."""
+    head, planned_at = addition.expected, addition.upper
+    assert head is not None
+    assert planned_at is not None
+
+    def keep(connection: sqlite3.Connection) -> None:
+        addition.own(connection, head.sequence_number)
+
+    upper = UpperMove(planned_at, addition.until)
+    return Draft(Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), keep, lambda: None)
