@@ -143,13 +143,15 @@ def _striped(bytes_: np.ndarray, place: np.ndarray, stripes: np.ndarray, seeds: 
     found = _turn(lanes[0], 1) + _turn(lanes[1], 7) + _turn(lanes[2], 12) + _turn(lanes[3], 18)
     for lane in lanes:
         found = (found ^ _turn(lane * _u(_P2), 31) * _u(_P1)) * _u(_P1) + _u(_P4)
-    return found
+    together: np.ndarray = found
+    return together
 
 
 def _words(bytes_: np.ndarray, place: np.ndarray, size: int) -> np.ndarray:
     """Little-endian numbers of ``size`` bytes at these places."""
     windows = np.lib.stride_tricks.sliding_window_view(bytes_, size)[place]
-    return np.ascontiguousarray(windows).view(f"<u{size}").ravel().astype(np.uint64)
+    words: np.ndarray = np.ascontiguousarray(windows).view(f"<u{size}").ravel().astype(np.uint64)
+    return words
 
 
 def _eight(found: np.ndarray, words: np.ndarray) -> np.ndarray:

@@ -100,6 +100,9 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     """Implements ``Dataset.listen``."""
     described = source.describe()
     dataset = str(described["id"])
+    if described.get("shards") and source.ref != dataset:
+        said = f"{source.ref} has {len(described['shards'])} shards, and a listener follows one chain"
+        raise Refused(said, rule="shard-listen", hint="listen to each shard by its id: describe() has them in shards")
     if after is not None and after.id != dataset and source.has_ended(after.id):
         raise source.handed_over(after.id)
     if after is not None and after.id != dataset:

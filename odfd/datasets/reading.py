@@ -29,13 +29,14 @@ from chain.model.events import (
     SetTransform,
 )
 from chain.model.schema import DataField, Option
-from chain.state import ChainState
+from chain.state import ChainState, Vocab
 from chain.store.base import ChainReader, ObjectStore
 from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
 """Rows that ``tail`` gives at the most."""
 DATA_KINDS: Final = ("AddData", "ExecuteTransform")
+_SHARD: Final = "odfd shard"
 _DESCRIPTION: Final = "opendatafabric.org/description"
 """ODF's extra attribute of a field (spec: ExtraAttributes)."""
 
@@ -70,6 +71,23 @@ def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema
         wanted -= table.num_rows
         parts.insert(0, table)
     return pa.concat_tables(parts) if parts else None
+
+
+def tail_of_shards(
+    chains: Sequence[ChainReader], objects: ObjectStore, limit: int, schema: pa.Schema, vocab: Vocab
+) -> pa.Table | None:
+    """Returns the last rows of all shards, in the order of their times, then shards, then offsets. Raises Invalid."""
+    found = [tail(chain, objects, limit, schema) for chain in chains]
+    parts = [
+        part.append_column(_SHARD, pa.repeat(place, part.num_rows))
+        for place, part in enumerate(found)
+        if part is not None
+    ]
+    if not parts:
+        return None
+    order = [(vocab.system_time, "ascending"), (_SHARD, "ascending"), (vocab.offset, "ascending")]
+    rows = pa.concat_tables(parts).sort_by(order).drop_columns([_SHARD])
+    return rows.slice(max(0, rows.num_rows - limit))
 
 
 def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:

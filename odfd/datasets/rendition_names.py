@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.datasets.catalog import Catalog
+from odfd.renditions import tables
 from odfd.renditions.tables import Member
 from odfd.resources.store import Resources
 
@@ -18,3 +20,16 @@ def swap_names(connection: sqlite3.Connection, old: Member, new: Member, now: In
     former = catalog.rename(catalog.resolve(str(old.dataset)), f"{name}.r{old.row.number}", now)
     active = catalog.rename(catalog.resolve(str(new.dataset)), name, now)
     return {old.dataset: former.name, new.dataset: active.name}
+
+
+def shard_name(base: str, number: int, place: int) -> str:
+    """The name of a shard after the first, which stays whatever the first one is called."""
+    return f"{base}.r{number}.s{place}"
+
+
+def rename_shards(connection: sqlite3.Connection, shards: Sequence[DatasetId], base: str, now: Instant) -> None:
+    """Renames the shards after the first with their collection. Raises Invalid."""
+    catalog, state = Catalog(Resources(connection)), tables.of(connection, shards[0])
+    number = state.number_of(shards[0])
+    for place, each in enumerate(shards[1:], start=1):
+        catalog.rename(catalog.resolve(str(each)), shard_name(base, number, place), now)

@@ -133,7 +133,8 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
     _check_columns(schema, vocab, merge, spec)
     time = block_time(state, deps.now(), upper)
     key = {name: value_of(text, schema.field(name)) for name, text in spec.key.items()}
-    parts = deps.index.parts(deps.store.chain(dataset), state, deps.objects, merge)
+    shards = [(deps.store.chain(each), state if each == dataset else load(deps, each)) for each in deps.shards(dataset)]
+    parts = [part for shard in shards for part in deps.index.parts(*shard, deps.objects, merge)]
     row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)
     changed = None if spec.retract else _changed(row, schema, vocab, spec, time)
     same = changed is not None and changed.equals(row)

@@ -98,13 +98,7 @@ class ShardedWrites:
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""
         with self._database.read() as connection:
-            member = tables.member_of(connection, dataset)
-        if member is not None:
-            raise Refused(
-                f"{dataset.short} is one of {len(member.row.shards)} shards, which change together",
-                rule="shard-single",
-                hint="make a rendition: odfctl rendition create NAME --from snapshot",
-            )
+            tables.check_single(connection, dataset)
 
 
 def divided(

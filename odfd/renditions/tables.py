@@ -217,6 +217,17 @@ def shards_of(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[Datas
     return (dataset,) if member is None or member.dataset != dataset else member.shards
 
 
+def check_single(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""
+    member = member_of(connection, dataset)
+    if member is not None:
+        raise Refused(
+            f"{dataset.short} is one of {len(member.row.shards)} shards, which change together",
+            rule="shard-single",
+            hint="make a rendition: odfctl rendition create NAME --from snapshot",
+        )
+
+
 def check_member(state: CollectionState, dataset: DatasetId) -> None:
     """Raises Refused for a shard that is not the first one of its rendition: it is written with the others."""
     member = state.member(state.number_of(dataset))

@@ -231,6 +231,31 @@ class StateDirectory:
         with self.database.read() as connection:
             return renditions.shards_of(connection, dataset)
 
+    def one_chain(self, ref: str) -> DatasetEntry:
+        """Resolves a dataset for what is done with one chain. An id means one always; a name may mean several shards.
+
+        Raises NotFound, Invalid, Refused.
+        """
+        entry = self.resolve(ref)
+        shards = (entry.id,) if ref.startswith("did:") else self.shards_of(entry.id)
+        if len(shards) > 1:
+            raise Refused(
+                f"{entry.name} has {len(shards)} shards, each a chain of its own, and this is of one chain",
+                rule="shard-whole",
+                hint="name a shard by its id: odfctl get renditions -o json lists them",
+            )
+        return entry
+
+    def is_shard(self, dataset: DatasetId) -> bool:
+        """Whether a chain is one of several shards of a rendition."""
+        with self.database.read() as connection:
+            return renditions.member_of(connection, dataset) is not None
+
+    def check_single(self, dataset: DatasetId) -> None:
+        """Raises Refused for a chain that is one of several shards, however it was named."""
+        with self.database.read() as connection:
+            renditions.check_single(connection, dataset)
+
     def check_fed(self, dataset: DatasetId) -> None:
         """Raises Refused for a rendition that is not the active one, and for a portal, which takes rows by its rule."""
         with self.database.read() as connection:

@@ -56,7 +56,7 @@ class HoldService:
         """
 
         def write() -> wire.HoldView:
-            entry, now = self._home.resolve(request.ref), self._clock.now()
+            entry, now = self._home.one_chain(request.ref), self._clock.now()
             at = None if request.at is None else _millis(request.at)
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # Cut and stored in one transaction of the store, which is the one writer: nothing is given up in between.

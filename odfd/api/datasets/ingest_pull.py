@@ -241,7 +241,7 @@ class IngestPullService:
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
         return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request)))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:

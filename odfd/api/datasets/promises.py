@@ -36,13 +36,15 @@ class Promises:
         Raises Refused: others may write the dataset, a clock that is far from its times or was set, it is sealed.
         """
         now = self._now()
-        self._check_sole_writer(dataset, now)
+        shards = self._home.shards_of(dataset)
+        for each in shards:
+            self._check_sole_writer(each, now)
         state = load_state(self._home.chains.chain(dataset))
         check_clock(state, now)
         check_upper(self._home.chains.upper(dataset), now)
         check_jump(self._ahead(state.system_time), now)
-        (outcome,) = self._point.append([Proposal(dataset=dataset, new_upper=to_millis(now))])
-        return from_millis(outcome.shard.upper)
+        outcomes = self._point.append([Proposal(dataset=each, new_upper=to_millis(now)) for each in shards])
+        return from_millis(min(outcome.shard.upper for outcome in outcomes))
 
     def _check_sole_writer(self, dataset: DatasetId, now: Instant) -> None:
         """Raises Refused: a block of another writer would contradict what was promised here."""

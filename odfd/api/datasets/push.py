@@ -61,7 +61,7 @@ class PushService:
 
     def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:
         with self._home.catalog() as catalog:
-            entries = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+            entries = catalog.entries() if request.all else [self._home.one_chain(ref) for ref in request.refs]
         if request.to is not None and "/" in request.to and (request.all or len(entries) != 1):
             text = f"{request.to[:80]} is the place of one dataset"
             raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
@@ -78,6 +78,8 @@ class PushService:
             return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
         try:
             with sole_faults():
+                if request.all:
+                    await trio.to_thread.run_sync(self._home.one_chain, entry.name)
                 if not is_public:
                     raise _private(entry, target)
                 return await self._pushed(entry, target, report)

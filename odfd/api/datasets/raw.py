@@ -48,6 +48,7 @@ class RawService:
 
         def write() -> wire.RawView:
             entry = self._own_root(ref)
+            self._home.check_single(entry.id)
             with self._home.database.write() as connection:
                 captures.begin(connection, entry.id, self._clock.now())
             return self._view(entry)

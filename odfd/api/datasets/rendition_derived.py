@@ -8,14 +8,14 @@ Spec: docs/spec/collections.md#derived.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import trio
 
 from chain.errors import Conflict
 from chain.ids import DatasetId
-from chain.model.events import MetadataEvent, Seed, SetTransform, TransformInput
+from chain.model.events import MetadataEvent, Seed, SetTransform
 from chain.state import load_state
 from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_effects import Move, RenditionEffects
@@ -26,6 +26,7 @@ from odfd.datasets.derivation_order import inputs_first
 from odfd.datasets.visibility import Mark, Marks
 from odfd.renditions import tables
 from odfd.renditions.notice import without_notice
+from odfd.renditions.sharded_inputs import over
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow
 from odfd.resources.store import Resources
@@ -58,7 +59,8 @@ class DerivedRenditions:
         found: dict[DatasetId, None] = {}
         waiting = [source]
         while waiting:
-            for each in self._readers(waiting.pop()):
+            shards = self._effects.state_member(waiting.pop()).shards
+            for each in dict.fromkeys(reader for shard in shards for reader in self._readers(shard)):
                 if each not in found and each != source and self._is_active(each):
                     found[each] = None
                     waiting.append(each)
@@ -67,14 +69,14 @@ class DerivedRenditions:
     async def prepared(self, old: Member, new: Member) -> list[Move]:
         """Builds what derives from ``old`` over ``new``, up to its present head. Raises what keeps one from that."""
         moves = [Move(old, new)]
-        successors = {old.dataset: new.dataset}
+        successors = [(old, new)]
         for dataset in await trio.to_thread.run_sync(self.affected, old.dataset):
             state, member = await trio.to_thread.run_sync(self._built, dataset, successors)
             self._effects.step("derived-begun")
             await self._derive(member.dataset)
             self._effects.step("derived")
             moves.append(Move(state.active, member))
-            successors[dataset] = member.dataset
+            successors.append((state.active, member))
         return moves
 
     def _is_active(self, dataset: DatasetId) -> bool:
@@ -87,7 +89,7 @@ class DerivedRenditions:
     def _transform(self, dataset: DatasetId) -> SetTransform | None:
         return load_state(self._home.chains.chain(dataset)).set_transform
 
-    def _built(self, dataset: DatasetId, successors: Mapping[DatasetId, DatasetId]) -> tuple[CollectionState, Member]:
+    def _built(self, dataset: DatasetId, successors: Sequence[tuple[Member, Member]]) -> tuple[CollectionState, Member]:
         """The rendition with the active one's query over the new inputs; it is begun unless there is one."""
         state, transform = self._effects.state(dataset), self._transform(dataset)
         assert transform is not None
@@ -126,12 +128,8 @@ class DerivedRenditions:
             self._committer.commit_now(born, None, events, (), self._clock.now(), together)
 
 
-def _over(transform: SetTransform, successors: Mapping[DatasetId, DatasetId]) -> SetTransform:
-    """The same query over other inputs."""
-    inputs = (
-        TransformInput(
-            dataset_ref=str(successors.get(DatasetId.parse(each.dataset_ref), each.dataset_ref)), alias=each.alias
-        )
-        for each in transform.inputs
-    )
-    return msgspec.structs.replace(transform, inputs=tuple(inputs))
+def _over(transform: SetTransform, successors: Sequence[tuple[Member, Member]]) -> SetTransform:
+    """The same query over other inputs. Raises Refused where it reads single shards."""
+    for old, new in successors:
+        transform = over(transform, old.row.shards, new.row.shards)
+    return transform

@@ -80,6 +80,11 @@ class RenditionEffects:
         with self._home.database.read() as connection:
             return tables.of(connection, dataset)
 
+    def state_member(self, dataset: DatasetId) -> Member:
+        """Returns the rendition that a chain is of."""
+        state = self.state(dataset)
+        return state.member(state.number_of(dataset))
+
     def holds(self, state: CollectionState) -> list[ReadHold]:
         """Lists the live holds of all renditions."""
         now = self._clock.now()

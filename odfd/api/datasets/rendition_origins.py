@@ -27,6 +27,7 @@ from odfd.datasets import captures
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit
 from odfd.datasets.creation import declaration
+from odfd.datasets.rendition_names import shard_name
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
@@ -151,7 +152,7 @@ class RenditionOrigins:
                 folder = resources.get(BASE_KIND, str(active))
                 for place, each in enumerate(born):
                     name = f"{base}.r{new.row.number}"
-                    Catalog(resources).add(f"{name}.s{place}" if place else name, each, now)
+                    Catalog(resources).add(shard_name(base, new.row.number, place) if place else name, each, now)
                     resources.apply(BASE_KIND, str(each), folder.spec if folder else b"", now)
                     Marks(connection).put(each, Mark.PRIVATE, now)  # whatever the settings publish
                 if raw:
@@ -190,15 +191,15 @@ def check_layout(layout: Layout, known: ChainState, *, raw: bool) -> None:
             rule="shard-raw",
             hint="odfctl raw drop gives the captures up",
         )
+    for event in (known.polling_source, *known.active_push_sources.values()):
+        if event is not None:
+            check_source(layout.by, event)
     if known.schema is None:
         raise Refused(
             "the dataset has no columns yet, so none can decide the shard of a row",
             rule="shard-column",
             hint="they come with its first data",
         )
-    for event in (known.polling_source, *known.active_push_sources.values()):
-        if event is not None:
-            check_source(layout.by, event)
 
 
 def _made(state: CollectionState, command: str) -> int | None:

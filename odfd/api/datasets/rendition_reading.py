@@ -9,7 +9,7 @@ from __future__ import annotations
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import NotFound
+from chain.errors import NotFound, Refused
 from chain.instant import from_millis
 from chain.state import load_state
 from chain.store.shards import Shard, View
@@ -39,6 +39,12 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
             f"rendition {number} is not complete to its handover", rule="rendition-upper", hint="ask again soon"
         )
     new = state.member(found.new)
+    if max(len(member.shards), len(new.shards)) > 1:
+        raise Refused(
+            f"rendition {number} handed over to or from several shards, and a listener follows one chain",
+            rule="shard-listen",
+            hint="begin anew with what the collection contains: odfctl sql",
+        )
     for each in (member, new):
         home.need_data(each.dataset, home.name_of(each.dataset), whole=True)
     return wire.HandoverReading(
@@ -52,7 +58,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
 
 def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
     """Frontiers by number. A mirror that followed a handover has all of the next rendition at its time."""
-    uppers = {each.row.number: home.chains.upper(each.dataset) for each in state.members if not each.dropped}
+    uppers = {each.row.number: min(map(home.chains.upper, each.shards)) for each in state.members if not each.dropped}
     for switch in state.timeline.switches[1:]:
         number = switch.to.number
         if number in uppers and not home.keys.has_dataset_key(state.member(number).dataset):

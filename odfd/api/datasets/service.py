@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,6 +44,7 @@ from odfd.datasets.creation import declaration
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.references import drop_references
+from odfd.datasets.rendition_names import rename_shards
 from odfd.flows import store as flows
 from odfd.ingest import segments, spool
 from odfd.mirrors import mirror_spec as mirror_specs
@@ -104,7 +106,7 @@ class DatasetService:
         """Describes a dataset; ``profile``: with column values from the files of its slices."""
 
         def look() -> wire.DatasetDetail:
-            entry = self._home.resolve(ref)
+            entry = self._home.one_chain(ref) if profile else self._home.resolve(ref)
             detail = self._views.detail(entry)
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry)) if profile else detail
 
@@ -135,9 +137,10 @@ class DatasetService:
         Its data stays as unmanaged (``UnmanagedService``), or goes with it where ``purge`` is set.
         """
         entry = await _in_thread(lambda: self._unused(ref))
-        async with self._scheduler.still(entry.id):
-            view, dropped = await _in_thread(lambda: self._delete(entry, purge=purge))
-        self._gone(entry.id)
+        for shard in (await _in_thread(lambda: self._shards(entry)))[::-1]:
+            async with self._scheduler.still(shard.id):
+                view, dropped = await _in_thread(partial(self._delete, shard, purge=purge))
+            self._gone(shard.id)
         for name, stays in dropped:
             text = f"{view.name}, which it pulled, is deleted"
             self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
@@ -200,7 +203,7 @@ class DatasetService:
     def _log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
     ) -> Sequence[wire.BlockView]:
-        entry = self._home.resolve(ref)
+        entry = self._home.one_chain(ref)
         chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
         head = chain.head()
         if head is None:
@@ -228,7 +231,7 @@ class DatasetService:
         return self._home.chains.former(entry.id, epoch)
 
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
-        block, epoch = self._found(self._home.resolve(ref), at)
+        block, epoch = self._found(self._home.one_chain(ref), at)
         return wire.BlockDetail(
             former_epoch=epoch,
             hash=str(block.hash),
@@ -259,14 +262,24 @@ class DatasetService:
         if state.schema is None:
             return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
-        table = reading.tail(chain, self._home.objects, limit, schema, first)
+        shards = (entry.id,) if ref.startswith("did:") else self._home.shards_of(entry.id)
+        chains = [self._home.chains.chain(each) for each in shards]
+        if len(chains) == 1:
+            table = reading.tail(chain, self._home.objects, limit, schema, first)
+        else:
+            table = reading.tail_of_shards(chains, self._home.objects, limit, schema, state.vocab)
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
     def _unused(self, ref: str) -> DatasetEntry:
         """Raises Refused while others derive from it."""
         entry = self._home.resolve(ref)
-        readers = [other.name for other in self._views.readers.of(entry.id)]
+        with self._home.database.read() as connection:
+            member = renditions.member_of(connection, entry.id)
+            if member is not None:
+                renditions.check_member(renditions.of(connection, entry.id), entry.id)
+        shards = self._home.shards_of(entry.id)
+        readers = [other.name for shard in shards for other in self._views.readers.of(shard)]
         if readers:
             raise Refused(
                 f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
@@ -275,10 +288,21 @@ class DatasetService:
             )
         return entry
 
+    def _shards(self, entry: DatasetEntry) -> Sequence[DatasetEntry]:
+        """Lists what goes with a dataset: itself first. Raises Refused while history is held for a reader."""
+        shards = self._home.shards_of(entry.id)
+        with self._home.database.read() as connection:
+            for each in shards:
+                self._home.held(connection, each)
+            return [Catalog(Resources(connection)).resolve(str(each)) for each in shards]
+
     def _rename(self, entry: DatasetEntry, name: str) -> None:
         """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
+        shards = self._home.shards_of(entry.id)
         with self._home.database.write() as connection:
             resources, now = Resources(connection), self._clock.now()
+            if len(shards) > 1:
+                rename_shards(connection, shards, name, now)
             renamed = Catalog(resources).rename(entry, name, now)
             spec = mirror_specs.of(resources, entry.id)
             if spec is not None:

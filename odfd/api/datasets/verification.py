@@ -50,7 +50,7 @@ class VerificationService:
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Result: VerifyReport."""
 
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        entry = await trio.to_thread.run_sync(self._home.one_chain, ref)
         return task_ref(
             self._board.submit(
                 "verify", entry.name, partial(self._verify, entry, request), about(entry.id, inputs=True)

@@ -63,12 +63,20 @@ class VisibilityService:
         theirs = await trio.to_thread.run_sync(
             lambda: [each for each in wanted if _is_shared_by_others(self._home, each.id)]
         )
+        shards = await trio.to_thread.run_sync(lambda: [each for each in wanted if self._home.is_shard(each.id)])
+        if shards and not request.all:
+            raise _is_shard(shards[0])
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
         kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
+        kept += [self._view(entry, False, [_is_shard(entry).message]) for entry in shards]
         return [
             *kept,
-            *[await self._one(entry, public=True, networks=networks) for entry in wanted if entry not in theirs],
+            *[
+                await self._one(entry, public=True, networks=networks)
+                for entry in wanted
+                if entry not in [*theirs, *shards]
+            ],
         ]
 
     def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
@@ -116,6 +124,8 @@ class VisibilityService:
             )
         if _is_shared_by_others(self._home, entry.id):
             raise _is_theirs(entry)
+        if self._home.is_shard(entry.id):
+            raise _is_shard(entry)
 
     def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
         return wire.VisibilityView(
@@ -218,6 +228,14 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
     with home.database.read() as connection:
         spec = mirror_specs.of(Resources(connection), dataset)
     return spec is not None and bool(spec.peers)
+
+
+def _is_shard(entry: DatasetEntry) -> Refused:
+    return Refused(
+        f"{entry.name} is one of several shards of a collection, which are not published together",
+        rule="shard-published",
+        hint="export a shard by its id, or go back to one: odfctl rendition create NAME --from snapshot --shards 1",
+    )
 
 
 def _is_theirs(entry: DatasetEntry) -> Refused:

@@ -46,7 +46,7 @@ class LineageService:
         """``may_read``: of an account. Result: Lineage."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
-        entry = await trio.to_thread.run_sync(partial(self._home.resolve, ref))
+        entry = await trio.to_thread.run_sync(partial(self._home.one_chain, ref))
         await trio.to_thread.run_sync(partial(self._check, entry, request))
         work = Trace(self._home, self._deps, entry, request, self._fresh_id, may_read).run
         return task_ref(self._board.submit("lineage", entry.name, work))

@@ -117,6 +117,8 @@ class ProjectionTables:
                 entry = None
                 if held is not None and held.did is not None:
                     entry = catalog.find(DatasetId.parse(held.did))
+            if entry is not None:
+                self._home.one_chain(entry.name)
             head = None if entry is None else self._home.chains.chain(entry.id).head()
             if entry is None or head is None:
                 text = f"no dataset {each.dataset_ref[:120]!r} here"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
+from chain.model.events import SetTransform
 from chain.state import ChainState, load_state
 from chain.store.former_epochs import SET_ASIDE
 from odfd.api.resources.desired_state import DesiredSnapshot
 from odfd.datasets import unmanaged
+from odfd.datasets.catalog import resolve_dataset
+from odfd.renditions.sharded_inputs import over
 from odfd.state.directory import StateDirectory
 
 
@@ -29,6 +37,27 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
         hint = f"odfctl rename {known.name} {desired.name}" if known else "choose another name, or leave out spec.did"
         raise Invalid(text, rule="dataset-did", hint=hint, place=desired.manifest.place("did"))
     return (None if entry is None else (entry.id, load_state(home.chains.chain(entry.id)))), False
+
+
+def over_shards(home: StateDirectory, desired: DesiredSnapshot) -> DesiredSnapshot:
+    """Returns it with the shards of each input that has several, as inputs of their own. Blocking. Raises Refused."""
+    metadata = tuple(
+        _over_shards(home, each, desired.meant) if isinstance(each, SetTransform) else each
+        for each in desired.snapshot.metadata
+    )
+    snapshot = msgspec.structs.replace(desired.snapshot, metadata=metadata)
+    return desired if snapshot == desired.snapshot else msgspec.structs.replace(desired, snapshot=snapshot)
+
+
+def _over_shards(home: StateDirectory, transform: SetTransform, meant: Mapping[str, str]) -> SetTransform:
+    for ref in [each.dataset_ref for each in transform.inputs]:
+        if ref.removeprefix("Dataset:").startswith("did:"):
+            continue  # an id means one chain
+        with suppress(NotFound, Invalid), home.catalog() as catalog:  # what is not here is told when it is resolved
+            shards = home.shards_of(resolve_dataset(ref, meant, catalog).id)
+            if len(shards) > 1:
+                transform = over(transform, (ref,), [str(each) for each in shards])
+    return transform
 
 
 def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:

@@ -39,7 +39,7 @@ from engines.contract import Engine
 from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
-from odfd.api.resources.applied_dataset import dataset_of
+from odfd.api.resources.applied_dataset import dataset_of, over_shards
 from odfd.api.resources.apply_items import declared_item, refused, successful, with_headers, with_warnings
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
@@ -279,6 +279,7 @@ class ApplyOperation:
     ) -> wire.ApplyItem:
         parse_own_name(desired.name)
         held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
+        desired = await trio.to_thread.run_sync(over_shards, self._home, desired)
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pinned(transform: TransformSql) -> str | None:

@@ -78,7 +78,7 @@ class ViewRefresher:
 
 DAMAGED: Final = "damaged"
 _TRANSFORMS: Final = (SetTransform.__name__,)
-EDITION: Final = (__version__, 3)
+EDITION: Final = (__version__, 4)
 """Of what is saved: the number is raised whenever a view comes to mean something else within one version."""
 _NO_HEAD: Final = b""
 """In place of the head of a chain that is damaged."""

@@ -81,7 +81,10 @@ class DatasetViews:
         """``within`` is filled with the datasets that were looked at for this one."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
+        shards = self._home.shards_of(entry.id)
+        others = [load_state(self._home.chains.chain(each)).next_offset for each in shards if each != entry.id]
         known = self._evaluator.known(entry.id, within)
+        within.update({each: 0 for each in shards if each not in within})
         found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
         unshared = self._visibility.mark(entry.id) is Mark.UNSHARED
         return wire.DatasetView(
@@ -89,7 +92,7 @@ class DatasetViews:
             id=str(entry.id),
             kind="derivative" if state.kind is DatasetKind.DERIVATIVE else "root",
             blocks=state.size,
-            records=state.next_offset,
+            records=state.next_offset + sum(others),
             watermark=None if state.watermark is None else instant.render(state.watermark),
             head=None if state.head is None else str(state.head),
             state=self._state(known, found, is_old=unshared),
@@ -98,7 +101,8 @@ class DatasetViews:
             conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_told(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
-            frontiers=frontiers_view(self._home.chains.upper(entry.id)),
+            frontiers=frontiers_view(min(map(self._home.chains.upper, shards))),
+            shards=tuple(map(str, shards)) if others else (),
         )
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:

@@ -61,6 +61,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Of its resource."""
     frontiers: Frontiers | None = None
     """``None``: its last block cannot be read, or it is not in a node's store."""
+    shards: tuple[str, ...] = ()
+    """Ids of the chains that its rows are in, where there are several; ``records`` counts all, the rest the first."""
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):

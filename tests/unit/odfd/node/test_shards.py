@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pytest
 import trio
 
+from chain.errors import Fault, Invalid, Refused
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
 from worlds.eventually import PATIENCE
@@ -75,3 +78,162 @@ async def test_rows_in_shards_are_those_in_one(world: Any, worlds: Any) -> None:
         parts = [await standing(alice, ref) for ref in made.shards]
         assert sorted(row for part in parts for row in part) == sorted(rows)
         assert sum(bool(part) for part in parts) > 1
+
+
+async def correct(node: Any, city: str, day: int, count: int | None) -> None:
+    key = {"event_time": f"2024-01-{day:02}T00:00:00Z", "city": city}
+    more: dict[str, Any] = {"retract": True} if count is None else {"values": {"population": str(count)}}
+    await node.done(node.api.flow.correct("cities", wire.CorrectRequest(key=key, **more)))
+
+
+async def test_the_number_grows_and_shrinks_and_goes_back(world: Any, worlds: Any) -> None:
+    """All renditions of one content have the same rows, whichever is active, and corrections are in all of them."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 3, "city")
+        await shard(alice, 5, "event_time", "city")
+        await hand_over(alice, 1)
+        await pulled(world, alice, 4, "Steyr", 4)
+        await correct(alice, "Graz", 1, 10)
+        await hand_over(alice, 2)
+        await correct(alice, "Wels", 3, None)
+        await pulled(world, alice, 5, "Krems", 5)
+        assert (await shard(alice, 1)).shards == ()
+        await hand_over(alice, 3)
+        await pulled(world, alice, 6, "Enns", 6)
+        await hand_over(alice, 1)
+        await pulled(world, alice, 7, "Melk", 7)
+        await hand_over(alice, 0)
+        rows = await standing(alice, "cities")
+        assert [row[1:] for row in rows] == [
+            ("Graz", 10), ("Linz", 2), ("Steyr", 4), ("Krems", 5), ("Enns", 6), ("Melk", 7)
+        ]  # fmt: skip
+        for number in (1, 2, 3):
+            assert await standing(alice, f"cities.r{number}") == rows, number
+
+
+async def test_a_row_that_came_already_is_found_in_its_shard(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 4, "city")
+        await hand_over(alice, 1)
+        world.write("alice", "again.csv", "2024-01-01T00:00:00Z,Graz,1\n2024-01-02T00:00:00Z,Linz,2")
+        await alice.pull("cities")
+        assert len(await standing(alice, "cities")) == 3
+
+
+async def test_all_shards_are_of_one_time(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await pulled(world, alice, 4, "Steyr", 4)
+        chains = alice.home.chains
+        shards = alice.home.shards_of(alice.dataset("cities"))
+        assert tuple(map(str, shards)) == made.shards
+        assert len({chains.upper(each) for each in shards}) == 1
+        view = await alice.api.datasets.get("cities")
+        assert (view.records, view.shards) == (4, made.shards)
+        await alice.done(alice.api.flow.advance("cities"))
+        assert len({chains.upper(each) for each in shards}) == 1
+        tail = await alice.api.datasets.tail("cities", 3)
+        place = [column.name for column in tail.columns].index("city")
+        assert ([row[place] for row in tail.rows][-1], len(tail.rows)) == ("Steyr", 3)
+
+
+async def test_a_query_is_pinned_at_each_shard_and_cut_at_a_time(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        request = wire.QueryRequest(sql="SELECT count(*) AS n FROM cities")
+        (before,), said = await answered(alice, request)
+        head = msgspec.json.decode(said, type=wire.QueryHead)
+        assert (before["n"], len(head.pins)) == (3, 3)
+        then = head.pins[0]
+        await pulled(world, alice, 4, "Steyr", 4)
+        pinned = msgspec.structs.replace(request, pins=head.pins)
+        (again,), _ = await answered(alice, pinned)
+        assert again["n"] == 3
+        (now,), _ = await answered(alice, request)
+        assert now["n"] == 4
+        with pytest.raises(Invalid, match="not pinned"):
+            await answered(alice, msgspec.structs.replace(request, pins=(then,)))
+        with pytest.raises(Refused, match="not cut at a block together"):
+            await answered(alice, wire.QueryRequest(sql="SELECT * FROM cities AT BLOCK '#2'"))
+
+
+async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 2, "city")
+        await hand_over(alice, 1)
+        asked = (
+            lambda: alice.api.datasets.log("cities", (), 5, None),
+            lambda: alice.api.holds.take(wire.HoldRequest(ref="cities")),
+            lambda: alice.api.verification.verify("cities", wire.VerifyRequest()),
+            lambda: alice.api.flow.export("cities", wire.ExportRequest(to="/nowhere")),
+        )
+        for each in asked:
+            with pytest.raises(Refused) as refused:
+                await each()
+            assert refused.value.rule == "shard-whole"
+        with pytest.raises(Refused) as refused:
+            await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
+        assert refused.value.rule == "shard-published"
+        with pytest.raises(Refused) as refused:
+            await alice.api.raw.keep("cities")
+        assert refused.value.rule == "shard-single"
+        with pytest.raises(Refused) as refused:
+            await alice.done(
+                alice.api.flow.set_watermark(made.shards[1], wire.WatermarkRequest(time="2025-01-01T00:00:00Z"))
+            )
+        assert refused.value.rule == "shard-member"
+        assert len(await alice.api.datasets.log(made.shards[1], (), 50, None)) > 2
+        for each in made.shards:
+            assert (await alice.done(alice.api.verification.verify(each, wire.VerifyRequest()))).ok
+
+
+@pytest.mark.parametrize(
+    ("merge", "by", "rule"),
+    [
+        (LEDGER, ("population",), "shard-key"),
+        ("{kind: Append}", ("nothing",), "shard-column"),
+        ("{kind: Snapshot, primaryKey: [city]}", ("city",), "shard-merge"),
+    ],
+)
+async def test_what_would_part_rows_of_a_key_is_refused(
+    world: Any, worlds: Any, merge: str, by: tuple[str, ...], rule: str
+) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice, merge)
+        with pytest.raises(Fault) as refused:
+            await shard(alice, 2, *by)
+        assert refused.value.rule == rule
+        assert alice.api.renditions._effects.state(alice.dataset("cities")).members[1:] == ()
+
+
+async def test_a_source_that_merges_by_other_columns_is_refused_later_too(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 2, "city")
+        await hand_over(alice, 1)
+        (item,) = (
+            await alice.apply(worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [event_time]}"))
+        ).items
+        assert item.fault is not None
+        assert item.fault.rule == "shard-key"
+
+
+async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        names = [view.name for view in await alice.api.datasets.list()]
+        assert names == ["cities.r0", "towns", "towns.r1.s1", "towns.r1.s2"]
+        with pytest.raises(Refused, match="one of 3 shards"):
+            await alice.api.datasets.delete(made.shards[2])
+        await alice.api.datasets.delete("towns", purge=True)
+        assert [view.name for view in await alice.api.datasets.list()] == ["cities.r0"]

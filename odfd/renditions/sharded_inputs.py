@@ -1,0 +1,100 @@
+"""Writes a query over a collection as one over its shards: each is an input, and a first step unites them.
+
+So a transform over shards is plain ODF, which others verify without knowing of shards. The step is recognised again by
+its text, so that the shards of another rendition can take the place of these. Pure.
+Spec: docs/spec/collections.md#shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from chain.errors import Refused
+from chain.model.events import SetTransform, TransformInput
+from chain.model.source import SqlQueryStep, TransformSql
+
+
+class Logical(NamedTuple):
+    """An input of a query as its author knows it: an alias, and the chains whose rows it has."""
+
+    alias: str
+    shards: tuple[str, ...]
+
+
+def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> SetTransform:
+    """The same query with the chains ``new`` in place of ``old``, each all shards of a rendition. Raises Refused."""
+    inputs, steps = _parted(transform)
+    found = []
+    for each in inputs:
+        if set(each.shards) & set(old) and each.shards != tuple(old):
+            raise Refused(
+                f"{each.alias} is a part of the {len(old)} shards of a collection, which hand over together",
+                rule="shard-input",
+                hint="derive from the collection by its name",
+            )
+        found.append(Logical(each.alias, tuple(new)) if each.shards == tuple(old) else each)
+    return _united(transform, found, steps)
+
+
+def _parted(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, ...]]:
+    """The inputs as the author knows them, and the steps that the author wrote."""
+    said = transform.transform
+    steps = said.queries or (SqlQueryStep(query=said.query or ""),)
+    unions = {step.alias: step.query for step in steps if step.alias is not None}
+    found: list[Logical] = []
+    aliases = [each.alias or each.dataset_ref for each in transform.inputs]
+    refs = [each.dataset_ref for each in transform.inputs]
+    place, removed = 0, set()
+    while place < len(refs):
+        alias, count = aliases[place].removesuffix(_part("", 0)), 0
+        while place + count < len(refs) and aliases[place + count] == _part(alias, count):
+            count += 1
+        if count > 1 and unions.get(alias) == _union(alias, count):
+            found.append(Logical(alias, tuple(refs[place : place + count])))
+            removed.add(alias)
+            place += count
+        else:
+            found.append(Logical(aliases[place], (refs[place],)))
+            place += 1
+    return found, tuple(step for step in steps if step.alias not in removed)
+
+
+def _united(transform: SetTransform, inputs: Sequence[Logical], steps: tuple[SqlQueryStep, ...]) -> SetTransform:
+    named: list[TransformInput] = []
+    unions: list[SqlQueryStep] = []
+    tables = {each.name for each in transform.transform.temporal_tables or ()}
+    for each in inputs:
+        count = len(each.shards)
+        if count == 1:
+            named.append(TransformInput(dataset_ref=each.shards[0], alias=each.alias))
+            continue
+        if each.alias in tables:
+            raise Refused(
+                f"{each.alias} is read by its newest rows of a time, and has {count} shards",
+                rule="shard-temporal",
+                hint="keep it in one shard",
+            )
+        named += [
+            TransformInput(dataset_ref=shard, alias=_part(each.alias, place)) for place, shard in enumerate(each.shards)
+        ]
+        unions.append(SqlQueryStep(alias=each.alias, query=_union(each.alias, count)))
+    said: TransformSql = transform.transform
+    if unions or said.queries is not None:
+        said = msgspec.structs.replace(said, query=None, queries=(*unions, *steps))
+    return msgspec.structs.replace(transform, inputs=tuple(named), transform=said)
+
+
+def _part(alias: str, place: int) -> str:
+    return f"{alias}__shard_{place}"
+
+
+def _union(alias: str, count: int) -> str:
+    parts = (_quoted(_part(alias, place)) for place in range(count))
+    return " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608  it is quoted
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
