@@ -210,6 +210,7 @@ def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
     return (
         TableColumn("NAME", lambda row: row.dataset or formatting.NOTHING),
         TableColumn("N", lambda row: str(row.number), right=True),
+        TableColumn("SHARDS", lambda row: str(len(row.shards) or 1), right=True),
         TableColumn("STATE", lambda row: row.state),
         TableColumn("FROM", lambda row: row.origin),
         TableColumn("ACTIVE SINCE", lambda row: row.active_since or formatting.NOTHING),

@@ -15,6 +15,7 @@ import trio
 
 from chain.errors import Conflict
 from chain.ids import DatasetId
+from chain.instant import from_millis, to_millis
 from chain.model.events import MetadataEvent, Seed, SetTransform
 from chain.state import load_state
 from chain.store.shards import SEALED
@@ -125,7 +126,8 @@ class DerivedRenditions:
                 tables.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, member)))
 
             events: tuple[MetadataEvent, ...] = (Seed(dataset_id=born, dataset_kind=declared.kind), *metadata)
-            self._committer.commit_now(born, None, events, (), self._clock.now(), together)
+            time = from_millis(to_millis(self._clock.now()))
+            self._committer.commit_now(born, None, events, (), time, together)
 
 
 def _over(transform: SetTransform, successors: Sequence[tuple[Member, Member]]) -> SetTransform:
