@@ -56,7 +56,7 @@ class ShardPart(NamedTuple):
     """Its frontier, as it was read."""
 
 
-class Spread(NamedTuple):
+class ShardedTransaction(NamedTuple):
     """A transaction of all shards of a rendition, of one time."""
 
     parts: Sequence[ShardPart]
@@ -71,7 +71,7 @@ class ShardedWrites:
 
     def __call__(
         self, dataset: DatasetId, events: Sequence[MetadataEvent], objects: Sequence[Multihash], time: Instant
-    ) -> Spread | None:
+    ) -> ShardedTransaction | None:
         """What a transaction of ``dataset`` is for its shards; ``None``: it is a chain by itself.
 
         Raises Refused for a shard that is not the first, and for what would part rows that belong together; Invalid.
@@ -93,7 +93,7 @@ class ShardedWrites:
             assert state.head is not None
             head = Head(state.head, state.sequence_number)
             parts.append(ShardPart(each, head, own, (*slices, *linked) if own else (), upper))
-        return Spread(parts, time)
+        return ShardedTransaction(parts, time)
 
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""

@@ -1,4 +1,4 @@
-"""The parts of a commit: what is added to one chain, and its blocks with what the transaction keeps of them."""
+"""Holds the parts of a commit: what is added to one chain, and its blocks with what the transaction keeps of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.store.base import Append, Head, UpperMove
 from odfd.datasets import row_counts
 from odfd.datasets.commit import SideCommit
-from odfd.ingest.sharded_writes import Spread
+from odfd.ingest.sharded_writes import ShardedTransaction
 
 
 class Addition(NamedTuple):
@@ -31,7 +31,7 @@ class Addition(NamedTuple):
     own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
 
 
-class Draft(NamedTuple):
+class ChainDraft(NamedTuple):
     """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
 
     append: Append
@@ -57,7 +57,7 @@ def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None
     raise Conflict(f"the head of {dataset.short} moved: {first} its end now", rule="head-moved", hint="plan again")
 
 
-def spread_over(addition: Addition, spread: Spread) -> list[Addition]:
+def spread_over(addition: Addition, spread: ShardedTransaction) -> list[Addition]:
     """Parts of a transaction for shards that are written together. Raises Conflict where the named one moved."""
     found = []
     for part in spread.parts:
@@ -79,7 +79,7 @@ def after(append: Append) -> Head:
     return append.expected
 
 
-def moved(addition: Addition) -> Draft:
+def moved(addition: Addition) -> ChainDraft:
     """A shard's part without blocks: its frontier moves, and nothing is signed."""
     head, planned_at = addition.expected, addition.upper
     assert head is not None
@@ -89,4 +89,4 @@ def moved(addition: Addition) -> Draft:
         addition.own(connection, head.sequence_number)
 
     upper = UpperMove(planned_at, addition.until)
-    return Draft(Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), keep, lambda: None)
+    return ChainDraft(Append(dataset=addition.dataset, expected=head, blocks=(), upper=upper), keep, lambda: None)

@@ -42,7 +42,7 @@ from engines.contract import RowCounts
 from odfd.datasets import captures, pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
 from odfd.datasets.references import keep_links, keep_references
-from odfd.ingest.sharded_writes import Spread
+from odfd.ingest.sharded_writes import ShardedTransaction
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -50,7 +50,7 @@ from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
-from odfd.trust.signing.commit_parts import Addition, Draft, after, beside_of, check_head, moved, spread_over
+from odfd.trust.signing.commit_parts import Addition, ChainDraft, after, beside_of, check_head, moved, spread_over
 from odfd.trust.signing.proposed_blocks import ProposedBlocks, known_event
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
@@ -79,7 +79,7 @@ class OwnerCommitter:
         self._clock = clock
         self._clock_ahead = clock_ahead
         self._announce = announce
-        self.spread: Callable[..., Spread | None] = lambda *_: None
+        self.spread: Callable[..., ShardedTransaction | None] = lambda *_: None
         """What a transaction of a chain is for the shards that are written with it; a node sets it."""
         self.check_single: Callable[[DatasetId], None] = lambda _: None
         """Raises Refused for one of several shards; a node sets it."""
@@ -187,7 +187,7 @@ class OwnerCommitter:
             for each in drafts:
                 each.sign()
 
-    def _proposed(self, part: ProposedBlocks) -> Draft:
+    def _proposed(self, part: ProposedBlocks) -> ChainDraft:
         events = [known_event(each) for each in part.blocks]
         addition = Addition(part.dataset, part.before.head, events, part.objects)
         draft = self._drafted(addition, part.blocks[0].system_time)
@@ -220,7 +220,7 @@ class OwnerCommitter:
                 each.sign()
         return after(drafts[0].append)
 
-    def _spread(self, addition: Addition, system_time: Instant) -> list[Draft]:
+    def _spread(self, addition: Addition, system_time: Instant) -> list[ChainDraft]:
         """The parts of the shards that are written together; of a chain by itself the one."""
         spread = self.spread(addition.dataset, addition.events, addition.objects, system_time)
         if spread is None:
@@ -229,7 +229,7 @@ class OwnerCommitter:
             self._drafted(each, spread.time) if each.events else moved(each) for each in spread_over(addition, spread)
         ]
 
-    def _drafted(self, addition: Addition, system_time: Instant) -> Draft:
+    def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
         dataset, expected_head, events, objects, planned_at, until, own = addition
         if not self._keys.has_dataset_key(dataset):
@@ -266,7 +266,7 @@ class OwnerCommitter:
 
         upper = None if planned_at is None else UpperMove(planned_at, until)
         append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects, upper=upper)
-        return Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
+        return ChainDraft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
     def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
         """Give a chain the history of ``plan``, in the epoch that ``authority`` opens, and sign its head.

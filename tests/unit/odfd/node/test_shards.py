@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -10,9 +11,13 @@ import pytest
 import trio
 
 from chain.errors import Fault, Invalid, Refused
+from chain.instant import SECOND
+from chain.model.events import AddData
+from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
-from worlds.eventually import PATIENCE
+from odfd.errors import Bug
+from worlds.eventually import PATIENCE, became
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
 
@@ -237,3 +242,113 @@ async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: A
             await alice.api.datasets.delete(made.shards[2])
         await alice.api.datasets.delete("towns", purge=True)
         assert [view.name for view in await alice.api.datasets.list()] == ["cities.r0"]
+
+
+class Died(Exception):
+    """The process ended after a durable effect."""
+
+
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
+    seen: list[str] = []
+
+    def step(name: str) -> None:
+        if seen.count(name) < 2:
+            seen.append(name)
+            raise Died(name)
+
+    async def grow(node: Any) -> None:
+        wanted = wire.RenditionRequest(origin="snapshot", shards=3, by=("city",), id="grow")
+        await node.done(node.api.renditions.create("cities", wanted))
+        await node.done(node.api.renditions.hand_over("cities", 1, wire.HandoverRequest(id="over")))
+
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        wanted = wire.RenditionRequest(origin="snapshot", shards=3, by=("city",), id="grow")
+        await alice.done(alice.api.renditions.create("cities", wanted))
+        await pulled(world, alice, 4, "Steyr", 4)
+        await correct(alice, "Graz", 1, 10)
+    while "HandOver" not in seen or seen.count("copied") < 2:
+        async with world.running("alice") as alice:
+            alice.api.renditions._effects.step = step
+            with contextlib.suppress(Bug):
+                await grow(alice)
+    async with world.running("alice") as alice:
+        await grow(alice)
+        assert {"copied", "handover-asked", "ChooseTime", "HandOver"} <= set(seen)
+        views = [(each.number, each.dataset, len(each.shards)) for each in await alice.api.renditions.list("cities")]
+        assert views == [(0, "cities.r0", 0), (1, "cities", 3)]
+        assert await standing(alice, "cities") == await standing(alice, "cities.r0")
+        assert len(await standing(alice, "cities")) == 4
+
+
+async def test_all_shards_of_a_former_rendition_are_sealed_and_their_data_goes(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await shard(alice, 1)
+        await hand_over(alice, 2)
+        chains = [alice.home.chains.chain(alice.dataset(each)) for each in made.shards]
+        slices = [
+            event.new_data.physical_hash
+            for chain in chains
+            for number in range(chain.head().size)
+            if isinstance(event := chain.block_at(number).event, AddData) and event.new_data
+        ]
+        with trio.fail_after(PATIENCE):
+            world.clock.instant += 2 * 3600 * SECOND
+            alice.api.renditions.upkeep.loop.poke()
+            await became(lambda: all(alice.home.chains.upper(alice.dataset(each)) == SEALED for each in made.shards))
+            world.clock.instant += 8 * 86_400 * SECOND
+            alice.api.renditions.upkeep.loop.poke()
+            await became(lambda: not any(map(alice.home.objects.has, slices)))
+        assert slices
+        assert len(await standing(alice, "cities")) == 3
+
+
+async def test_a_push_whose_rows_are_all_in_another_shard_is_taken_once(world: Any) -> None:
+    """The first shard gets no block then, and its frontier says that the time is complete."""
+    async with world.running("alice") as alice:
+        await alice.apply(GATE)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("readings",)))
+        await push(alice, b"2024-01-09T00:00:00Z,Graz,1\n2024-01-01T00:00:00Z,Linz,2\n", "first")
+        made = await shard(alice, 2, "city", ref="readings")
+        handed = wire.HandoverRequest()
+        await alice.done(alice.api.renditions.hand_over("readings", 1, handed))
+        shards = [alice.dataset(each) for each in made.shards]
+        for place, city in enumerate(("Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Graz", "Linz")):
+            await push(alice, f"2024-01-02T00:00:00Z,{city},{place}\n".encode(), f"push {place}")
+            await push(alice, f"2024-01-02T00:00:00Z,{city},{place}\n".encode(), f"push {place}")
+            assert len({alice.home.chains.upper(each) for each in shards}) == 1
+        sizes = [alice.home.chains.chain(each).head().size for each in shards]
+        assert sum(sizes) == 2 * 4 + 8, "founding blocks of both, and one block of each push"
+        (row,), _ = await answered(alice, wire.QueryRequest(sql="SELECT count(*) AS n FROM readings"))
+        assert row["n"] == 10
+        await alice.done(alice.api.renditions.create("readings", wire.RenditionRequest(origin="snapshot", shards=1)))
+        await push(alice, b"2024-01-03T00:00:00Z,Graz,9\n", "last")
+        await alice.done(alice.api.renditions.hand_over("readings", 2, handed))
+        (row,), _ = await answered(alice, wire.QueryRequest(sql="SELECT count(*) AS n FROM readings"))
+        assert row["n"] == 11
+
+
+GATE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: readings
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: gate
+      read: {kind: Csv, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
+      merge: {kind: Append}
+"""
+
+
+async def push(node: Any, data: bytes, name: str) -> None:
+    async def chunks() -> Any:
+        yield data
+
+    upload = await node.api.flow.stage("rows.csv", chunks())
+    request = wire.IngestRequest(uploads=(upload.id,), id=name)
+    (item,) = (await node.done(node.api.flow.ingest("readings", request))).items
+    assert item.fault is None
