@@ -38,7 +38,7 @@ from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
 from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
 from odfd.datasets.row_counts import NOTHING_READ, with_written
-from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
+from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load, shards_with
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.slices import keep_slice
 from odfd.ingest.values import nothing_of, value_of
@@ -133,8 +133,8 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
     _check_columns(schema, vocab, merge, spec)
     time = block_time(state, deps.now(), upper)
     key = {name: value_of(text, schema.field(name)) for name, text in spec.key.items()}
-    shards = [(deps.store.chain(each), state if each == dataset else load(deps, each)) for each in deps.shards(dataset)]
-    parts = [part for shard in shards for part in deps.index.parts(*shard, deps.objects, merge)]
+    shards = shards_with(deps, state)
+    parts = [part for chain, own in shards for part in deps.index.parts(chain, own, deps.objects, merge)]
     row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)
     changed = None if spec.retract else _changed(row, schema, vocab, spec, time)
     same = changed is not None and changed.equals(row)

@@ -25,12 +25,12 @@ from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceS
 from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
-from chain.store.base import ChainStore, Head, ObjectStore
+from chain.store.base import ChainReader, ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, SkippedFile, Success, ignored
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
-from odfd.datasets.pushes import Push, PushOutcome
+from odfd.datasets.pushes import Push
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
 from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
@@ -53,7 +53,7 @@ from odfd.ingest.prep import prepare
 from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
 from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, settle
+from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, answered, settle
 from odfd.ingest.slices import SliceIndex, asked, keep_slice
 from odfd.ingest.snapshots import confirmed, has_own_times
 from odfd.ingest.templates import redacted
@@ -177,8 +177,12 @@ async def _pull(
     while True:
         state = await trio.to_thread.run_sync(load, deps, dataset)
         polled, _ = polling(state)
-        has_rows = await trio.to_thread.run_sync(_has_rows, deps, state)
-        if has_rows and state.source_state is None and not fetch_uncacheable:
+        shards = await trio.to_thread.run_sync(shards_with, deps, state)
+        if (
+            any(each.last_offset is not None for _, each in shards)
+            and state.source_state is None
+            and not fetch_uncacheable
+        ):
             return tally.outcome(UNCACHEABLE)
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
@@ -215,11 +219,11 @@ async def _pull(
         fetch_uncacheable = False
 
 
-def _has_rows(deps: IngestDependencies, state: ChainState) -> bool:
-    """Whether rows came before, into any shard."""
-    assert state.dataset is not None
-    others = (each for each in deps.shards(state.dataset) if each != state.dataset)
-    return state.last_offset is not None or any(load(deps, each).last_offset is not None for each in others)
+def shards_with(deps: IngestDependencies, state: ChainState) -> list[tuple[ChainReader, ChainState]]:
+    """The chains that rows are in, of which ``state`` is that of the first."""
+    first = state.dataset
+    assert first is not None
+    return [(deps.store.chain(each), state if each == first else load(deps, each)) for each in deps.shards(first)]
 
 
 async def _confirm(
@@ -235,7 +239,7 @@ async def _confirm(
         upper, state = deps.store.upper(dataset), load(deps, dataset)
         now = block_time(state, deps.now(), upper)
         same = state.polling_source == polled and (seen is None or state.source_state == seen)
-        event = confirmed(deps.store.chain(dataset), state, deps.objects, polled, now) if same else None
+        event = confirmed(shards_with(deps, state), deps.objects, polled, now) if same else None
         return state, now, event, upper
 
     if not traits(polled.merge).whole_state:
@@ -344,7 +348,7 @@ async def _committed(
     batch: Batch,
 ) -> Head | None:
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
-    along = CommitExtras(upper=plan.upper, push=None if push is None else _answered(push, settled), beside=aside)
+    along = CommitExtras(upper=plan.upper, push=None if push is None else answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.is_captured, dataset):
         kept = await trio.to_thread.run_sync(captured, deps.objects, batch, push.source if push else "")
         along = msgspec.structs.replace(along, capture=kept)
@@ -358,13 +362,6 @@ async def _committed(
     return None
 
 
-def _answered(push: Push, done: Settled) -> Push:
-    answer = PushOutcome(blocks=0, records=0, counts=done.counts)
-    if isinstance(done, IngestOutcome):
-        answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
-    return msgspec.structs.replace(push, answer=answer)
-
-
 def _plan(
     deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch, known: ChainState
 ) -> tuple[IngestPlan, EarlierSlices]:
@@ -372,7 +369,7 @@ def _plan(
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     upper, state = deps.store.upper(dataset), load(deps, dataset, known)
     source, founding = choose(state)
-    shards = [(deps.store.chain(each), state if each == dataset else load(deps, each)) for each in deps.shards(dataset)]
+    shards = shards_with(deps, state)
     earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
     plan = plan_ingest(state, source, batch, block_time(state, deps.now(), upper), earlier, founding, aside)
@@ -382,7 +379,7 @@ def _plan(
         new_data_path=str(deps.objects.stage()),
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
-        needs_event_time=needs_time and has_own_times(deps.store.chain(dataset), state),
+        needs_event_time=needs_time and has_own_times(shards),
     )
     if (target := request.quarantine) is not None:
         staged = msgspec.structs.replace(target, path=str(deps.objects.stage()))

@@ -157,7 +157,7 @@ def _plan(
         transaction_id=f"replay:{plan.request.transaction_id}",
         max_source_bytes=deps.settings.max_source_bytes,
         max_unpack_ratio=deps.settings.max_unpack_ratio,
-        needs_event_time=needs_time and has_own_times(reader, state),
+        needs_event_time=needs_time and has_own_times([(reader, state)]),
         quarantine=_aside(quarantine_of(source.read.schema) is not None, folder, state),
     )
     return msgspec.structs.replace(plan, request=request)

@@ -24,6 +24,7 @@ from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestRequest, RowCounts, Success
 from odfd.datasets.commit import SideCommit
+from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.row_counts import NOTHING_READ, all_remarks, together, with_written
 from odfd.ingest.plan import IngestPlan, schema_in_force
 
@@ -75,6 +76,14 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
     if not events:
         return Nothing(counts)
     return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
+
+
+def answered(push: Push, done: Settled) -> Push:
+    """Returns the push with what it is answered, now and whenever it comes again."""
+    answer = PushOutcome(blocks=0, records=0, counts=done.counts)
+    if isinstance(done, IngestOutcome):
+        answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
+    return msgspec.structs.replace(push, answer=answer)
 
 
 def watermark_only(state: ChainState, to: Instant) -> AddData:

@@ -32,7 +32,7 @@ from chain.model.events import (
     SetPollingSource,
 )
 from chain.model.schema import DataSchema
-from chain.model.source import MergeStrategy, primary_key, traits
+from chain.model.source import MergeStrategy, primary_key
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
@@ -151,12 +151,6 @@ def check_source(by: Sequence[str], event: MetadataEvent) -> None:
 
 def check_merge(by: Sequence[str], merge: MergeStrategy) -> None:
     """Raises Refused unless rows of one key are always in one shard."""
-    if traits(merge).whole_state:
-        raise Refused(
-            "a source that is merged by Snapshot confirms its rows with those of all shards, which is not built",
-            rule="shard-merge",
-            hint="keep it in one shard: odfctl rendition create NAME --from snapshot --shards 1",
-        )
     key = primary_key(merge)
     if key and not set(by) <= set(key):
         raise Refused(
