@@ -40,6 +40,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
             ("watermark", formatting.moment(view.watermark)),
             ("complete", _frontiers(view.frontiers)),
+            ("shards", ", ".join(view.shards)),
             *[("held", _hold(each)) for each in detail.holds],
             ("created", formatting.moment(detail.created_at)),
             ("updated", formatting.moment(detail.updated_at)),

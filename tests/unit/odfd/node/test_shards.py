@@ -204,7 +204,8 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
     [
         (LEDGER, ("population",), "shard-key"),
         ("{kind: Append}", ("nothing",), "shard-column"),
-        ("{kind: Snapshot, primaryKey: [city]}", ("population",), "shard-key"),
+        ("{kind: Snapshot, primaryKey: [city]}", ("city",), "shard-merge"),
+        ("{kind: UpsertStream, primaryKey: [city]}", ("city",), "shard-merge"),
     ],
 )
 async def test_what_would_part_rows_of_a_key_is_refused(
