@@ -38,6 +38,7 @@ from chain.state import ChainState, Vocab, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from chain.store.files import check_file
+from chain.store.objects import DiskObjects
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
 from odfd.renditions import tables
@@ -66,7 +67,7 @@ class ShardedTransaction(NamedTuple):
 class ShardedWrites:
     """The writes to sharded renditions of one node, from worker threads, one at a time."""
 
-    def __init__(self, database: Database, chains: ChainStore, objects: ObjectStore) -> None:
+    def __init__(self, database: Database, chains: ChainStore, objects: DiskObjects) -> None:
         self._database, self._chains, self._objects = database, chains, objects
 
     def __call__(
@@ -87,6 +88,7 @@ class ShardedWrites:
             time = max(time, from_millis(max(uppers)))  # rows say their time already, and are planned again if late
         made = divided(self._objects, states, member.row.by, events)
         named = {each.new_data.physical_hash for each in events if isinstance(each, AddData) and each.new_data}
+        self._objects.holds.named(named)  # no block will: the next collection frees what was divided
         linked = tuple(each for each in objects if each not in named)
         parts = []
         for each, state, upper, (own, slices) in zip(member.shards, states, uppers, made, strict=True):

@@ -255,3 +255,21 @@ def test_rows_of_another_dataset_or_out_of_order_are_never_given() -> None:
     node._database.execute(f'CREATE OR REPLACE TABLE "{DID}" AS SELECT 2 - i "offset", i n FROM range(3) t(i)')
     with pytest.raises(Bug, match="order"):
         list(dataset.where(col("n") >= 0).listen(follow=False))
+
+
+class Sharded(Node):
+    """A node where the collection has several shards."""
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        said = super().get(path, query)
+        return {**said, "shards": [DID, OTHER]} if path.count("/") == 2 else said
+
+
+def test_one_chain_is_listened_to_and_a_name_of_several_is_refused() -> None:
+    node = Sharded()
+    node.append(3)
+    client = Client(node)
+    with pytest.raises(Refused, match="2 shards") as refused:
+        next(client.open("weather").listen(follow=False))
+    assert refused.value.rule == "shard-listen"
+    assert [numbers(each) for each in client.open(DID).listen(follow=False)] == [[0, 10], [20]]

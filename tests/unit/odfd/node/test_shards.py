@@ -353,3 +353,24 @@ async def push(node: Any, data: bytes, name: str) -> None:
     request = wire.IngestRequest(uploads=(upload.id,), id=name)
     (item,) = (await node.done(node.api.flow.ingest("readings", request))).items
     assert item.fault is None
+
+
+async def test_slices_that_were_divided_are_collected(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        made = await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await pulled(world, alice, 4, "Steyr", 4)
+        refs = (*made.shards, "cities.r0")
+        chains = [alice.home.chains.chain(alice.dataset(each)) for each in refs]
+        named = {
+            event.new_data.physical_hash
+            for chain in chains
+            for number in range(chain.head().size)
+            if isinstance(event := chain.block_at(number).event, AddData) and event.new_data
+        }
+        assert set(alice.home.objects.names()) > named
+        for _ in range(4):  # what was made a moment ago waits
+            await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
+        assert set(alice.home.objects.names()) == named
+        assert len(await standing(alice, "cities")) == 4
