@@ -40,10 +40,11 @@ def is_dataset(directory: Path) -> bool:
 def read_head(directory: Path) -> Multihash | None:
     """Reads the hash in ``refs/head``; ``None`` when there is no such file. Raises Invalid when it is not a hash."""
     file = directory / HEAD
-    if not file.is_file():
-        return None
-    with disk(file), file.open("rb") as opened:
-        text = opened.read(_MAX_REF)
+    with disk(file):
+        if not file.is_file():
+            return None
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_REF)
     try:
         return Multihash.parse(text.decode("ascii").strip())
     except (Invalid, UnicodeDecodeError) as error:

@@ -160,8 +160,9 @@ def _alone(directory: Path) -> Iterator[None]:
 @contextmanager
 def whole_or_gone(directory: Path) -> Iterator[None]:
     """Removes everything written within it to a new or empty folder if the disk fails."""
-    is_there = directory.exists()
-    is_new = not is_there or not any(directory.iterdir())
+    with disk(directory):
+        is_there = directory.exists()
+        is_new = not is_there or not any(directory.iterdir())
     try:
         yield
     except Environment:

@@ -31,8 +31,10 @@ def former_head(folder: Path) -> str | None:
 def _meta(folder: Path) -> tuple[Path, str] | None:
     for place in _PLACES:
         file = folder / place / _HEAD
-        if file.is_file():
-            with disk(file), file.open("rb") as opened:
+        with disk(file):
+            if not file.is_file():
+                continue
+            with file.open("rb") as opened:
                 text = opened.read(_MAX_REF).decode("ascii", "replace")
             if _HASH.match(text):
                 return folder / place, text.strip()

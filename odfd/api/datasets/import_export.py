@@ -37,6 +37,7 @@ from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
+from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
@@ -92,6 +93,7 @@ class ImportExport:
         folder = local_folder(request.to)
 
         async def work(report: Report) -> wire.TransferResult:
+            await trio.to_thread.run_sync(check_shared, folder)
             await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
             if request.table is not None:
                 await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
@@ -122,6 +124,7 @@ class ImportExport:
 
         def give() -> Transfer:
             if not to_bucket:
+                check_shared(Path(target.at))
                 return self._exported(entry.id, Path(target.at), show)
             bucket = self.repositories.bucket(target.repository)
             signed = signed_state(self._home.database, chains, entry.id)
@@ -184,6 +187,7 @@ class ImportExport:
         folder = local_folder(request.source)
 
         async def work(report: Report) -> wire.TransferResult:
+            await trio.to_thread.run_sync(check_shared, folder)
             if await trio.to_thread.run_sync(former_head, folder) is not None:
                 return await self._import_former(folder, request, report)
             chain = DirectoryChain(folder)

@@ -11,6 +11,7 @@ from chain.errors import Invalid
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report
 from odfd.state.backup import BackupFolder
 from odfd.state.directory import StateDirectory
@@ -34,6 +35,7 @@ class BackupService:
         if await trio.to_thread.run_sync(self._is_inside, folder):
             hint = "name one on another disk"
             raise Invalid(f"{folder} is inside the state directory", rule="backup-folder", hint=hint)
+        await trio.to_thread.run_sync(check_shared, folder)
         return task_ref(self._context.board.submit("backup", str(folder), partial(self._work, folder, request.keep)))
 
     def _is_inside(self, folder: Path) -> bool:
