@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from chain.store.files import disk
-from engines.errors import need_spark
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import web_bytes
 from odfd.cli.offline import files
@@ -50,7 +49,6 @@ commands = Commands()
     ),
 )
 def _new(session: Session, args: argparse.Namespace) -> None:
-    need_spark()
     from odfd import output
     from odfd.sampling.inference import guessed
     from odfd.sampling.manifest import manifest_text, proven
@@ -88,7 +86,6 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """Shows what an ingest of a file would read, by a dataset's source or by a format. Raises Invalid, NotFound."""
-    need_spark()
     from odfd.ingest.push import FORMATS
     from odfd.sampling.inference import guessed, step_of
     from odfd.sampling.manifest import read_of

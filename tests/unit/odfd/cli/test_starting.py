@@ -100,11 +100,22 @@ def test_what_a_pull_asks_is_of_its_type() -> None:
     assert asked[1] == wire.PullRequest(refs=("a",))
 
 
-def test_without_spark_a_sample_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+FILES = {
+    "a.csv": "id,v\n1,2\n",
+    "a.ndjson": '{"id": 1, "v": 2}\n',
+    "a.json": '[{"id": 1, "v": 2}]\n',
+    "a.geojson": '{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {"id": 1, "v": 2}, '
+    '"geometry": {"type": "Point", "coordinates": [1, 2]}}]}\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_manifest_is_written_for_a_file_also_without_spark(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark's own readers look into files, and a package without it has none."""
+    """A package without the engine looks into files too: what the node then does with the manifest needs it."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    (tmp_path / "a.csv").write_text("id,v\n1,2\n")
-    assert main(["new", "cities", str(tmp_path / "a.csv"), "-O", "-"]) == ExitCode.ENVIRONMENT
-    assert "Spark is not installed with this odfd" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "py4j", None)
+    (tmp_path / name).write_text(FILES[name])
+    assert main(["new", "cities", str(tmp_path / name), "-O", "-"]) == ExitCode.OK
+    assert "kind: DatasetSnapshot" in capsys.readouterr().out
