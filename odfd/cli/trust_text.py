@@ -17,6 +17,13 @@ _LOOKED_INTO: Final = {
     "unable": "this machine cannot tell",
     "unfit": "what was named as evidence is none",
 }
+_DECIDED: Final = {
+    "branch": "to follow the history that holds block",
+    "verdict": "to rely on this step, whatever was said against it:",
+    "version": "to follow this version of its authority:",
+    "epoch": "to follow the rewritten history with the head",
+    "abandoned": "to take no more of it than what is settled:",
+}
 
 
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
@@ -58,7 +65,8 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         lines.append(f"  {formatting.plural(view.unlisted, 'more validator')} spoke and stand in no group of yours")
     for made in view.decisions:
         who = "Witnesses" if made.by == "witnesses" else "You"
-        lines.append(f"  {who} decided {formatting.ago(made.at, now)}: {made.matter} {formatting.digest(made.hash)}")
+        matter = _DECIDED.get(made.matter, made.matter)
+        lines.append(f"  {who} decided {formatting.ago(made.at, now)} {matter} {formatting.digest(made.hash)}")
     for choice in view.choices:
         lines.append(f"  You may follow {choice.hash}  {clean(choice.message, 100)}")
     if view.choices:

@@ -72,8 +72,9 @@ class WitnessContext(Protocol):
 def _announce(parts: WitnessContext, made: Cosignature) -> None:
     tree = made.checkpoint
     parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
-    what = "versions of its authority" if tree.epoch is None else "blocks"
-    text = f"{tree.size} {what}"
+    text = plural(tree.size, "version of its authority", "versions of its authority")
+    if tree.epoch is not None:
+        text = plural(tree.size, "block")
     parts.context.events.emit(
         "cosignature.signed", parts.home.name_of(tree.dataset), text, about=about(tree.dataset), size=tree.size
     )

@@ -30,7 +30,7 @@ _MEANS: Final[dict[By, str]] = {
     "first-use": "the first chain that was seen was taken, and nobody vouched for it",
 }
 ON_FIRST_USE: Final = (
-    "ask its owner for the hash of a block, and compare: odfctl log NAME; or list witnesses in [policy.witness]"
+    "ask the owner for the hash of a block, and compare: odfctl log NAME; or list witnesses in [policy.witness]"
 )
 
 

@@ -2,7 +2,7 @@
 
 import { useState } from "/vendor/hooks.js";
 import { Answer, Failed, html, Id, Text, useAsk, When } from "/parts.js";
-import { bytes, cell, count, part } from "/text.js";
+import { bytes, cell, count, part, plural } from "/text.js";
 
 const PAGE = 50;
 
@@ -11,14 +11,14 @@ export function Chain({ name, detail }) {
   const from = before.length ? `&before=${before[before.length - 1]}` : "";
   const blocks = useAsk(`/datasets/${part(name)}/blocks?limit=${PAGE}${from}`, before.length ? 0 : 15);
   return html`<section aria-label="Chain">
-    <p class="quiet">${count(detail.dataset.blocks)} blocks; each names the hash of the one before it. Open one to see its event.</p>
+    <p class="quiet">${plural(detail.dataset.blocks, "block")}; each names the hash of the one before it. Open one to see its event.</p>
     <${Answer} of=${blocks}>${(found) => html`
       <ol class="chain">${found.map((one) => html`<${Block} key=${one.hash} name=${name} one=${one} />`)}</ol>
-      <nav class="row pages" aria-label="Pages">
+      ${(before.length > 0 || (found.length > 0 && found[found.length - 1].sequenceNumber > 0)) && html`<nav class="row pages" aria-label="Pages">
         <button type="button" disabled=${!before.length} onClick=${() => turn(before.slice(0, -1))}>Newer</button>
         <button type="button" disabled=${!found.length || found[found.length - 1].sequenceNumber === 0}
           onClick=${() => turn([...before, found[found.length - 1].sequenceNumber])}>Older</button>
-      </nav>`}<//>
+      </nav>`}`}<//>
   </section>`;
 }
 

@@ -12,7 +12,7 @@ import { Publish } from "/publish.js";
 import { Readme } from "/readme.js";
 import { Rows } from "/rows.js";
 import { Terms } from "/terms.js";
-import { Trust } from "/trust.js";
+import { Before, Trust } from "/trust.js";
 
 const TABS = [
   ["overview", "Overview", Overview],
@@ -79,7 +79,7 @@ function Overview({ name, detail }) {
   const readme = detail.attachments.find((each) => /(^|\/)readme(\.md|\.txt)?$/i.test(each.path));
   const others = detail.attachments.filter((each) => each !== readme);
   const site = detail.license && link(detail.license.websiteUrl);
-  return html`<div class="two">
+  return html`<${Before} name=${one.name} /><div class="two">
     <section aria-labelledby="about"><h2 id="about">About</h2>
       ${detail.description ? html`<p><${Text} of=${detail.description} /></p>` : html`<p class="quiet">No description.</p>`}
       ${detail.keywords.length > 0 && html`<p>${detail.keywords.map((each) => html`<span class="label"><${Text} of=${each} most=${60} /></span> `)}</p>`}

@@ -1,6 +1,6 @@
 // Rows, size and watermark of a dataset as its chain grew.
 
-import { Answer, html, useAsk } from "/parts.js";
+import { Answer, html, useAsk, When } from "/parts.js";
 import { Line } from "/plot.js";
 import { bytes, count, part } from "/text.js";
 
@@ -20,6 +20,8 @@ function Plots({ blocks }) {
     let total = 0;
     return blocks.map((one, at) => ({ x: times[at], y: (total += of(one) || 0) }));
   };
+  if (times[0] === times[times.length - 1])
+    return html`<p class="quiet">All of its data came in ${blocks.length === 1 ? "one block" : `${count(blocks.length)} blocks at one time`}: <${When} at=${blocks[0].systemTime} />.</p>`;
   const watermarks = blocks.map((one, at) => ({ x: times[at], y: one.watermark ? Date.parse(one.watermark) : NaN })).filter((one) => !Number.isNaN(one.y));
   return html`${blocks.length === MOST && html`<p class="quiet">Of the newest ${count(MOST)} blocks of data.</p>`}
     <${Line} title="Records" points=${sum((one) => one.records)} says=${count} time />

@@ -20,7 +20,7 @@ export function Lineage({ name, detail, asked }) {
         { name: "Trouble", of: (one) => one.problem && html`<${Text} of=${one.problem.detail} most=${200} />` },
       ]} />`}<//>
   </section>
-  ${detail.dataset.records > 0 && html`<${Record} key=${asked.get("record")} name=${name} columns=${columnsOf(detail)} first=${asked.get("record") || ""} />`}`;
+  ${detail.dataset.records > 0 && html`<${Record} key=${asked.get("record")} name=${name} records=${detail.dataset.records} columns=${columnsOf(detail)} first=${asked.get("record") || ""} />`}`;
 }
 
 const columnsOf = ({ profile }) => (profile ? profile.columns.map((each) => each.name).filter((each) => !["offset", "op", "system_time"].includes(each)) : []);
@@ -73,7 +73,7 @@ function Node({ one, at }) {
 }
 
 /** Which records of the inputs one record was made of, down to where they came from. */
-function Record({ name, columns, first }) {
+function Record({ name, columns, records, first }) {
   const [offset, set] = useState(first);
   const [column, choose] = useState("");
   const [state, told] = useState(null);
@@ -89,7 +89,7 @@ function Record({ name, columns, first }) {
   };
   return html`<section aria-labelledby="record"><h2 id="record">Where a record came from</h2>
     <form class="row" onSubmit=${trace}>
-      <label>Offset of the record<input type="number" min="0" step="1" required value=${offset} onInput=${(event) => set(event.target.value)} /></label>
+      <label>Offset of the record<input type="number" min="0" step="1" required placeholder=${records ? `0 to ${records - 1}` : ""} value=${offset} onInput=${(event) => set(event.target.value)} /></label>
       <label>Only its column<select value=${column} onChange=${(event) => choose(event.target.value)}><option value="">all</option>${columns.map((each) => html`<option value=${each}>${shown(each, 80)}</option>`)}</select></label>
       <button type="submit" disabled=${Boolean(state && state.running)}>Trace</button>
     </form>

@@ -8,19 +8,19 @@ import { useState } from "/vendor/hooks.js";
 import { bytes, count, part, plural, rate, shown, short, word } from "/text.js";
 
 export function Network({ status, asked }) {
-  const name = status && status.networks[0];
+  const names = status ? status.networks : [];
   return html`<h1>Network</h1>
     ${status && html`<${Facts} of=${[
-      ["Network", name ? html`<${Text} of=${name} most=${80} />` : "none joined"],
+      [names.length > 1 ? "Networks" : "Network", names.length ? html`<${Text} of=${names.join(", ")} most=${300} />` : "none joined"],
       ["Peers", count(status.peers)],
       ["Peer id", html`<${Id} of=${status.peerId} />`],
       ["Node", html`<${Id} of=${status.nodeId} />`],
       ["Listens at", status.listen.length ? html`<span class="value"><${Text} of=${status.listen.join(" ")} most=${600} /></span>` : "nowhere"],
       ["Over HTTP", status.http.length ? html`<${Text} of=${status.http.join(" ")} most=${300} />` : "nowhere"],
     ]} />`}
-    ${status && !name && html`<p class="note">Join one with an invitation: <code>odfctl join INVITATION</code></p>`}
+    ${status && !names.length && html`<p class="note">Join one with an invitation: <code>odfctl join INVITATION</code></p>`}
     <${Mirrors} />
-    ${name && html`<${Announced} name=${name} />`}
+    ${names.map((name, at) => html`<${Announced} key=${name} name=${name} id=${`announced-${at}`} several=${names.length > 1} />`)}
     <${Peers} chosen=${asked.get("peer")} me=${status && status.name} />`;
 }
 
@@ -71,16 +71,16 @@ function Rest({ one, again }) {
 
 const MOST = 200;
 
-function Announced({ name }) {
+function Announced({ name, id, several }) {
   const network = useAsk(`/networks/${part(name)}`, 10);
   const [text, search] = useState("");
-  return html`<section aria-labelledby="announced"><h2 id="announced">Announced here</h2>
+  return html`<section aria-labelledby=${id}><h2 id=${id}>Announced in <${Text} of=${name} most=${80} /></h2>
     <${Answer} of=${network}>${({ datasets, contact }) => {
       const fits = datasets.filter((one) => `${one.name || ""} ${one.called || ""} ${one.publisher || ""} ${one.id}`.toLowerCase().includes(text.toLowerCase()));
-      return html`${contact && html`<p><${Text} of=${`First met: ${contact.means}.`} most=${400} /></p>${contact.advice.map((each) => html`<p class="note"><${Text} of=${each} most=${400} /></p>`)}`}
+      return html`${contact && html`<p><${Text} of=${`How this network was met: ${contact.means}.`} most=${400} /></p>${contact.advice.map((each) => html`<p class="note"><${Text} of=${each} most=${400} /></p>`)}`}
         <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}><label class="grow">Search<input type="search" value=${text} onInput=${(event) => search(event.target.value)} /></label></form>
         <p class="quiet" role="status">${fits.length > MOST ? `The first ${count(MOST)} of ${plural(fits.length, "dataset")}` : plural(fits.length, "dataset")}</p>
-        <${Table} label="Datasets that are announced" rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
+        <${Table} label=${several ? `Datasets that are announced in ${shown(name, 80)}` : "Datasets that are announced"} rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
           { name: "Dataset", of: (one) => html`<a href=${one.name ? `#/datasets/${part(one.name)}` : `#/search/${part(one.id)}`}><${Text} of=${one.name || one.called || short(one.id)} most=${80} /></a>` },
           { name: "Publisher", of: (one) => html`<${Text} of=${one.publisher || ""} most=${80} />` },
           { name: "Node", of: (one) => html`<${Node} of=${one.node} />` },

@@ -19,9 +19,9 @@ export function Rows({ name }) {
 function Newest({ name, turn }) {
   const tail = useAsk(`/datasets/${part(name)}/tail?limit=${PAGE}`, 15);
   return html`<section aria-label="Rows"><${Answer} of=${tail}>${({ columns, rows }) => {
-    const names = columns.map((one) => one.name);
+    const [names, types] = [columns.map((one) => one.name), columns.map((one) => one.type)];
     const newest = [...rows].reverse();
-    return html`<${Sheet} name=${name} names=${names} rows=${newest} />
+    return html`<${Sheet} name=${name} names=${names} types=${types} rows=${newest} />
       <${Pages} names=${names} rows=${newest} pages=${[]} turn=${turn} />`;
   }}<//></section>`;
 }
@@ -37,19 +37,26 @@ function Older({ name, before, turn, pages }) {
     return () => stop.abort();
   }, [name, before]);
   const names = state.answer ? state.answer.columns.map(([one]) => one) : [];
+  const types = state.answer ? state.answer.columns.map(([, one]) => one) : [];
   const rows = state.answer ? state.answer.rows : [];
   return html`<section aria-label="Rows">
-    ${state.problem ? html`<${Failed} problem=${state.problem} />` : state.answer ? html`<${Sheet} name=${name} names=${names} rows=${rows} />` : html`<p class="quiet">Loading…</p>`}
+    ${state.problem ? html`<${Failed} problem=${state.problem} />` : state.answer ? html`<${Sheet} name=${name} names=${names} types=${types} rows=${rows} />` : html`<p class="quiet">Loading…</p>`}
     <${Pages} names=${names} rows=${rows} pages=${pages} turn=${turn} />
   </section>`;
 }
 
-function Sheet({ name: dataset, names, rows }) {
+/** Decimals and wide integers come as texts: they are figures by their type, or where that is not told by their look. */
+function isFigure(rows, at, type) {
+  if (type) return /^(u?int|float|double|decimal)/i.test(type);
+  return rows.some((row) => typeof row[at] === "number");
+}
+
+function Sheet({ name: dataset, names, types, rows }) {
   const op = names.indexOf("op");
   const columns = names.map((name, at) => ({
     name: html`<${Text} of=${name} most=${60} />`,
     word: shown(name, 60),
-    kind: rows.some((row) => typeof row[at] === "number") && at !== op ? "number" : "",
+    kind: at !== op && isFigure(rows, at, types[at]) ? "number" : "",
     of: (row) => name === "offset" ? html`<a href=${`#/datasets/${part(dataset)}/lineage?record=${part(row[at])}`} title="Where it came from">${cell(row[at])}</a>` : (at === op ? OPS[row[at]] || cell(row[at]) : row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
   }));
   return html`<${Table} label="Rows, newest first" columns=${columns} rows=${rows} empty="It has no rows here." />

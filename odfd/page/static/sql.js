@@ -2,9 +2,9 @@
 
 import { useRef, useState } from "/vendor/hooks.js";
 import { query } from "/api.js";
-import { Failed, html, Table, Text } from "/parts.js";
+import { Failed, html, Table, Text, useAsk } from "/parts.js";
 import { Bars, Line } from "/plot.js";
-import { cell, count, plural, shown } from "/text.js";
+import { cell, count, plural, quoted, shown } from "/text.js";
 
 const MOST = 1000;
 const BARS = 50;
@@ -37,9 +37,22 @@ export function Sql({ asked }) {
         ${state && state.running && html`<button type="button" onClick=${() => running.current.abort()}>Stop</button>`}
         <span class="quiet">Ctrl+Enter runs it. It reads and changes nothing.</span></div>
     </form>
+    ${!state && html`<${Readable} write=${write} />`}
     <div aria-live="polite">${state && state.running && html`<p class="quiet">Running…</p>`}</div>
     ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
     ${state && state.answer && html`<${Result} answer=${state.answer} seconds=${state.seconds} />`}`;
+}
+
+const NAMED = 12;
+
+/** Datasets that a statement may name; each writes a first one. */
+function Readable({ write }) {
+  const datasets = useAsk("/datasets");
+  const some = (datasets.value || []).filter((one) => one.records).slice(0, NAMED);
+  if (!some.length) return null;
+  return html`<section aria-labelledby="readable" class="answer"><h2 id="readable">What can be read</h2>
+    <p class="row">${some.map((one) => html`<button type="button" onClick=${() => write(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}><${Text} of=${one.name} most=${80} /></button>`)}</p>
+    <p class="quiet">Each is a table by its name, in double quotes${datasets.value.length > some.length ? html`; <a href="#/datasets">all datasets</a>` : ""}.</p></section>`;
 }
 
 function Result({ answer, seconds }) {

@@ -32,13 +32,13 @@ export const plural = (number, one, more = one + "s") => `${count(number)} ${num
 
 export function bytes(number) {
   if (number === null || number === undefined) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"]; // as odfctl says them
   let unit = 0;
-  while (number >= 1024 && unit < units.length - 1) {
-    number /= 1024;
+  while (number >= 999.5 && unit < units.length - 1) {
+    number /= 1000;
     unit += 1;
   }
-  return `${unit && number < 100 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
+  return `${unit && number < 99.95 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
 }
 
 export const rate = (number, unit = "bytes") =>

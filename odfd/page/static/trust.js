@@ -3,7 +3,7 @@
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
 import { cell, count, part, plural, shown, short, word } from "/text.js";
-import { LOOKED_INTO, reachSentence, sentence } from "/words.js";
+import { decided, LOOKED_INTO, reachSentence, sentence, turn, TURNED } from "/words.js";
 
 export function Trust({ name, detail }) {
   const trust = useAsk(`/datasets/${part(name)}/trust`, 15);
@@ -145,27 +145,35 @@ function Steps({ view }) {
   </section>`;
 }
 
-const TURNS = [
-  "verdict.mismatch", "verdict.not-reproducible-here", "evidence.rechecked", "dataset.forked", "dataset.resolved", "dataset.rewritten",
-  "head.refused", "head.withheld", "authority.forked", "damage.found",
-];
+/** What was found and decided since the node started, newest first, also of blocks that were given up since. */
+function usePast(name) {
+  const kept = useAsk(`/events?kept=1&${TURNED.map((one) => `kind=${one}`).join("&")}`, 30);
+  return kept.value ? kept.value.filter((one) => one.subject === name).reverse().slice(0, 50) : [];
+}
 
-/** What was found and decided since the node started, also of blocks that were given up since. */
+const REFUTED = ["verdict.mismatch", "dataset.forked", "authority.forked", "damage.found"];
+
+/** That something was found wrong with it before, also when all of it may be relied on by now. */
+export function Before({ name }) {
+  const worst = usePast(name).find((one) => REFUTED.includes(one.kind));
+  if (!worst) return null;
+  return html`<div class="note warn"><p><strong>Found wrong <${When} at=${worst.time} />:</strong> <${Text} of=${worst.message} most=${300} />${/[.!?]$/.test(worst.message) ? "" : "."} <a href=${`#/datasets/${part(name)}/trust`}>What happened, and what holds now</a></p></div>`;
+}
+
 function Past({ name }) {
-  const kept = useAsk(`/events?kept=1&${TURNS.map((one) => `kind=${one}`).join("&")}`, 30);
-  const mine = kept.value && kept.value.filter((one) => one.subject === name).reverse().slice(0, 50);
-  if (!mine || !mine.length) return null;
+  const mine = usePast(name);
+  if (!mine.length) return null;
   return html`<section aria-labelledby="past"><h2 id="past">What happened to it</h2>
     <${Table} label="What happened to it, newest first" rows=${mine} keyed=${(one) => one.sequence} columns=${[
       { name: "When", of: (one) => html`<${When} at=${one.time} />` },
-      { name: "Kind", of: (one) => html`<code><${Text} of=${one.kind} most=${60} /></code>` },
+      { name: "What", of: (one) => html`<span title=${shown(one.kind, 60)}>${turn(one.kind)}</span>` },
       { name: "What was found", of: (one) => html`<${Text} of=${one.message} most=${500} />` },
     ]} />
   </section>`;
 }
 
 function Decisions({ of }) {
-  return of.map((one) => html`<p>${one.by === "person" ? "A person" : "Witnesses"} decided <${When} at=${one.at} />: ${one.matter} <${Id} of=${one.hash} />.</p>`);
+  return of.map((one) => html`<p>${one.by === "person" ? "A person" : "Witnesses"} decided <${When} at=${one.at} /> ${decided(one.matter)} <${Id} of=${one.hash} />.</p>`);
 }
 
 function Voices({ view }) {

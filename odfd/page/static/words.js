@@ -26,6 +26,34 @@ export const LOOKED_INTO = {
   unfit: "What was named as evidence is none.",
 };
 
+const MATTERS = {
+  branch: "to follow the history that holds block",
+  verdict: "to rely on this step, whatever was said against it:",
+  version: "to follow this version of its authority:",
+  epoch: "to follow the rewritten history with the head",
+  abandoned: "to take no more of it than what is settled:",
+};
+
+/** What a decision was about, before the hash that it names. */
+export const decided = (matter) => MATTERS[matter] || shown(matter, 60);
+
+const TURNS = {
+  "verdict.mismatch": "run again: another result",
+  "verdict.not-reproducible-here": "could not be run again here",
+  "evidence.rechecked": "evidence was checked",
+  "dataset.forked": "two histories were signed",
+  "dataset.resolved": "a person decided",
+  "dataset.rewritten": "its history was rewritten",
+  "head.refused": "a head was refused",
+  "head.withheld": "heads were withheld",
+  "authority.forked": "two authorities were signed",
+  "damage.found": "damage was found",
+};
+export const TURNED = Object.keys(TURNS);
+
+/** What an event of the past of a dataset was, in words. */
+export const turn = (kind) => TURNS[kind] || shown(kind, 60);
+
 /** As a sentence of its own. */
 export const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}` : "");
 

@@ -2,7 +2,7 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, html, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
-import { count, part, plural, rate, shown, word } from "/text.js";
+import { bytes, count, part, plural, rate, shown, word } from "/text.js";
 
 export function Work() {
   const tasks = useAsk("/tasks?brief=1", 2);
@@ -13,7 +13,7 @@ export function Work() {
       <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
         { name: "Task", of: (one) => html`<${Text} of=${one.kind} most=${40} /> <${Text} of=${one.target} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.state} />` },
-        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
+        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit === "bytes" ? bytes(one.done) : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
         { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id), one.unit) },
         { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
@@ -22,7 +22,7 @@ export function Work() {
             says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
-      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.name} empty="Nothing is pulled by itself: a Flow declares what is." columns=${[
+      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.name} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow tells how." columns=${[
         { name: "Flow", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.state} />` },
         { name: "Pulls", of: (one) => html`<a href=${`#/datasets/${part(one.target)}`}><${Text} of=${one.target} most=${80} /></a>` },

@@ -126,5 +126,6 @@ def _message(sizes: tuple[int, int], counts: dict[str, int], cells: list[Cell]) 
         return f"{plural(published, 'row')} published, {computed:,} computed"
     if not cells:
         return "the rows are equal; offsets, watermark or schema differ"
-    columns = [f"{name} ({count})" for name, count in counts.items() if count]
-    return f"{', '.join(columns)} of {plural(published, 'row')} differ"
+    (first, count), *others = ((name, count) for name, count in counts.items() if count)
+    told = [f"{first} differs in {plural(count, 'row')}", *(f"{name} in {count:,}" for name, count in others)]
+    return f"{', '.join(told)}{',' if others else ''} of {published:,}"

@@ -335,7 +335,7 @@ def test_how_far_a_mirror_came_is_shown_while_it_comes(strange: Seen) -> None:
     dialog = strange.tab.locator("dialog[open]")
     dialog.get_by_label("Its name here").fill("x")
     dialog.get_by_role("button", name="Mirror", exact=True).click()
-    dialog.get_by_text("2.0 KiB of 4.0 KiB").wait_for()
+    dialog.get_by_text("2.0 kB of 4.1 kB").wait_for()
     assert dialog.get_by_role("progressbar").get_attribute("value") == "2048"
     assert "the node stopped before it was done" in dialog.inner_text()
 
@@ -396,7 +396,7 @@ def test_sizes_are_listed_and_what_is_not_here_is_searched_for(seen: Seen) -> No
     seen.go("datasets")
     rows = seen.tab.locator("section[aria-label='List of datasets'] tbody tr")
     seen.tab.get_by_role("columnheader", name="Size").wait_for()
-    assert all("KiB" in each for each in rows.all_inner_texts())
+    assert all("kB" in each for each in rows.all_inner_texts())
     seen.tab.get_by_label("Search").fill("nowhere")
     seen.tab.get_by_role("link", name="Search the network for it").click()
     seen.tab.wait_for_url("**/#/search?q=nowhere")
@@ -429,7 +429,7 @@ def test_the_rate_of_a_transfer_is_what_grew_between_two_looks(strange: Seen) ->
 
     strange.tab.route("**/v1/mirrors", answer)
     strange.go("network")
-    strange.tab.get_by_role("table", name="Mirrors").get_by_text(re.compile(r"^\d.* [KM]iB/s$")).wait_for()
+    strange.tab.get_by_role("table", name="Mirrors").get_by_text(re.compile(r"^\d.* [kM]B/s$")).wait_for()
 
 
 def test_events_come_as_they_happen(seen: Seen, lie: Any) -> None:

@@ -114,7 +114,7 @@ def compare(published: pa.Table, computed: pa.Table) -> RowDifference:
 
 def test_evidence_names_row_and_column() -> None:
     finding = compare(table(["1.00", "1902.00", None]), table(["1.00", "2902.00", "3.00"]))
-    assert finding.message == "delay (2) of 3 rows differ"
+    assert finding.message == "delay differs in 2 rows of 3"
     assert [(cell.row, cell.column, cell.published, cell.computed) for cell in finding.cells] == [
         (1, "delay", "1902.00", "2902.00"),
         (2, "delay", None, "3.00"),
