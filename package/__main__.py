@@ -14,7 +14,7 @@ from chain.errors import Fault
 from chain.visible import visible
 from package import image as node_image
 from package.libraries import copy_libraries
-from package.programs import HOME, NOT_SHIPPED, PYTHON, programs
+from package.programs import HOME, PYTHON, leave_out, programs
 from package.staging import SHARED, TREE, project, split, stage
 
 OUT: Final = TREE / "out"
@@ -113,7 +113,8 @@ def deb() -> Path:
     tree, version = OUT / "deb", project()["version"]
     shutil.rmtree(tree, ignore_errors=True)
     home = tree / HOME
-    target = ("--python", PYTHON, "--target", home, "--no-deps")
+    # Copies: what is stripped here, and given other modes, would change in the cache of uv and all that is made of it.
+    target = ("--python", PYTHON, "--target", home, "--no-deps", "--link-mode=copy")
     _run(*UV, "install", "-q", *target, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
     _run(*UV, "install", "-q", *target, wheel())
     _lay_out(tree)
@@ -143,10 +144,24 @@ def _lay_out(tree: Path) -> None:
         for name in names:
             shutil.copyfile(home / place / name, tree / "usr" / place / name)
     _document(tree / "usr" / "share" / "doc" / "odfd")
-    for folder in [*(home / left for left in NOT_SHIPPED), *home.rglob("__pycache__")]:
+    leave_out(home)
+    for folder in [*home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
+    _strip(home)
     for path in tree.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def _strip(home: Path) -> None:
+    """Removes symbols that only debuggers read, as Debian's own packages do.
+
+    Not of libraries that wheels carry in ``*.libs``: their tables were rewritten for that, and do not survive it.
+    """
+    if shutil.which("strip") is None:
+        print("binutils is not installed: libraries keep their symbols, and the package is larger", file=sys.stderr)
+        return
+    libraries = [path for path in home.rglob("*.so*") if not path.is_symlink() and ".libs" not in path.parent.suffix]
+    _run("strip", "--strip-unneeded", "--preserve-dates", *libraries)
 
 
 def _document(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from engines.image.build import EPOCH, architecture, base_items, install_wheels
 from engines.image.oci import Item, LayerContent, files_below, write_image, write_layers
-from package.programs import HOME, NOT_SHIPPED, programs
+from package.programs import HOME, leave_out, programs
 
 USER: Final = 10001
 """Of the node inside, and its group; hosts have none of this number: nobody's files would be the node's."""
@@ -68,8 +68,7 @@ def build(layout: Path, locks: Path, wheel: Path, cache: Path) -> str:
 
 
 def _shipped(site: Path) -> Iterator[Item]:
-    for left in NOT_SHIPPED:
-        shutil.rmtree(site / left, ignore_errors=True)
+    leave_out(site)
     return files_below(site, HOME)
 
 
