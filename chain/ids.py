@@ -21,6 +21,16 @@ DID_ODF: Final = "did:odf:"
 DID_KEY: Final = "did:key:"
 
 
+_SPELLED: Final = "did:odf:fed01 and 64 hexadecimal digits, or did:key:z6Mk and 44 letters; is it cut short?"
+
+
+def _decoded(text: str, prefix: str) -> bytes:
+    try:
+        return multibase.decode(text[len(prefix) :])
+    except Invalid as fault:
+        raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule=fault.rule, hint=_SPELLED) from fault
+
+
 class _KeyId(bytes):
     """``ed01`` + 32 bytes of an Ed25519 public key."""
 
@@ -33,8 +43,7 @@ class _KeyId(bytes):
     @staticmethod
     def _checked(raw: bytes, text: str) -> bytes:
         if len(raw) != 34 or not raw.startswith(ED25519_PUB):
-            hint = "did:odf:fed01 and 64 hexadecimal digits, or did:key:z6Mk and 44 letters; is it cut short?"
-            raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule="did", hint=hint)
+            raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule="did", hint=_SPELLED)
         return raw
 
 
@@ -57,7 +66,7 @@ class DatasetId(_KeyId):
         """``did:odf:…`` in any multibase. Raises Invalid."""
         if not text.startswith(DID_ODF):
             raise Invalid(f"not a dataset identity: {text[:60]!r}", rule="did", hint="it begins with did:odf:")
-        return cls(cls._checked(multibase.decode(text[len(DID_ODF) :]), text))
+        return cls(cls._checked(_decoded(text, DID_ODF), text))
 
     def __str__(self) -> str:
         return DID_ODF + multibase.encode_base16(self)
@@ -90,7 +99,7 @@ class KeyDid(_KeyId):
         """``did:key:…`` or ``did:odf:…``: one key has several DIDs. Raises Invalid."""
         for prefix in (DID_KEY, DID_ODF):
             if text.startswith(prefix):
-                return cls(cls._checked(multibase.decode(text[len(prefix) :]), text))
+                return cls(cls._checked(_decoded(text, prefix), text))
         raise Invalid(f"not a key's DID: {text[:60]!r}", rule="did", hint="it begins with did:key:")
 
     def __str__(self) -> str:
@@ -115,10 +124,13 @@ MAX_NAME: Final = 253
 def parse_name(text: str, what: str = "dataset") -> DatasetName:
     """A dataset, account or repository name, or that of another thing: ``what``, for people. Raises Invalid."""
     if len(text) > MAX_NAME or _NAME.match(text) is None:
+        hint = "letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights"
+        if what == "dataset" and "@" in text:
+            hint = "a dataset at a block, NAME@N, is of odfctl diff and sql; other commands take --at-block N, if any"
         raise Invalid(
             f"not {a(what)} name: {text[:60]!r}",
             rule="dataset-name" if what == "dataset" else "resource-name",
-            hint="letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights",
+            hint=hint,
         )
     return DatasetName(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from odfd.errors import Usage
@@ -35,6 +35,17 @@ def how_many(word: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"a number from 1 on, not {number}")
     return number
+
+
+def at_most(most: int) -> Callable[[str], int]:
+    """Reads how many are wanted: a number from 1 to ``most``."""
+
+    def read(word: str) -> int:
+        if (number := how_many(word)) > most:
+            raise argparse.ArgumentTypeError(f"a number from 1 to {most:,}, not {number:,}"[:200])
+        return number
+
+    return read
 
 
 def _whole_number(word: str) -> int:

@@ -48,6 +48,10 @@ class Node:
     value: Scalar | list[Node] | dict[str, Node]
 
 
+_HINT: Final = "YAML indents by spaces, and texts with signs like : # * & [ { stand in quotes"
+_ALIAS: Final = "name it before, by &name; a text that begins with * stands in quotes"
+
+
 def parse(text: str, source: str) -> list[Node]:
     """One tree per document of ``text``; empty documents are left out. Raises Invalid with place ``source:line``."""
     if len(text) > MAX_TEXT:
@@ -57,9 +61,9 @@ def parse(text: str, source: str) -> list[Node]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         message = ": ".join(part for part in (error.context, error.problem) if part)
-        raise Invalid(f"not YAML: {message}", rule="yaml", place=f"{source}:{line}") from error
+        raise Invalid(f"not YAML: {message}", rule="yaml", hint=_HINT, place=f"{source}:{line}") from error
     except (yaml.YAMLError, UnicodeError) as error:
-        raise Invalid(f"not YAML: {str(error).splitlines()[0]}", rule="yaml", place=source) from error
+        raise Invalid(f"not YAML: {str(error).splitlines()[0]}", rule="yaml", hint=_HINT, place=source) from error
     return [tree for tree in trees if tree.value is not None]
 
 
@@ -99,7 +103,7 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent):
             node = anchors.get(event.anchor or "")
             if node is None or id(node) not in self._sizes:
-                raise self._fault(line, f"alias *{event.anchor} refers to nothing before it", "yaml-alias")
+                raise self._fault(line, f"alias *{event.anchor} refers to nothing before it", "yaml-alias", _ALIAS)
             self._count(self._sizes[id(node)], line)
             return node
         self._count(1, line)
@@ -117,7 +121,7 @@ class _Builder:
     def _closed(self, done: _Open) -> Node:
         self._sizes[id(done.node)] = self._nodes - done.nodes_before + 1
         if done.key is not None:
-            raise self._fault(done.node.line, f"key {done.key!r} has no value", "yaml")
+            raise self._fault(done.node.line, f"key {done.key!r} has no value", "yaml", _HINT)
         return done.node
 
     def _add(self, parent: _Open, node: Node) -> None:
@@ -130,7 +134,7 @@ class _Builder:
         elif isinstance(container, dict):
             key = _key(node.value)
             if key is None:
-                raise self._fault(node.line, "a key that is not text", "yaml-key")
+                raise self._fault(node.line, "a key that is not text", "yaml-key", "write it in quotes")
             if key in container:
                 raise self._fault(node.line, f"key {key!r} stands twice", "yaml-key", "remove one of them")
             parent.key = key

@@ -53,6 +53,18 @@ def read_head(directory: Path) -> Multihash | None:
         ) from error
 
 
+def not_a_dataset(directory: Path, name: str) -> NotFound:
+    """The fault of a folder without a dataset; ``name``: as a person wrote it."""
+    hint = "name the folder that holds refs, blocks and data"
+    with disk(directory):
+        if not directory.exists():
+            return NotFound(f"there is no folder {name}", rule="layout-dataset", hint=hint)
+        if not directory.is_dir():
+            hint = f"{hint}; to take in a file of rows: odfctl new NAME FILE"
+            return NotFound(f"{name} is a file, not the folder of a dataset", rule="layout-dataset", hint=hint)
+    return NotFound(f"{name} is not a dataset: it has no {HEAD}", rule="layout-dataset", hint=hint)
+
+
 def block_names(directory: Path) -> Iterator[Multihash]:
     """Names of all block files of a folder, on its chain or not."""
     return BlockFiles(directory / BLOCKS).names()
@@ -68,11 +80,7 @@ class DirectoryChain:
     def __init__(self, directory: Path) -> None:
         """Raises NotFound when the folder is not a dataset."""
         if not is_dataset(directory):
-            raise NotFound(
-                f"{directory} is not a dataset: it has no {HEAD}",
-                rule="layout-dataset",
-                hint="name the folder that holds refs, blocks and data",
-            )
+            raise not_a_dataset(directory, str(directory))
         self._directory = directory
         self._files = BlockFiles(directory / BLOCKS)
         self._first = 0

@@ -73,6 +73,8 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
     if tree.get("error"):
         raise _unparsed(tree, statement)
     statements = tree["statements"]
+    if not statements:
+        raise Invalid("the query is empty", rule="query-statement", hint="write one SELECT; docs/sql.md shows some")
     if len(statements) != 1:
         raise Invalid(
             f"a query is one statement, and here are {len(statements)}",

@@ -188,7 +188,7 @@ class MirrorController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
         if mirror is None:
-            # The scheduler takes over an intent just after its commit, and one that is deleted takes its resource along.
+            # The scheduler takes an intent over just after its commit; a deleted one takes its resource along.
             return ObservedState(told={"Synced": ConditionValue(value=False, code="waiting", message="not begun yet")})
         synced = ConditionValue(
             value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message

@@ -41,6 +41,7 @@ from odfd.api.endpoints import (
 )
 from odfd.api.idempotency import once
 from odfd.control import wire
+from odfd.control.board import known_kinds
 from odfd.control.endpoint import CALLER
 from odfd.control.responses import (
     FrameStream,
@@ -168,7 +169,7 @@ async def _doctor(services: Services, request: Request) -> object:
     answers=Sequence[wire.EventView], stream=wire.EventView,
 )  # fmt: skip
 async def _events(services: Services, request: Request) -> object:
-    kinds = request.query_params.getlist("kind")
+    kinds = known_kinds(request.query_params.getlist("kind"))
     if flag(request, "kept"):
         return await services.events.kept(kinds)
     return LineStream(services.events.follow(number(request, "since", None), kinds))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from chain import instant
+from chain.errors import Invalid
 from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
-from odfd.obs.events import Event, EventLog, News
+from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
 from odfd.runtime.about import About, Sees
 from odfd.runtime.ring import Lagged
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
@@ -130,6 +132,21 @@ def account_event(news: News) -> wire.EventView:
         return msgspec.structs.replace(event_view(news), sequence=news.tick)
     text = "some events cannot be told: they are no longer kept, or the daemon started anew"
     return wire.EventView(sequence=0, time="", kind="lagged", message=text)
+
+
+def known_kinds(wanted: Sequence[str]) -> Sequence[str]:
+    """Returns ``wanted``. Raises Invalid for what no event of this node is or begins with: nothing would ever come."""
+    for one in wanted:
+        if not any(is_of(kind, (one,)) for kind in EVENT_KINDS):
+            families = {kind.partition(".")[0] for kind in EVENT_KINDS}
+            near = difflib.get_close_matches(one, [*EVENT_KINDS, *families], 1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            raise Invalid(
+                f"no event is of the kind {one[:60]!r}",
+                rule="event-kind",
+                hint=f"{guess}a kind is a family or one of it, like mirror or mirror.synced; docs/metrics.md lists all",
+            )
+    return wanted
 
 
 def is_of(kind: str, wanted: Sequence[str]) -> bool:

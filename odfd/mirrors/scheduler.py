@@ -382,4 +382,4 @@ def _nobody_to_ask(connected: int) -> str:
 
 
 def _not_mirrored(dataset: DatasetId) -> NotFound:
-    return NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list")
+    return NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list shows what is")

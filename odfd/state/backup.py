@@ -259,6 +259,13 @@ _NOT_ALLOWED: Final = (
     " (docs/backup.md)"
 )
 
+_HINTS: Final = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.ENOTDIR: "name a folder: a part of this path is a file",
+    errno.EEXIST: "name a folder: there is a file of that name",
+}
+
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
@@ -269,5 +276,5 @@ def _writing(folder: Path) -> Iterator[None]:
         raise Environment(
             f"cannot write the backup to {folder}: {error.strerror}",
             rule="backup-write",
-            hint=_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else _NOT_ALLOWED,
+            hint=_HINTS.get(error.errno or 0, _NOT_ALLOWED),
         ) from error

@@ -454,11 +454,14 @@ def _failed(target: Target, fault: Fault) -> wire.PullItem:
     return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
 
+_PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and ipns://"
+
+
 def local_folder(place: str) -> Path:
     """A path or ``file://`` URL. Raises Refused for other schemes."""
     parts = urlsplit(place)
     if parts.scheme not in ("", "file"):
-        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint="name a folder")
+        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint=_PLACES)
     return Path(parts.path)
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Final
 
 from config.log_levels import LEVELS
+from config.paths import has_part
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
@@ -38,6 +39,8 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
     if not args.follow:
         lines = session.client.get("/logs", list[wire.LogLineView], query)
         session.answer(lines, lambda found: "\n".join(map(_text, found)))
+        if not lines.value and args.part and not has_part(args.part):
+            raise Usage(f"no part of the daemon is called {args.part!r}", hint="each line names its part: odfctl logs")
         if not lines.value:
             session.remark("no such line is kept: the log has those of node.log-level and above")
         return

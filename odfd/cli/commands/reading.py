@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
@@ -15,7 +15,11 @@ from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
-from odfd.usage import how_many
+from odfd.usage import at_most
+
+MOST_ROWS: Final = 10_000
+"""Of one answer of the daemon."""
+
 
 commands = Commands()
 
@@ -33,7 +37,7 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     "log",
     REF,
     argument("--kind", action="append", default=[], metavar="EVENT", help="only events of this kind; repeatable"),
-    argument("--limit", type=how_many, default=20, metavar="N", help="number of blocks (20)"),
+    argument("--limit", type=at_most(MOST_ROWS), default=20, metavar="N", help="number of blocks (20)"),
     argument("--before", type=int, metavar="N", help="only blocks below this sequence number"),
     argument("--epoch", type=int, metavar="N", help="blocks that a later epoch dropped, if the node keeps them"),
     description="Blocks of a dataset, newest first.",
@@ -53,7 +57,7 @@ def _log(session: Session, args: argparse.Namespace) -> None:
     "tail",
     REF,
     *TIMES,
-    argument("-n", "--records", type=how_many, default=10, metavar="N", help="number of records (10)"),
+    argument("-n", "--records", type=at_most(MOST_ROWS), default=10, metavar="N", help="number of records (10)"),
     description="Print the last records of a dataset, by offset, now or as of another time.",
     example="nyc.flights.delays -n 5\nweather --as-of 2024-05-01",
 )

@@ -40,7 +40,7 @@ def _schema(session: Session, args: argparse.Namespace) -> int:
     if args.ref == _ALTER and args.words:
         return _alter(session, args)
     if args.words or args.derived or args.query or args.computed or args.yes:
-        raise Usage("to show columns needs a dataset alone", hint=_FORM)
+        raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
     schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK

@@ -21,6 +21,8 @@ from odfd.control import wire
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
 
+_BLOCKS: Final = "the folder blocks of a dataset holds them; odfctl data show FILE is for slices"
+
 
 commands = Commands()
 block = commands.group(
@@ -87,7 +89,14 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     """The manifest with what stands beside it: of a file or a folder's block; a dataset's as the daemon tells it."""
     of_dataset = _OF_DATASET.match(named)
     if of_dataset is None:
-        return describe(decode_block(files.read_limited(named, MAX_BLOCK, "block")))
+        raw = files.read_limited(named, MAX_BLOCK, "block")
+        try:
+            return describe(decode_block(raw))
+        except Invalid as fault:
+            what = "standard input" if named == "-" else named
+            raise Invalid(
+                f"{what} is not a block of metadata: {fault.message}", rule=fault.rule, hint=fault.hint or _BLOCKS
+            ) from fault
     if files.is_directory(of_dataset["ref"]):
         return describe(_of_directory(of_dataset["ref"], of_dataset["number"], of_dataset["hash"]))
     from odfd.control.client import part

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chain.errors import Environment, Invalid, NotFound
 from chain.store.files import disk
-from chain.store.layout import HEAD, is_dataset
+from chain.store.layout import is_dataset, not_a_dataset
 
 
 def read_limited(name: str, limit: int, what: str) -> bytes:
@@ -40,11 +40,7 @@ def dataset(name: str) -> Path:
             hint=f"odfctl import {name} verifies it, converts it, and compares both",
         )
     if not is_dataset(path):
-        raise NotFound(
-            f"{name} is not a dataset: it has no {HEAD}",
-            rule="layout-dataset",
-            hint="name the folder that holds refs, blocks and data",
-        )
+        raise not_a_dataset(path, name)
     return path
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
+from chain.ids import parse_name
 from chain.store.files import disk
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import web_bytes
@@ -53,13 +54,19 @@ def _new(session: Session, args: argparse.Namespace) -> None:
     from odfd.sampling.inference import guessed
     from odfd.sampling.manifest import manifest_text, proven
 
+    parse_name(args.name)
     is_url = args.source.startswith(("http://", "https://"))
     to = args.to or f"{args.name}.yaml"
     if to != "-" and Path(to).exists():
         raise Invalid(f"{to} is there already", rule="new-file", hint="choose another place with -O, or remove it")
     with ExitStack() as stack:
         path, called = _local(args.source, is_url, stack)
-        text = manifest_text(args.name, guessed(path, called), args.source if is_url else None)
+        try:
+            guess = guessed(path, called)
+        except Invalid as fault:
+            fault.place = fault.place or args.source
+            raise
+        text = manifest_text(args.name, guess, args.source if is_url else None)
         read = proven(text, args.name)
         seen = _seen(path, called, read)
     if to == "-":

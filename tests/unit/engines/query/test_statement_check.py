@@ -53,7 +53,7 @@ def names(sql: str) -> list[str]:
         ("export database 'x'", "EXPORT is not a query"),
         ("describe t", "a query may not say DESCRIBE, SHOW or SUMMARIZE"),
         ("select 1; select 2", "a query is one statement, and here are 2"),
-        ("", "a query is one statement, and here are 0"),
+        ("", "the query is empty"),
         ("select * from t at (version => 1)", "AT (…) is not understood"),
     ],
 )
