@@ -156,6 +156,11 @@ def test_a_stranger_finds_why_a_dataset_is_not_relied_on(seen: Seen) -> None:
     assert row[-2:] == ["396480", "296480"]
     before = seen.tab.locator("section", has=seen.tab.get_by_role("heading", name="What happened to it")).inner_text()
     assert "396480 published, 296480 computed" in before, "told also when it was made good"
+    seen.go("datasets/austria.towns.bad")
+    told = seen.tab.locator(".note.warn", has_text="Found wrong")
+    assert "396480 published, 296480 computed" in told.inner_text(), "the overview tells it too"
+    told.get_by_role("link", name="What happened, and what holds now").click()
+    seen.tab.get_by_role("heading", name="What happened to it").wait_for()
 
 
 def test_all_of_it_works_without_a_mouse(seen: Seen) -> None:
