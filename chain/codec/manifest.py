@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-import yaml
 
 from chain.codec import yaml_tree
 from chain.codec.bind import Binding, Mistake, found, node_of, plain_of
@@ -22,7 +21,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import DatasetSnapshot, MetadataEvent
-from chain.visible import is_visible
+from chain.yaml_text import render_yaml
 
 _EVENT: Final[Kind] = next(each.kind for each in fields_of(MetadataBlock) if each.name == "event")
 _KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
@@ -105,14 +104,6 @@ def render_manifest(value: Content | Block) -> str:
     return render_yaml({"kind": kind, "version": version, "content": to_builtins(value)})
 
 
-def render_yaml(plain: object) -> str:
-    """YAML of dicts, lists and scalars, in their order, text of several lines as a block. All of it is visible."""
-    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    if not is_visible(text):  # again, with escapes for what a terminal would obey
-        text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120)
-    return text
-
-
 def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
     """Any value of the model in ODF's JSON: camelCase, hashes and identities as text, times in RFC 3339."""
     if isinstance(value, UnknownEvent):
@@ -179,16 +170,3 @@ def _fault(mistake: Mistake, source: str) -> Invalid:
     message = f"{mistake.path}: {mistake.message}" if mistake.path else mistake.message
     place = f"{source}:{mistake.line}" if mistake.line else source
     return Invalid(message, rule=mistake.rule, hint=mistake.hint, place=place)
-
-
-class _Dumper(yaml.CSafeDumper):
-    """Quotes all that our own reader, too, would take for something other than text."""
-
-
-def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)
-for _tag, _pattern in (("int", yaml_tree.INTEGER), ("float", yaml_tree.FLOAT)):
-    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list("-+.0123456789"))

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import yaml
 
 from chain.errors import Invalid
+from chain.yaml_text import FLOAT, INTEGER
 
 MAX_TEXT: Final = 4 << 20
 """Characters of one file of manifests."""
@@ -33,9 +34,6 @@ _MAX_DIGITS: Final = 40
 
 NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
 BOOLEAN: Final = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
-INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0o[0-7]+|0x[0-9a-fA-F]+|0b[01]+)\Z")
-"""What begins with a zero and goes on with digits is text, as the reference has it: a code, not a count."""
-FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 Scalar: TypeAlias = bool | int | float | str | None
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chain.errors import Fault
-from chain.visible import is_visible
 from odfd import output
 from odfd.errors import ExitCode, exit_code
 from odfd.errors import render as render_fault
@@ -141,16 +140,10 @@ def to_json(value: Any) -> str:
 
 
 def to_yaml(value: Any) -> str:
-    import yaml
-
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-    def dumped(value: Any, **more: Any) -> str:
-        return str(yaml.dump(value, Dumper=dumper, sort_keys=False, width=120, **more))
+    """YAML that can be applied; text of several lines, such as a query, is a block."""
+    from chain.yaml_text import render_yaml
 
     try:
-        text = dumped(value, allow_unicode=True)
+        return render_yaml(value)
     except UnicodeEncodeError:  # halves of characters, which YAML has no words for
-        value = visible_values(value)
-        text = dumped(value, allow_unicode=True)
-    return text if is_visible(text) else dumped(value)  # the same with escapes
+        return render_yaml(visible_values(value))

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from chain.codec.manifest import render_yaml, to_builtins
+from chain.codec.manifest import to_builtins
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.errors import Invalid
 from chain.libraries import pa
 from chain.model.schema import DataSchema
+from chain.yaml_text import render_yaml
 
 _UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 

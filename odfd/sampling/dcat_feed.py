@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from chain.codec.manifest import render_yaml
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId
 from chain.visible import visible
+from chain.yaml_text import render_yaml
 from p2p.ip import is_global, parse_ip
 
 MAX_FEED: Final = 16 << 20

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from chain.codec.manifest import from_builtins, parse_manifests, render_yaml
+from chain.codec.manifest import from_builtins, parse_manifests
 from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource
 from chain.model.source import ReadStep
+from chain.yaml_text import render_yaml
 from odfd.datasets.creation import with_columns
 from odfd.sampling.inference import Guess
 

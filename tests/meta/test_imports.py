@@ -34,7 +34,7 @@ LAYERS = {
         "codec",
         "model",
         "ids",
-        "multihash",
+        "multihash yaml_text",
         "multibase instant backoff visible wording struct_types libraries",
         "errors",
         ".",
@@ -169,7 +169,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.usage",
-    "chain.visible",
+    "chain.visible", "chain.yaml_text",
     "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip

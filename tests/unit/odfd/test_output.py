@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 import structlog
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chain.codec.manifest import render_yaml
+from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
 from chain.visible import escaped, is_visible, visible
+from chain.yaml_text import render_yaml
 from odfd import output
 from odfd.cli import main as cli
 from odfd.cli.progress import Meter
-from odfd.cli.session import Session
+from odfd.cli.session import Session, to_yaml
 from odfd.control import wire
 from odfd.obs import log
 
@@ -125,6 +126,17 @@ def test_yaml_says_the_same(text: str) -> None:
     said = render_yaml({"name": text})
     assert is_visible(said)
     assert yaml.safe_load(said) == yaml.safe_load(yaml.dump({"name": text}, allow_unicode=False))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.from_regex(r"[-+]?[0-9eExob_.:]{1,9}", fullmatch=True))
+@example("1e3")
+@example("0o17")
+@example("a\nb\n")
+def test_text_of_a_manifest_that_is_printed_is_text_when_it_is_applied(text: str) -> None:
+    """Also what other readers of YAML take for text, and ours, by YAML 1.2, for a number."""
+    (node,) = parse(to_yaml({"a": text}), "m")
+    assert isinstance(node.value, dict)
+    assert node.value["a"].value == text
 
 
 @given(st.text(st.characters() | st.sampled_from("".join(ATTACKS.values()))))
