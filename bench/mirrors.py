@@ -115,8 +115,8 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
 
 @contextmanager
 def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskView]]]:
-    task = client.post("/mirrors", wire.TaskRef, request).value
-    stream = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+    task = client.post("/node/v1alpha1/mirrors", wire.TaskRef, request).value
+    stream = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskView, {"follow": "1"})
     try:
         yield stream
     finally:

@@ -99,7 +99,7 @@ def measure_cli(size: Size, folder: Path) -> list[Row]:
             name="cli request",
             measures="the same command",
             ours=Side(name=name, costs=again),
-            peer=Side(name="GET /v1/status on the socket", costs=request),
+            peer=Side(name="GET /node/v1alpha1/status on the socket", costs=request),
         ),
         Row(
             name="cli verify",
@@ -114,7 +114,7 @@ def measure_cli(size: Size, folder: Path) -> list[Row]:
 def _request(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
-        connection.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /node/v1alpha1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = bytearray()
         while part := connection.recv(1 << 16):
             answer += part

@@ -27,16 +27,16 @@ from odfd.runtime.clock import SystemClock
 from odfd.runtime.http import Connection, Limits
 from odfd.state.directory import StateDirectory, open_state_directory
 
-_PATHS: Final = {"/v1/resources/repositories": "lines", "/net/v1alpha1/repositories": "manifests"}
+_PATH: Final = "/net/v1alpha1/repositories"
 _ASK: Final = b"GET %s?watch=1 HTTP/1.1\r\nhost: odfd\r\n\r\n"
 _CHUNK: Final = 65_536
 
 
 def measure_watchers(size: Size, folder: Path) -> list[Row]:
-    """Measures both forms of a watch, over HTTP and sockets, with watchers that wait for news."""
+    """Measures a watch over HTTP and sockets, with watchers that wait for news."""
     count, rounds = size.pick(10, 1_000), size.pick(1, 15)
     with _many_files(4 * count + 200), _as_the_daemon_collects(), patch.object(watches, "WATCHES", count):
-        return [trio.run(_measured, path, count, rounds, folder / name) for path, name in _PATHS.items()]
+        return [trio.run(_measured, _PATH, count, rounds, folder)]
 
 
 async def _measured(path: str, count: int, rounds: int, folder: Path) -> Row:

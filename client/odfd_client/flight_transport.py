@@ -64,7 +64,7 @@ class FlightTransport(Transport):
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
         """Raises Refused, Unreachable."""
-        if (method, path) != ("POST", "/query") or query:
+        if (method, path) != ("POST", "/node/v1alpha1/query") or query:
             raise Refused(f"{path} is not told over Flight", rule="flight-question", hint="connect() to the socket")
         return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
 
@@ -79,7 +79,7 @@ class FlightTransport(Transport):
         if data.startswith(FAULT):
             raise from_problem(parsed(data[HEADER.size :]))
         value = parsed(data)
-        ref = unquote(path.removeprefix("/datasets").removeprefix("/"))
+        ref = unquote(path.removeprefix("/node/v1alpha1/datasets").removeprefix("/"))
         if not isinstance(value, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         if not ref:

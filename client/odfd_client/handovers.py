@@ -44,7 +44,7 @@ class Ending:
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
         """Raises NotFound: it has not ended, or its data is gone; Bug."""
-        said = transport.get(f"/datasets/{part(dataset)}/handover")
+        said = transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/handover")
         try:
             columns = said.get("columns")
             return cls(

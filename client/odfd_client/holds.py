@@ -72,7 +72,7 @@ class Hold:
         if self._renewer.is_alive():
             self._renewer.join()
         try:
-            self._transport.ask("DELETE", f"/holds/{part(self.id)}").close()
+            self._transport.ask("DELETE", f"/node/v1alpha1/holds/{part(self.id)}").close()
         except NotFound as error:
             self._lost = HoldLost(f"hold {self.id} is lost", rule="hold-lost", hint="take a new one, and read again")
             raise self._lost from error
@@ -81,7 +81,7 @@ class Hold:
         """Lets it live its seconds from now on, as the thread does by itself. Raises HoldLost, Unreachable."""
         begun = self._clock()
         try:
-            self._transport.ask("PUT", f"/holds/{part(self.id)}", body={"seconds": self._seconds}).close()
+            self._transport.ask("PUT", f"/node/v1alpha1/holds/{part(self.id)}", body={"seconds": self._seconds}).close()
         except HoldLost as lost:
             self._lost = lost
             raise
@@ -118,7 +118,7 @@ def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str
         raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
     said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": at})
     begun = time.monotonic()
-    answer = transport.post("/holds", said)
+    answer = transport.post("/node/v1alpha1/holds", said)
     if not isinstance(answer, dict):
         raise Bug("the node's hold is not understood", rule="answer")
     return Hold(transport, answer, seconds, begun)
@@ -157,7 +157,7 @@ def take_together(transport: Transport, refs: Sequence[str], at: str | None, sec
     if len(set(refs)) != len(refs) or not refs:
         raise Invalid("name each dataset once, and one at least", rule="dataset", hint='c.at(None, "a", "b")')
     if at is None:
-        at = _complete([transport.get(f"/datasets/{part(ref)}") for ref in refs])
+        at = _complete([transport.get(f"/node/v1alpha1/datasets/{part(ref)}") for ref in refs])
     holds: dict[str, Hold] = {}
     try:
         for ref in refs:

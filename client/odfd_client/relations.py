@@ -343,7 +343,7 @@ class _RemoteLog(_Log):
     """A log of a node that tells only what anybody may read: datasets, and rows."""
 
     def newest(self, dataset: str) -> str:
-        return str(self.transport.get(f"/datasets/{part(dataset)}")["head"])
+        return str(self.transport.get(f"/node/v1alpha1/datasets/{part(dataset)}")["head"])
 
     def holds(self, position: Position) -> bool:
         pin = Pin(position.id, position.id, position.block, position.sequence_number)
@@ -364,7 +364,7 @@ def ask(
         body["explain"] = True
     if prove:
         body["prove"] = True
-    return transport.ask("POST", "/query", body=body, patience=None)
+    return transport.ask("POST", "/node/v1alpha1/query", body=body, patience=None)
 
 
 def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:

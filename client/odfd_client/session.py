@@ -36,7 +36,7 @@ def connect(
         raise Invalid("a token is for a URL", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
     else:
         transport = Transport(socket_path(socket, os.environ), ca_file)
-    transport.get("/datasets")
+    transport.get("/node/v1alpha1/datasets")
     return Client(transport)
 
 
@@ -48,7 +48,7 @@ class Client:
 
     def datasets(self) -> list[DatasetInfo]:
         """Lists the node's own datasets and its mirrors."""
-        found = self._transport.get("/datasets")
+        found = self._transport.get("/node/v1alpha1/datasets")
         if not isinstance(found, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         return [DatasetInfo.of(each) for each in found]
@@ -57,7 +57,7 @@ class Client:
         """Returns a dataset by its name or its id. Raises NotFound."""
         if not isinstance(ref, str) or not ref:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
-        self._transport.get(f"/datasets/{part(ref)}")
+        self._transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return Dataset(self._transport, Selection(ref))
 
     def hold(self, ref: str, *, at: str | None = None, seconds: int = SECONDS, note: str = "") -> Hold:

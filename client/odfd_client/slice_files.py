@@ -100,7 +100,7 @@ def slice_files(transport: Transport, body: Mapping[str, object], *, keep: bool 
 
     ``keep``: their descriptors stay open until ``close``.
     """
-    exchange = transport.ask("POST", "/slices", body=body, patience=None)
+    exchange = transport.ask("POST", "/node/v1alpha1/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
         told = NodeMetadata.of(parsed(frames.one(b"H")))

@@ -55,17 +55,17 @@ class Source(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.transport.get(f"/datasets/{part(self.ref)}")
+        found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(self.ref)}")
         return found
 
     def newest(self, dataset: str) -> str:
         """Returns the hash of the newest block; empty: there is none."""
-        found = self.transport.get(f"/datasets/{part(dataset)}/blocks", {"limit": 1})
+        found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/blocks", {"limit": 1})
         return str(found[0]["hash"]) if found else ""
 
     def holds(self, position: Position) -> bool:
         """Whether the chain has the block of a position."""
-        path = f"/datasets/{part(position.id)}/blocks/{position.sequence_number}"
+        path = f"/dataset/v1alpha1/datasets/{part(position.id)}/blocks/{position.sequence_number}"
         try:
             return bool(self.transport.get(path)["hash"] == position.block)
         except NotFound:  # the chain is shorter now
@@ -75,7 +75,7 @@ class Source(ABC):
         """Whether another rendition took the place of this one, which gets no rows any more."""
         if self.transport.is_remote:
             return False
-        found = self.transport.get(f"/datasets/{part(dataset)}/renditions")
+        found = self.transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/renditions")
         return any(each["datasetId"] == dataset and each["state"] in _ENDED for each in found)
 
     def handed_over(self, dataset: str) -> HandedOver:
@@ -178,7 +178,7 @@ class _Pauses:
 
 def _events(transport: Transport) -> Exchange:
     """Returns the stream of events from now on. Raises what the node says."""
-    events = transport.ask("GET", "/events", {"since": _LATEST}, patience=None)
+    events = transport.ask("GET", "/resource/v1alpha1/events", {"since": _LATEST}, patience=None)
     try:
         # It says that an event of this number never was, and from then on misses none.
         events.line(_MAX_EVENT)

@@ -185,7 +185,7 @@ class Transport:
         patience: float | None = ANSWER_SECONDS,
     ) -> Exchange:
         """Sends a request. Raises the node's error, Unreachable, Refused."""
-        target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
+        target = path + ("?" + urlencode(query, doseq=True) if query else "")
         connection = self._connection(patience)
         try:
             with translated_faults(self.path):

@@ -31,7 +31,7 @@ _CANCEL, _CANCEL_QUERY = "CancelFlightInfo", "CancelQuery"
 ACTIONS: Final = {
     _CREATE: "prepares a statement", _CLOSE: "forgets a prepared statement",
     _CANCEL: "ends an answer", _CANCEL_QUERY: "the same, for older clients",
-    "odfd.query": "asks as POST /v1/query does", "odfd.datasets": "lists datasets",
+    "odfd.query": "asks as POST /node/v1alpha1/query does", "odfd.datasets": "lists datasets",
 }  # fmt: skip
 
 

@@ -7,8 +7,8 @@ these declarations, leaves out nothing that an endpoint reads.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from starlette.requests import Request
@@ -70,6 +70,8 @@ class Endpoint:
     takes: object = None
     """The type of the body; ``bytes``: anything."""
     body_types: tuple[str, ...] = (JSON,)
+    also_takes: Mapping[str, object] = field(default_factory=dict)
+    """Types of other bodies, by their media types."""
     answers: object = None
     """The type of the answer, where it is not that of the operation which is called; ``bytes``: no JSON."""
     media_type: str = JSON

@@ -40,7 +40,7 @@ type Query {
 }
 
 type Mutation {
-  """Applies manifests of any types: all of them, or none. A task in its place goes on: see /v1/tasks/ID."""
+  """Applies manifests of any types: all of them, or none. A task in its place goes on: see /node/v1alpha1/tasks/ID."""
   apply(manifests: [JSON!]!, dryRun: Boolean = false, prune: String): [JSON!]!
   rename(ref: String!, name: String!): JSON
   """Deletes a resource with what it stands for; answers with it as it was."""
@@ -206,19 +206,10 @@ def _applied(result: wire.ApplyResult | wire.TaskRef) -> Any:
 
 
 def _rename(_: object, info: Info, ref: str, name: str) -> Any:
-    async def rename(services: Services) -> wire.ApplyResult | wire.TaskRef | wire.ResourceManifest:
-        kind, held = _reference(ref)
-        if kind.name == "Dataset":
-            view = await services.datasets.rename(held, wire.RenameRequest(name=name))
-            return await operations.read(services, kind, view.id)
-        after, _ = await operations.patched(services, kind, held, {"headers": {"name": name}})
-        return await operations.apply(services, wire.ApplyRequest(manifests=operations.texts_of([after])))
+    async def rename(services: Services) -> wire.ResourceManifest:
+        return await operations.rename(services, *_reference(ref), name)
 
-    done = _told(info, rename)
-    if isinstance(done, wire.ResourceManifest):
-        return _json(done)
-    _applied(done)
-    return _resource(None, info, f"{_reference(ref)[0].name}:{name}")
+    return _json(_told(info, rename))
 
 
 def _delete(_: object, info: Info, ref: str, purge: bool | None = None) -> Any:

@@ -23,8 +23,9 @@ REPLAYED: Final = "idempotency-replayed"
 GRACE: Final = 10.0
 """Seconds that a request has to end after its client went away, or the node was told to stop."""
 WITHOUT: Final = frozenset({
-    "/uploads", "/query", "/slices",
-    "/page", "/tokens", "/invitations", "/networks/{name}/invitations", "/datasets/{ref}/authority/key",
+    "/node/v1alpha1/uploads", "/node/v1alpha1/query", "/node/v1alpha1/slices", "/node/v1alpha1/page",
+    "/node/v1alpha1/invitations", "/net/v1alpha1/networks/{name}/invitations", "/auth/v1alpha1/tokens",
+    "/dataset/v1alpha1/datasets/{ref}/authority/key",
 })  # fmt: skip
 """POSTs whose body or answer is a stream, or whose answer may hold what only its receiver shall have."""
 

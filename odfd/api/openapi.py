@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from starlette.requests import Request
 
-from odfd.api import resource_protocol, routes
-from odfd.api.endpoints import JSON, Ask, Endpoint, Parameter
-from odfd.api.idempotency import REPLAYED, WITHOUT
+from odfd.api import routes
+from odfd.api.endpoints import JSON, Endpoint, Parameter
+from odfd.api.idempotency import REPLAYED
 from odfd.control import wire
 from odfd.control.responses import EVENT_STREAM, NDJSON
 from odfd.errors import PROBLEM_JSON
@@ -41,28 +41,9 @@ _PROBLEM_CONTENT: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
 _PARTS: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-class Operation(NamedTuple):
-    """A row of a table, with its whole path."""
-
-    method: str
-    path: str
-    ask: Ask
-    repeats: bool
-    """Whether it takes an ``Idempotency-Key``."""
-
-
-def operations() -> list[Operation]:
-    """Lists all operations of the API in the order of their tables."""
-    found = [Operation(method, "/v1" + path, ask, method == "POST" and path not in WITHOUT)
-             for method, path, ask in routes.TABLE]  # fmt: skip
-    for method, path, ask in (*resource_protocol.TABLE, *routes.BESIDE):
-        found.append(Operation(method, path, ask, method == "POST"))
-    return found
-
-
 def document() -> dict[str, Any]:
     """Makes the document."""
-    described = [_described(each) for each in operations()]
+    described = [_described(each) for each in routes.OPERATIONS]
     kinds = list(dict.fromkeys(kind for each in described for kind in each.kinds() if kind is not bytes))
     schemas, components = msgspec.json.schema_components(
         [*kinds, wire.Problem], ref_template="#/components/schemas/{name}"
@@ -85,7 +66,7 @@ def document() -> dict[str, Any]:
 
 _ABOUT: Final = (
     "Served on the control socket. A fault is problem+json (RFC 9457): `family`, `rule` and `hint` say what to do. "
-    "An operation that takes long answers 202 with a task, which `/v1/tasks/{id}` shows. "
+    "An operation that takes long answers 202 with a task, which `/node/v1alpha1/tasks/{id}` shows. "
     "Fields are added in later versions and never changed: clients ignore those that they do not know."
 )
 _HEADERS: Final = {
@@ -97,7 +78,7 @@ _HEADERS: Final = {
 class _Described(NamedTuple):
     """An operation, with what its declaration and the types of services say of it."""
 
-    row: Operation
+    row: routes.Operation
     endpoint: Endpoint
     answers: object
     summary: str
@@ -106,7 +87,13 @@ class _Described(NamedTuple):
         """The types of its values."""
         return (
             kind
-            for kind in (self.endpoint.takes, self.answers, self.endpoint.stream, self.endpoint.events)
+            for kind in (
+                self.endpoint.takes,
+                *self.endpoint.also_takes.values(),
+                self.answers,
+                self.endpoint.stream,
+                self.endpoint.events,
+            )
             if kind is not None
         )
 
@@ -119,14 +106,16 @@ class _Described(NamedTuple):
         made: dict[str, Any] = {
             "operationId": "_".join([method.lower(), *words]),
             "summary": self.summary,
-            "tags": [words[1] if words[0] == "v1" and len(words) > 1 else words[0]],
+            "tags": [words[0]],
             "responses": self._responses(shapes),
         }
         if parameters:
             made["parameters"] = parameters
         if self.endpoint.takes is not None:
             shape = shapes[repr(self.endpoint.takes)]
-            made["requestBody"] = {"content": {kind: {"schema": shape} for kind in self.endpoint.body_types}}
+            content = {kind: {"schema": shape} for kind in self.endpoint.body_types}
+            content |= {kind: {"schema": shapes[repr(each)]} for kind, each in self.endpoint.also_takes.items()}
+            made["requestBody"] = {"content": content}
         return made
 
     def _responses(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +169,7 @@ def _problem_responses() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(row: Operation) -> _Described:
+def _described(row: routes.Operation) -> _Described:
     endpoint = row.ask if isinstance(row.ask, Endpoint) else Endpoint(row.ask)
     called = None if endpoint.answers is not None and inspect.iscoroutinefunction(endpoint.ask) else _called(endpoint)
     answers = endpoint.answers if endpoint.answers is not None else typing.get_type_hints(called)["return"]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 import trio
 
-from chain.codec.bind import plain_of
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.resources.types import TYPES
@@ -55,6 +54,17 @@ def type_of(context: str, version: str, word: str) -> ResourceType:
     return kind
 
 
+def canonical(path: str) -> str:
+    """Returns a path with the type as it is listed: its plural, in lower case. Others stay as they are."""
+    parts = path.split("/", 4)
+    if len(parts) < 4 or parts[2] != VERSION:
+        return path
+    kind = TYPES.word(parts[3])
+    if kind is None or kind.context != parts[1].lower():
+        return path
+    return "/".join(["", kind.context, VERSION, kind.plural, *parts[4:]])
+
+
 async def account_id(services: Services, account: str) -> str | None:
     """Returns the id of an account by name or id; of an empty one, that of who asks. Raises NotFound."""
     if not account:
@@ -63,7 +73,8 @@ async def account_id(services: Services, account: str) -> str | None:
 
 
 def manifest_of(view: wire.ResourceView) -> wire.ResourceManifest:
-    return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=view.status)
+    status = view.status | ({"systemLabels": view.system_labels} if view.system_labels else {})
+    return wire.ResourceManifest(schema=view.schema, headers=view.headers, spec=view.spec, status=status)
 
 
 async def read(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
@@ -80,9 +91,7 @@ async def portable(services: Services, kind: ResourceType, ref: str, *, force: b
     if "ownerReferences" in view.headers and not force:
         raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
     if kind.name == "Dataset":  # what its chain declares, whoever wrote it
-        text = (await services.datasets.manifest(view.name)).text
-        (draft,) = read_desired_state([wire.ManifestText(source=SOURCE, text=text)]).drafts
-        spec: Any = plain_of(draft.spec)
+        spec: Any = (await services.datasets.manifest(view.headers.get("did", view.name))).spec
     else:
         spec = view.spec
     if spec is None:
@@ -206,6 +215,21 @@ def merged(before: Any, patch: Any) -> Any:
     return after
 
 
+async def rename(services: Services, kind: ResourceType, ref: str, name: str) -> wire.ResourceManifest:
+    """Gives a resource another name, and returns it. Raises NotFound, Refused, Invalid, Conflict."""
+    if kind.name == "Dataset":
+        renamed = await services.datasets.rename(ref, wire.RenameRequest(name=name))
+        return await read(services, kind, renamed.id)
+    after, generation = await patched(services, kind, ref, {"headers": {"name": name}})
+    result = await apply(services, wire.ApplyRequest(manifests=texts_of([after]), generation=generation))
+    if isinstance(result, wire.TaskRef):
+        raise Conflict(f"it is being renamed: task {result.id}", rule="renaming", hint=f"odfctl wait task {result.id}")
+    fault = failure_of(result)
+    if fault is not None:
+        raise fault
+    return await read(services, kind, after["headers"]["id"])
+
+
 async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:
     """Raises Conflict where a resource has another generation than the one that somebody saw."""
     if generation is not None:
@@ -242,7 +266,9 @@ async def delete(
         case "Peer":
             await services.peers.unblock(view.spec["peerId"])
         case "Task":
-            await services.tasks.cancel(view.name)
+            ended = await services.tasks.cancel(view.name)
+            if ended.state == "cancelled":
+                view = msgspec.structs.replace(view, status=view.status | {"phase": "Failed", "code": "cancelled"})
         case "Validator":
             await services.trust.remove_validator(view.spec["did"])
         case _:

@@ -1,11 +1,11 @@
 """Endpoints of RFC-018's resource protocol: ``/CONTEXT/VERSION/TYPE[/REF]``, the same for each registered type.
 
-They ask the same services as ``/v1``, and take and answer resources in the shape of manifests.
+They are the only way to read, create, change and delete resources, and take and answer them in the shape of manifests.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -33,7 +33,8 @@ from odfd.api.resource_operations import manifest_of
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.pages import MOST, PAGE
 from odfd.control import wire
-from odfd.control.responses import NDJSON, answer, body, flag, lines, problem, since_of, stream_of, whole_body
+from odfd.control.client import MANIFESTS
+from odfd.control.responses import NDJSON, answer, body, decoded, flag, lines, problem, since_of, stream_of, whole_body
 from odfd.control.shared import SharedValue
 from odfd.errors import Usage, http_status
 from odfd.resources.types import VERSION, ResourceType
@@ -54,8 +55,9 @@ GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
 )
 LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 1, MOST, PAGE)
-_ALL: Final = "/{context}/{version}/{type}"
-_ONE: Final = _ALL + "/{ref}"
+TASK: Final = Parameter("task", "flag", "Answer with the task at once (202), in place of waiting for its end.")
+ALL: Final = "/{context}/{version}/{type}"
+_ONE: Final = ALL + "/{ref}"
 ATTEMPTS: Final = 5
 """Times that a patch without a generation is made, because others changed the resource in between."""
 APPLY: Final = f"/resource/{VERSION}/apply"
@@ -134,8 +136,9 @@ async def _delete(services: Services, request: Request) -> object:
 
 
 @asks(
-    DRY_RUN, PRUNE, MANAGER, FORCE, ON_ERROR,
-    takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyResult, statuses=(200, 202),
+    DRY_RUN, PRUNE, MANAGER, FORCE, ON_ERROR, TASK,
+    takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML),
+    also_takes={MANIFESTS: list[wire.ManifestText]}, answers=wire.ApplyResult, statuses=(200, 202),
 )  # fmt: skip
 async def _apply(services: Services, request: Request) -> object:
     """Applies manifests of any types: all of them, or none; or with ``onError=skip`` those that can be."""
@@ -148,16 +151,38 @@ async def _watch(services: Services, request: Request) -> object:
     return await lines(_watched(services.declarations, None, since_of(request)), stream_of(request))
 
 
+@asks(LABELS, answers=Sequence[wire.ResourceManifest])
+async def _of_all_types(services: Services, request: Request) -> object:
+    """Lists the resources of all types but elements of sets."""
+    return [manifest_of(each) for each in await services.declarations.list(None, request.query_params.get("labels"))]
+
+
+@asks(takes=wire.LabelRequest, answers=wire.ResourceManifest)
+async def _label(services: Services, request: Request) -> object:
+    """Sets labels and annotations by hand, also of what no manifest declared; ``null`` takes one away."""
+    said = await body(request, wire.LabelRequest)
+    return manifest_of(await services.declarations.label(_type(request).name, path_part(request), said))
+
+
+@asks(takes=wire.RenameRequest, answers=wire.ResourceManifest)
+async def _rename(services: Services, request: Request) -> object:
+    """Gives a resource another name."""
+    said = await body(request, wire.RenameRequest)
+    return await operations.rename(services, _type(request), path_part(request), said.name)
+
+
 TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", APPLY, _apply),
-    ("GET", f"/resource/{VERSION}/types", lambda s, _: s.schemas.types()),
+    ("GET", f"/resource/{VERSION}/resources", _of_all_types),
     ("GET", f"/resource/{VERSION}/watch", _watch),
-    ("GET", _ALL, _all),
-    ("POST", _ALL, _create),
+    ("GET", ALL, _all),
+    ("POST", ALL, _create),
     ("GET", _ONE, _one),
     ("PUT", _ONE, _put),
     ("PATCH", _ONE, _patch),
     ("DELETE", _ONE, _delete),
+    ("PUT", _ONE + "/labels", _label),
+    ("POST", _ONE + "/rename", _rename),
 )
 
 
@@ -174,6 +199,9 @@ async def _texts(request: Request) -> tuple[wire.ManifestText, ...]:
             return (wire.ManifestText(source=operations.SOURCE, text=data.decode("utf-8")),)
         except UnicodeDecodeError as error:
             raise Invalid("the text is not UTF-8", rule="request") from error
+    if said == MANIFESTS:
+        texts: tuple[wire.ManifestText, ...] = decoded(data, tuple[wire.ManifestText, ...])
+        return texts
     if said != JSON:
         raise Usage(f"manifests are {JSON} or {YAML}, not {said[:80]!r}", rule="media-type", hint="name the type")
     try:
@@ -202,17 +230,23 @@ async def _carried_out(
         generation=generation, manager=request.query_params.get("manager"), force=flag(request, "force"),
         on_error=cast("Any", on_error),
     )  # fmt: skip
+    if flag(request, TASK.name):
+        return _begun(await services.datasets.apply(asked))
     result = await operations.apply(services, asked)
     fault = operations.failure_of(result)
     if isinstance(result, wire.TaskRef):
-        response = answer(result, 202)
-        response.headers["location"] = f"/v1/tasks/{result.id}"
-        return response
+        return _begun(result)
     if fault is None or asked.on_error == "skip":
         return answer(result)
     # What a manifest names and is not here is a mistake of the body, not of the path.
     status = 422 if http_status(fault) in (400, 404) else None
     return problem(fault, status, {"items": msgspec.to_builtins(result.items)})
+
+
+def _begun(task: wire.TaskRef) -> Response:
+    response = answer(task, 202)
+    response.headers["location"] = f"/node/{VERSION}/tasks/{task.id}"
+    return response
 
 
 async def _applied(

@@ -6,7 +6,8 @@ import json
 from typing import Any, Final
 
 from odfd import output
-from odfd.cli.progress import submit
+from odfd.cli import kinds
+from odfd.cli.progress import applied
 from odfd.cli.session import Session, to_yaml
 from odfd.control import wire
 
@@ -19,13 +20,12 @@ def declare(session: Session, type_: str, name: str, spec: dict[str, Any], *, ke
     ``key``: of the spec, what tells one resource of this type from others, whatever its name: one that stands keeps its
     name. Labels and annotations that stand are kept too.
     """
-    standing = session.client.get(f"/resources/{type_.lower()}", list[wire.ResourceView]).value
+    standing = kinds.listed(session, kinds.find(type_).declared).value
     same = [each for each in standing if _is_same(each, name, spec, key)]
     headers: dict[str, Any] = {"name": same[0].name if same else name}
     headers |= {part: same[0].headers[part] for part in _WRITTEN if same and same[0].headers.get(part)}
     manifest = {"$schema": type_, "headers": headers, "spec": spec}
-    request = wire.ApplyRequest(manifests=(manifest_text(session, type_, manifest),))
-    (item, *_) = submit(session, "/apply", request, wire.ApplyResult).value.items
+    (item, *_) = applied(session, [manifest_text(session, type_, manifest)]).value.items
     for warning in item.warnings:
         session.remark(f"warning: {item.name}: {warning}")
     if item.fault is not None:
@@ -39,7 +39,7 @@ def manifest_text(session: Session, source: str, manifest: dict[str, Any]) -> wi
     return wire.ManifestText(source=source, text=json.dumps(manifest))
 
 
-def _is_same(each: wire.ResourceView, name: str, spec: dict[str, Any], key: str | None) -> bool:
+def _is_same(each: wire.ResourceManifest, name: str, spec: dict[str, Any], key: str | None) -> bool:
     if key is None:
         return each.name.casefold() == name.casefold()
     return each.spec is not None and each.spec.get(key) == spec[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -18,7 +18,9 @@ from odfd.control.client import Answer
 from odfd.errors import Usage
 
 V = TypeVar("V", bound=wire.Value)
-_Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceView
+PAGE: Final = 5_000
+"""Resources that are asked for at a time: as many as the API gives."""
+_Named: TypeAlias = wire.DatasetView | wire.FlowView | wire.MirrorView | wire.NetworkView | wire.ResourceManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,12 @@ class Kind(Generic[V]):
     """What the API says of one."""
     single: bool = True
     """The API answers for one of them; else it is picked from the list."""
+    declared: str = ""
+    """The path of its type, where its things are resources."""
 
     def all(self, session: Session) -> Answer[list[V]]:
+        if self.path == self.declared:
+            return listed(session, self.path)  # type: ignore[return-value]  # the view is a manifest
         return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
 
     def show(self, session: Session, answer: Answer[V]) -> None:
@@ -53,7 +59,7 @@ class Kind(Generic[V]):
             prefix = "" if self.name == "resource" else f"{self.name}/"
             text = "\n".join(clean(f"{prefix}{self.key(row)}", WHOLE) for row in answer.value)
         else:
-            ids = {id(row): str(sent.get("id") or "") for row, sent in zip(answer.value, answer.sent, strict=True)}
+            ids = {id(row): id_of(sent) for row, sent in zip(answer.value, answer.sent, strict=True)}
             columns = tuple(column._replace(most=WHOLE) for column in self.columns(session.clock.now()))
             has_ids = any(ids.values()) and all(column.title != "ID" for column in columns)
             column = TableColumn[V]("ID", lambda row: ids[id(row)] or formatting.NOTHING, most=WHOLE)
@@ -64,6 +70,27 @@ class Kind(Generic[V]):
 
     def _table(self, rows: Sequence[V], session: Session) -> str:
         return render(self.columns(session.clock.now()), rows)
+
+
+def id_of(sent: Any) -> str:
+    """Returns the id of a thing, as it was sent."""
+    return str(sent.get("id") or sent.get("headers", {}).get("id") or "")
+
+
+def listed(
+    session: Session, path: str, query: Mapping[str, object] | None = None
+) -> Answer[list[wire.ResourceManifest]]:
+    """Returns the resources of a type, of all pages."""
+    values: list[wire.ResourceManifest] = []
+    sent: list[Any] = []
+    asked = {"limit": PAGE, **(query or {})}
+    while True:
+        page = session.client.get(path, wire.ResourceList, asked)
+        values += page.value.items
+        sent += page.sent["items"]
+        if page.value.rest is None:
+            return Answer(values, sent)
+        asked["continue"] = page.value.rest
 
 
 def _share(share: wire.Share | None) -> str:
@@ -252,44 +279,121 @@ def _name(row: _Named) -> str:
 
 
 def _declared(
-    name: str, aliases: tuple[str, ...], columns: Callable[[Instant], tuple[TableColumn[wire.ResourceView], ...]]
-) -> Kind[wire.ResourceView]:
-    return Kind(name, aliases, f"/resources/{name}", _name, columns, wire.ResourceView)
+    context: str,
+    name: str,
+    aliases: tuple[str, ...],
+    columns: Callable[[Instant], tuple[TableColumn[wire.ResourceManifest], ...]],
+) -> Kind[wire.ResourceManifest]:
+    """The first alias is the plural."""
+    path = f"/{context}/v1alpha1/{aliases[0]}"
+    return Kind(name, aliases, path, _name, columns, wire.ResourceManifest, declared=path)
 
 
-DATASET: Final = Kind("dataset", ("datasets", "ds"), "/datasets", _name, _datasets, wire.DatasetView)
-FLOW: Final = Kind("flow", ("flows",), "/flows", _name, _flows, wire.FlowView, single=False)
-MIRROR: Final = Kind("mirror", ("mirrors",), "/mirrors", _name, _mirrors, wire.MirrorView, single=False)
-ENGINE: Final = Kind(
-    "engine", ("engines",), "/engines", lambda row: row.name.partition(" ")[0], _engines, wire.EngineView, single=False
+DATASET: Final = Kind(
+    "dataset",
+    ("datasets", "ds"),
+    "/node/v1alpha1/datasets",
+    _name,
+    _datasets,
+    wire.DatasetView,
+    declared="/dataset/v1alpha1/datasets",
 )
-NETWORK: Final = Kind("network", ("networks", "net"), "/networks", _name, _networks, wire.NetworkView)
-PEER: Final = Kind("peer", ("peers",), "/peers", lambda row: row.peer_id, _peers, wire.PeerInfo)
+FLOW: Final = Kind(
+    "flow",
+    ("flows",),
+    "/node/v1alpha1/flows",
+    _name,
+    _flows,
+    wire.FlowView,
+    single=False,
+    declared="/flow/v1alpha1/flows",
+)
+MIRROR: Final = Kind(
+    "mirror",
+    ("mirrors",),
+    "/node/v1alpha1/mirrors",
+    _name,
+    _mirrors,
+    wire.MirrorView,
+    single=False,
+    declared="/net/v1alpha1/mirrors",
+)
+ENGINE: Final = Kind(
+    "engine",
+    ("engines",),
+    "/node/v1alpha1/engine-processes",
+    lambda row: row.name.partition(" ")[0],
+    _engines,
+    wire.EngineView,
+    single=False,
+    declared="/node/v1alpha1/engines",
+)
+NETWORK: Final = Kind(
+    "network",
+    ("networks", "net"),
+    "/node/v1alpha1/networks",
+    _name,
+    _networks,
+    wire.NetworkView,
+    declared="/net/v1alpha1/networks",
+)
+PEER: Final = Kind(
+    "peer",
+    ("peers",),
+    "/node/v1alpha1/peers",
+    lambda row: row.peer_id,
+    _peers,
+    wire.PeerInfo,
+    declared="/net/v1alpha1/peers",
+)
 VALIDATOR: Final = Kind(
-    "validator", ("validators",), "/validators", lambda row: row.key, _validators, wire.ValidatorView, single=False
+    "validator",
+    ("validators",),
+    "/node/v1alpha1/validators",
+    lambda row: row.key,
+    _validators,
+    wire.ValidatorView,
+    single=False,
+    declared="/trust/v1alpha1/validators",
 )
 RENDITION: Final = Kind(
-    "rendition", ("renditions",), "/renditions", lambda row: row.dataset, _renditions, wire.RenditionView, single=False
+    "rendition",
+    ("renditions",),
+    "/node/v1alpha1/renditions",
+    lambda row: row.dataset,
+    _renditions,
+    wire.RenditionView,
+    single=False,
 )
-UNMANAGED: Final = Kind("unmanaged", (), "/unmanaged", lambda row: row.id, _unmanaged, wire.UnmanagedView)
-TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
-VARIABLE_SET: Final = _declared("variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
-VARIABLE: Final = _declared("variable", ("variables",), tables.elements)
-SECRET_SET: Final = _declared("secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))
-SECRET: Final = _declared("secret", ("secrets",), tables.elements)
-REPOSITORY: Final = _declared("repository", ("repositories", "repo"), tables.repositories)
-SOURCE: Final = _declared("source", ("sources",), tables.sources)
-PORTAL: Final = _declared("portal", ("portals",), tables.portals)
-PROJECTION: Final = _declared("projection", ("projections", "proj"), tables.projections)
-WEBHOOK: Final = _declared("webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
-VOLUME: Final = _declared("persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes)
-TRUST_POLICY: Final = _declared("trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
-ACCOUNT: Final = _declared("account", ("accounts",), tables.accounts)
-RELATIONS: Final = _declared("relations", ("relation",), tables.relations)
-NODE: Final = _declared("node", ("nodes",), tables.nodes)
+UNMANAGED: Final = Kind("unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, wire.UnmanagedView)
+TASK: Final = Kind(
+    "task",
+    ("tasks",),
+    "/node/v1alpha1/tasks",
+    lambda row: row.id,
+    _tasks,
+    wire.TaskView,
+    declared="/flow/v1alpha1/tasks",
+)
+VARIABLE_SET: Final = _declared("config", "variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
+VARIABLE: Final = _declared("config", "variable", ("variables",), tables.elements)
+SECRET_SET: Final = _declared("config", "secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))
+SECRET: Final = _declared("config", "secret", ("secrets",), tables.elements)
+REPOSITORY: Final = _declared("net", "repository", ("repositories", "repo"), tables.repositories)
+SOURCE: Final = _declared("source", "source", ("sources",), tables.sources)
+PORTAL: Final = _declared("dataset", "portal", ("portals",), tables.portals)
+PROJECTION: Final = _declared("dataset", "projection", ("projections", "proj"), tables.projections)
+WEBHOOK: Final = _declared("sink", "webhooktarget", ("webhooktargets", "webhook", "webhooks", "wh"), tables.webhooks)
+VOLUME: Final = _declared(
+    "storage", "persistentvolume", ("persistentvolumes", "pv", "volume", "volumes"), tables.volumes
+)
+TRUST_POLICY: Final = _declared("trust", "trustpolicy", ("trustpolicies", "tp"), tables.trust_policies)
+ACCOUNT: Final = _declared("auth", "account", ("accounts",), tables.accounts)
+RELATIONS: Final = _declared("auth", "relations", ("relations", "relation"), tables.relations)
+NODE: Final = _declared("node", "node", ("nodes",), tables.nodes)
 RESOURCE: Final = Kind(
-    "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", tables.resources,
-    wire.ResourceView, single=False,
+    "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
+    tables.resources, wire.ResourceManifest, single=False,
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (

@@ -7,6 +7,7 @@ says how to follow or to cancel it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, TextIO, TypeVar
 
 from chain.errors import Refused
@@ -15,7 +16,7 @@ from odfd import output
 from odfd.cli import formatting
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.control.client import Answer, Body, part
+from odfd.control.client import MANIFESTS, Answer, Body, part
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
@@ -140,6 +141,15 @@ def submit(session: Session, path: str, request: wire.Request, kind: type[T]) ->
     return Answer.of(result_of(session, path, request), kind)
 
 
+def applied(
+    session: Session, manifests: Sequence[wire.ManifestText], **query: str | bool | None
+) -> Answer[wire.ApplyResult]:
+    """Applies manifests, and follows the task; ``query``: as at the path of the API, without what is empty."""
+    asked = {"task": "true", **{key: "true" if value is True else value for key, value in query.items() if value}}
+    sent = session.client.ask("POST", "/resource/v1alpha1/apply", manifests, asked, media_type=MANIFESTS)
+    return Answer.of(_result(session, _member(sent, "id")), wire.ApplyResult)
+
+
 def result_of(session: Session, path: str, request: Body) -> Any:
     """Returns the JSON of the result of ``submit``. Loads the types for progress while the daemon works."""
     return _result(session, _member(session.client.ask("POST", path, request), "id"))
@@ -149,7 +159,7 @@ def _result(session: Session, task_id: str) -> Any:
     meter = Meter(session, output.error_stream())
     task: Any = None
     try:
-        for task in session.client.stream_json(f"/tasks/{part(task_id)}", {"follow": "1"}):
+        for task in session.client.stream_json(f"/node/v1alpha1/tasks/{part(task_id)}", {"follow": "1"}):
             if not session.quiet and _member(task, "state") in _GOING_ON:
                 meter.show(Answer.of(task, wire.TaskView).value)
     except KeyboardInterrupt as stop:

@@ -15,7 +15,7 @@ _ENDPOINT: Mapping[str, str] = {"kind": "RestEndpoint"}
 """The ingress of a Source that names none."""
 
 
-def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """``part``: of the spec that holds the keys of a set."""
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -27,7 +27,7 @@ def sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def elements(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """Returns the columns of sets."""
     return (
         TableColumn("NAME", lambda row: row.name),
@@ -38,8 +38,8 @@ def elements(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def told(row: wire.ResourceView, part: str) -> str:
+def projections(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def told(row: wire.ResourceManifest, part: str) -> str:
         conditions = row.status.get("conditions", {})
         table = next((each["value"] for key, each in conditions.items() if key.endswith("/Table")), None)
         return formatting.NOTHING if table is None else formatting.count(table[part])
@@ -54,8 +54,8 @@ def projections(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def portals(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def rule(row: wire.ResourceView) -> str:
+def portals(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def rule(row: wire.ResourceManifest) -> str:
         k = (row.spec.get("kAnonymity") or {}).get("k")
         parts = [] if k is None else [f"k = {k}"]
         return ", ".join([*parts, *(f"{each['count']} >= {each['below']}" for each in row.spec.get("suppress") or ())])
@@ -70,8 +70,8 @@ def portals(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def where(row: wire.ResourceView) -> str:
+def sources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def where(row: wire.ResourceManifest) -> str:
         ingress = row.spec.get("ingress") or {}
         return str(next((ingress[part] for part in ("url", "path", "image") if part in ingress), formatting.NOTHING))
 
@@ -85,8 +85,8 @@ def sources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def trust_policies(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def said(row: wire.ResourceView, part: str) -> str:
+def trust_policies(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def said(row: wire.ResourceManifest, part: str) -> str:
         return str(row.spec.get(part) or formatting.NOTHING)
 
     return (
@@ -101,12 +101,12 @@ def trust_policies(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def told(row: wire.ResourceView) -> Mapping[str, Any]:
+def volumes(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def told(row: wire.ResourceManifest) -> Mapping[str, Any]:
         conditions = row.status.get("conditions", {})
         return next((each["value"] for key, each in conditions.items() if key.endswith("/Usage")), {})
 
-    def where(row: wire.ResourceView) -> str:
+    def where(row: wire.ResourceManifest) -> str:
         spec = row.spec
         if spec["kind"] == "HostPath":
             return str(spec["path"])
@@ -124,8 +124,8 @@ def volumes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def accounts(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def callers(row: wire.ResourceView) -> str:
+def accounts(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def callers(row: wire.ResourceManifest) -> str:
         said = row.headers.get("annotations", {})
         found: Mapping[str, Any] = next(
             (said[key] for key in said if key.rpartition("/")[2].lower() == "unixcallers"), {}
@@ -142,8 +142,8 @@ def accounts(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def relations(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def said(row: wire.ResourceView) -> str:
+def relations(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def said(row: wire.ResourceManifest) -> str:
         relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()
         texts = [f"{each['subject']} {each.get('value') or each['relation']} of {each['object']}" for each in relations]
         texts += [f"{each['object']} {each['name']}" for each in attributes if each["value"]]
@@ -156,8 +156,8 @@ def relations(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def nodes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    def told(row: wire.ResourceView) -> Mapping[str, Any]:
+def nodes(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+    def told(row: wire.ResourceManifest) -> Mapping[str, Any]:
         conditions: Mapping[str, Any] = row.status.get("conditions", {})
         return next((each["value"] for each in conditions.values()), {})
 
@@ -171,7 +171,7 @@ def nodes(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def repositories(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("URL", lambda row: row.spec["url"], most=WHOLE),
@@ -180,7 +180,7 @@ def repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def webhooks(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def webhooks(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("URL", lambda row: row.spec["url"], most=80),
@@ -191,7 +191,7 @@ def webhooks(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return (
         TableColumn("TYPE", lambda row: row.type),
         TableColumn("NAME", lambda row: row.name),
@@ -204,7 +204,7 @@ def resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
-def phase_text(row: wire.ResourceView) -> str:
+def phase_text(row: wire.ResourceManifest) -> str:
     """Formats the phase: ``Failed(code)`` after a failure; with a star where an older declaration was acted upon."""
     phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
     behind = "" if row.status.get("observedGeneration") == row.generation else "*"

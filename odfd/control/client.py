@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
@@ -35,8 +35,11 @@ MAX_ANSWER: Final = 256 * 1024 * 1024
 MAX_LINE: Final = 16 * 1024 * 1024
 
 Query = Mapping[str, object]
-Body: TypeAlias = "wire.Request | Mapping[str, object]"
-"""A request, or its JSON."""
+Body: TypeAlias = "wire.Request | Sequence[wire.Request] | Mapping[str, object]"
+"""A request or several, or its JSON."""
+JSON: Final = "application/json"
+MANIFESTS: Final = "application/vnd.odfd.manifests+json"
+"""Texts of manifests, with their names."""
 T = TypeVar("T")
 
 
@@ -91,10 +94,12 @@ class Client:
     def delete(self, path: str, kind: type[T]) -> Answer[T]:
         return self._json("DELETE", path, kind)
 
-    def ask(self, method: str, path: str, body: Body | None = None, query: Query | None = None) -> Any:
+    def ask(
+        self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON
+    ) -> Any:
         """Returns the JSON of a response."""
         data = None if body is None else _encoded(body)
-        with self._asked(method, path, query, data, {"content-type": "application/json"}) as answer:
+        with self._asked(method, path, query, data, {"content-type": media_type}) as answer:
             return _parsed(answer.whole(MAX_ANSWER))
 
     def raw(self, path: str) -> bytes:
@@ -112,7 +117,7 @@ class Client:
 
     def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
         """Sends the bytes of ``source`` to the daemon."""
-        return self.send("/uploads", source, wire.Upload, {"name": name})
+        return self.send("/node/v1alpha1/uploads", source, wire.Upload, {"name": name})
 
     def send(self, path: str, source: BinaryIO, kind: type[T], query: Query) -> Answer[T]:
         """Posts the bytes of ``source``."""
@@ -185,7 +190,7 @@ class Client:
         patience: float | None = ANSWER_SECONDS,
     ) -> Iterator[Exchange]:
         """The answer, of which the head is read."""
-        target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
+        target = path + ("?" + urlencode(query, doseq=True) if query else "")
         connection = _connected(self._place, patience)
         try:
             exchange = Exchange(connection)

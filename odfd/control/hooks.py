@@ -65,7 +65,7 @@ async def _body(receive: Receive) -> bytes:
         part = message.get("body", b"")
         total += len(part)
         if total > MAX_BODY:
-            hint = "push what is larger with a token: POST /v1/sources/NAME/ingest"
+            hint = "push what is larger with a token: POST /source/v1alpha1/sources/NAME/ingest"
             raise Invalid(f"a call of more than {size(MAX_BODY)}", rule="push-size", hint=hint)
         parts.append(part)
         if not message.get("more_body", False):

@@ -151,9 +151,13 @@ async def whole_body(request: Request) -> bytes:
 
 async def body(request: Request, kind: type[_T]) -> _T:
     """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
-    data = await whole_body(request)
+    return decoded(await whole_body(request) or b"{}", kind)
+
+
+def decoded(data: bytes, kind: type[_T]) -> _T:
+    """Decodes JSON as ``kind``. Raises Invalid with the place."""
     try:
-        return msgspec.json.decode(data or b"{}", type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message, _, place = str(error).partition(" - at ")
         raise Invalid(message, rule="request", place=place.strip("`")) from error

@@ -53,7 +53,7 @@ class MemoryBuffer(msgspec.Struct, frozen=True, kw_only=True, tag="Memory", rena
 
 
 class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"):
-    """Records are pushed: POST /v1/sources/NAME/ingest."""
+    """Records are pushed: POST /source/v1alpha1/sources/NAME/ingest."""
 
     buffer: Annotated[MemoryBuffer, described("Without one, a push is on the disk before it is answered.")] | None = (
         None

@@ -42,7 +42,7 @@ class KamuApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if not is_question(scope["path"]):
             return await self._site(scope, receive, send)
-        if scope["path"].strip("/").partition("/")[0] == OWN:
+        if scope["path"].startswith(OWN):
             return await self._own(scope, receive, send)
         reply = Reply(send)
         try:
@@ -77,7 +77,7 @@ class KamuApplication:
 
     async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers our own client: rows as the frames of the control API, and the datasets there are."""
-        _, _, path = scope["path"].strip("/").partition("/")
+        path = scope["path"].removeprefix(OWN).strip("/")
         try:
             with sole_faults():
                 response = await self._own_response(scope["method"], path, receive)

@@ -21,6 +21,7 @@ from odfd.control.endpoint import OWNED
 from odfd.control.tokens import Tokens
 from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
 from odfd.page.sessions import SESSION_SECONDS, PageSessions
+from odfd.resources.types import VERSION
 from odfd.runtime.http import Application, Message, Receive, Send
 
 FOLDER: Final = Path(__file__).with_name("static")
@@ -49,13 +50,16 @@ _ALWAYS: Final = {
     "cache-control": "no-store",
 }
 _ACTS: Final = (
-    "POST /query", "POST /search", "POST /pull", "POST /publish", "POST /unpublish", "POST /mirrors",
-    "DELETE /mirrors/*", "PUT /mirrors/*/pause", "DELETE /mirrors/*/pause", "PUT /flows/*/pause",
-    "DELETE /flows/*/pause", "DELETE /tasks/*", "POST /datasets/*/verify", "POST /datasets/*/lineage",
-    "POST /datasets/*/trust/resolve", "POST /evidence/*",
+    "POST /node/v1alpha1/query", "POST /node/v1alpha1/search", "POST /node/v1alpha1/pull",
+    "POST /node/v1alpha1/publish", "POST /node/v1alpha1/unpublish", "POST /node/v1alpha1/mirrors",
+    "DELETE /net/v1alpha1/mirrors/*", "PUT /net/v1alpha1/mirrors/*/pause", "DELETE /net/v1alpha1/mirrors/*/pause",
+    "PUT /node/v1alpha1/flows/*/pause", "DELETE /node/v1alpha1/flows/*/pause", "DELETE /flow/v1alpha1/tasks/*",
+    "POST /dataset/v1alpha1/datasets/*/verify", "POST /dataset/v1alpha1/datasets/*/lineage",
+    "POST /dataset/v1alpha1/datasets/*/trust/resolve", "POST /node/v1alpha1/evidence/*",
 )  # fmt: skip
 """What a session may do beside reading; ``*`` is one step of a path."""
 _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))
+_VERSIONED: Final = re.compile(f"/[^/]+/{VERSION}/")
 _NO_SESSION: Final = Refused(
     "this browser has no session with the node", rule="page-session", hint="open the page anew: odfctl ui"
 )
@@ -88,7 +92,7 @@ class PageEndpoint(NamedTuple):
 
 
 class PageApplication:
-    """The application; ``api`` serves ``/v1``."""
+    """The application; ``api`` serves what has a version in its path."""
 
     def __init__(
         self, api: Application, sessions: PageSessions, endpoint: PageEndpoint, now: Callable[[], float]
@@ -101,7 +105,7 @@ class PageApplication:
             self._check_place(scope, headers)
             if scope["path"] == "/session":
                 await self._session(scope, headers, receive, send)
-            elif scope["path"].startswith("/v1/"):
+            elif _is_asked(scope):
                 self._check_session(scope, headers)
                 await self._api({**scope, OWNED: True}, receive, _guarding(send))
             else:
@@ -114,7 +118,7 @@ class PageApplication:
         host, origin = (_text(headers, name) for name in (b"host", b"origin"))
         if host not in self._endpoint.places:
             raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
-        is_file = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/v1/")
+        is_file = scope["method"] in ("GET", "HEAD") and not _is_asked(scope)
         foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
         other = origin and origin != f"{self._endpoint.scheme}://{host}"
         if foreign or other or not (origin or scope["method"] in ("GET", "HEAD")):
@@ -124,7 +128,7 @@ class PageApplication:
         cookie, key = _cookie(headers, self._name(headers)), _text(headers, KEY_HEADER)
         if not self._sessions.admits(cookie, key, self._now()):
             raise _NO_SESSION
-        text = f"{scope['method']} {scope['path'].removeprefix('/v1')}"
+        text = f"{scope['method']} {scope['path']}"
         if scope["method"] != "GET" and not _DOES.fullmatch(text):
             raise Refused("the page does not do this", rule="page-act", hint="odfctl does: odfctl -h")
 
@@ -167,6 +171,11 @@ class PageApplication:
     @property
     def _secure(self) -> str:
         return "; Secure" if self._endpoint.scheme == "https" else ""
+
+
+def _is_asked(scope: Message) -> bool:
+    """Whether a path is one of the API, and none of a file."""
+    return _VERSIONED.match(scope["path"]) is not None
 
 
 async def _token(receive: Receive) -> str:

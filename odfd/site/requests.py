@@ -27,15 +27,15 @@ async def taken(receive: Receive, most: int) -> bytes | int:
 
 TRANSFERS: Final = ("pull", "push")
 """Below a dataset: web sockets of the smart transfer protocol."""
-OWN: Final = "v1"
-"""Below it stands what our client asks."""
+OWN: Final = "/node/v1alpha1/"
+"""Below it stands what our client asks, as it does at the control socket; no file of a dataset has such a path."""
 
 
 def is_question(path: str) -> bool:
     """Whether a path is a query, in kamu's format or in our client's."""
-    first, _, rest = path.strip("/").partition("/")
-    if first == OWN and rest.partition("/")[0] in ("query", "datasets"):
+    if path.startswith(OWN) and path.removeprefix(OWN).partition("/")[0] in ("query", "datasets"):
         return True
+    first, _, rest = path.strip("/").partition("/")
     return (first in ("query", "verify") and not rest) or first == "odata" or rest in ("tail", "metadata")
 
 

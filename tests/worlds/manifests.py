@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from chain.yaml_text import render_yaml
+from odfd.control import wire
+
 ROOT = """kind: DatasetSnapshot
 version: 1
 content:
@@ -31,3 +34,8 @@ content:
         query: select * from cities
 """
 BOTH = f"{ROOT}---\n{DERIVED}"
+
+
+def text_of(manifest: wire.ResourceManifest) -> str:
+    """A manifest as a person keeps it in a file."""
+    return render_yaml({"$schema": manifest.schema, "headers": manifest.headers, "spec": manifest.spec})

@@ -101,7 +101,7 @@ ATTACKS: Final = (
     "\u202egnp.exe\u202c \u2066hidden\u2069 \u200bnothing\x1b[2Jx",
     "__proto__",
     "constructor",
-    "%2e%2e/%2e%2e/v1/tasks",
+    "%2e%2e/%2e%2e/node/v1alpha1/tasks",
     "'; DROP TABLE x; --",
     "#/trust?q=1",
     "a" * 3000,

@@ -377,6 +377,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "renditions.list": _renditions,
     "renditions.reading": on_dataset(Action.READ),
     "datasets.manifest": on_dataset(Action.READ),
+    "datasets.snapshot": on_dataset(Action.READ),
     "datasets.log": on_dataset(Action.READ),
     "datasets.block": on_dataset(Action.READ),
     "datasets.tail": on_dataset(Action.READ),

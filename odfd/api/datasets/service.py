@@ -14,7 +14,7 @@ import trio
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.bind import plain_of
-from chain.codec.manifest import block_to_builtins, render_manifest, render_yaml
+from chain.codec.manifest import block_to_builtins, to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid, NotFound, Refused
@@ -114,10 +114,20 @@ class DatasetService:
         (view,) = await self._completed([detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
-    async def manifest(self, ref: str) -> wire.ManifestView:
-        """The manifest of the dataset as it is declared now."""
+    async def snapshot(self, ref: str) -> dict[str, Any]:
+        """The dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
 
-        def look() -> wire.ManifestView:
+        def look() -> dict[str, Any]:
+            entry = self._home.resolve(ref)
+            declared = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
+            return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
+
+        return await _in_thread(look)
+
+    async def manifest(self, ref: str) -> wire.ResourceManifest:
+        """The manifest of the dataset as it is declared now; applying it changes nothing."""
+
+        def look() -> wire.ResourceManifest:
             entry = self._home.resolve(ref)
             state = load_state(self._home.chains.chain(entry.id))
             declared = declaration(state, entry.name)
@@ -126,8 +136,7 @@ class DatasetService:
             beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
             headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
             spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
-            text = render_yaml({"$schema": _TYPE.uri, "headers": headers, "spec": spec})
-            return wire.ManifestView(text=text, legacy=render_manifest(declared))
+            return wire.ResourceManifest(schema=_TYPE.uri, headers=headers, spec=spec)
 
         return await _in_thread(look)
 

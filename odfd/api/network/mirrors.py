@@ -12,7 +12,7 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound, Refused
-from chain.ids import DID_ODF, DatasetId
+from chain.ids import DID_KEY, DID_ODF, DatasetId
 from chain.instant import Instant
 from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
@@ -339,8 +339,9 @@ class PeerService:
         ]
 
     async def show(self, peer: str) -> wire.PeerInfo:
-        """Shows a peer by its id or an unambiguous beginning of it."""
-        return await self._named_view(find_peer(self._membership.peers(), peer))
+        """Shows a peer by its id, an unambiguous beginning of it, or its key."""
+        views = self._membership.peers()
+        return await self._named_view(find_peer(views, str(self._named(peer)) if peer.startswith(DID_KEY) else peer))
 
     async def netcheck(self) -> Sequence[wire.Probe]:
         """Says how others reach this node, and what to do. Raises Remote while no network is joined."""

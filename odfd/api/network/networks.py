@@ -65,6 +65,11 @@ class NetworkService:
         self._web = partial(Web, PATIENCE)
         """Reads invitations that are published as files."""
 
+    async def accept(self, request: wire.InvitationText) -> wire.NetworkView:
+        """Join the network of an invitation, by its text. Raises what ``join`` does."""
+        name = read_invitation(request.text, self._clock.now()).network
+        return await self.join(wire.NetworkRequest(name=name, invitation=request.text))
+
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
         """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key.
 

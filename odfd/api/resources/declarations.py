@@ -13,7 +13,7 @@ import trio
 from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
 from chain.errors import Environment, Invalid, NotFound, Refused
-from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
+from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of, linked
 from odfd.api.resources.labels import KEYS as SYSTEM_KEYS
 from odfd.api.resources.labels import SystemLabels, contradictions, labelled
 from odfd.api.resources.pages import ResourcePage, ResourcePages
@@ -335,7 +335,7 @@ class DeclarationService:
             return DeclaredStore(connection).named(kind.name, name)
 
     def _found(self, store: DeclaredStore, kind: ResourceType, name: str) -> DeclaredResource:
-        found = store.named(kind.name, name) or store.get(name) or store.with_did(name)
+        found = store.named(kind.name, name) or store.get(name) or store.with_did(linked(kind.name, name))
         if found is None or found.type != kind.name:
             hint = f"odfctl get {kind.plural} lists them"
             raise NotFound(f"there is no {kind.name} {name[:120]!r}", rule="resource", hint=hint)

@@ -145,7 +145,7 @@ def source_in_use(home: StateDirectory, before: DeclaredResource, after: Declare
 def _view(name: str, waiting: Backlog) -> wire.EndpointView:
     return wire.EndpointView(
         name=name,
-        path=f"/v1/sources/{name}/ingest",
+        path=f"/source/v1alpha1/sources/{name}/ingest",
         pushes=waiting.pushes,
         records=waiting.records,
         bytes=waiting.bytes,

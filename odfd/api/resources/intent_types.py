@@ -24,6 +24,7 @@ from odfd.resources.manifest import Draft, described
 from odfd.state.effective_policy import GROUP
 from odfd.state.remotes import place_of
 from p2p.address import parse_address
+from p2p.identity import peer_of_did
 
 INTENT_TYPES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
 """Kinds of intents, to the types that stand for them."""
@@ -57,7 +58,7 @@ class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The declared attitude of this node to a peer."""
 
-    peer_id: Annotated[str, described("12D3KooW…")]
+    peer_id: Annotated[str, described("12D3KooW…; or the key of the node, did:key:…")]
     blocked: Annotated[bool, described("true: nothing is said to it, taken from it or given to it.")]
 
 
@@ -89,6 +90,14 @@ def key_of(type_: str, name: str, spec: Json) -> str:
     key: str = spec[parts[type_]] if type_ in parts else name.casefold()
     kind = next(kind for kind, each in INTENT_TYPES.items() if each == type_)
     return link(kind, key)
+
+
+def linked(type_: str, ref: str) -> str:
+    """Returns the link of what a reference names by its own id: a did, or of a Peer its peer id too."""
+    kind = next((kind for kind, each in INTENT_TYPES.items() if each == type_), None)
+    if kind is None:
+        return ref
+    return link(kind, _peer_id(ref) if type_ == "Peer" else ref)
 
 
 def link(kind: str, key: str) -> str:
@@ -161,13 +170,19 @@ def _network(name: str, spec: NetworkResourceSpec) -> Json:  # noqa: ARG001  all
 
 
 def _peer(name: str, spec: PeerResourceSpec) -> Json:  # noqa: ARG001
-    if not spec.peer_id.startswith("12D3KooW") or not spec.peer_id.isalnum():
+    peer = _peer_id(spec.peer_id)
+    if not peer.startswith("12D3KooW") or not peer.isalnum():
         raise Invalid(
             f"not a peer id: {spec.peer_id[:60]!r}", rule="peer", hint="12D3KooW…, as odfctl peer list has it"
         )
     if not spec.blocked:
         raise Invalid("an opinion that says nothing", rule="peer-opinion", hint="odfctl peer unblock takes one back")
-    return plain_of(spec)
+    return plain_of(PeerResourceSpec(peer_id=peer, blocked=True))
+
+
+def _peer_id(text: str) -> str:
+    """The id of the peer that has a key; others as they are. Raises Invalid."""
+    return str(peer_of_did(KeyDid.parse(text))) if text.startswith(DID_KEY) else text
 
 
 def _validator(name: str, spec: ValidatorResourceSpec) -> Json:

@@ -18,7 +18,7 @@ commands = Commands()
     example="-o json",
 )
 def _account(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/account", wire.AccountView), _text)
+    session.answer(session.client.get("/auth/v1alpha1/self", wire.AccountView), _text)
 
 
 def _text(view: wire.AccountView) -> str:

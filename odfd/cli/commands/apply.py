@@ -8,13 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
 from chain.wording import agree
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
-from odfd.cli.progress import submit
+from odfd.cli.progress import applied
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -66,9 +66,7 @@ def apply_texts(
     keep_going: bool = False,
 ) -> int:
     """Applies manifests, and shows what became of each."""
-    on_error: Any = "skip" if keep_going else "atomic"
-    request = wire.ApplyRequest(manifests=manifests, dry_run=dry_run, prune=prune, on_error=on_error)
-    result = submit(session, "/apply", request, wire.ApplyResult)
+    result = applied(session, manifests, dryRun=dry_run, prune=prune, onError="skip" if keep_going else None)
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
     if made and not dry_run:
@@ -79,8 +77,7 @@ def apply_texts(
 def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
     """Shows what an apply of manifests would change; changes nothing."""
     manifests = tuple(text for place in places for text in read(place))
-    request = wire.ApplyRequest(manifests=manifests, dry_run=True, prune=prune)
-    result = submit(session, "/apply", request, wire.ApplyResult)
+    result = applied(session, manifests, dryRun=True, prune=prune)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
     return max(_report(session, result.value), ExitCode.NO if changed else ExitCode.OK)

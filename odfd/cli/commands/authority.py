@@ -116,7 +116,7 @@ def _carry_out(
 
 
 def _path(ref: str) -> str:
-    return f"/datasets/{part(ref)}/authority"
+    return f"/dataset/v1alpha1/datasets/{part(ref)}/authority"
 
 
 def authority_text(view: wire.AuthorityView) -> str:

@@ -120,7 +120,7 @@ class Node:
     def _columns(self, plain: Sequence[str]) -> list[Candidate]:
         if not plain:
             return []
-        schema = self._session.client.get(f"/datasets/{part(plain[0])}/schema", wire.Schema).value
+        schema = self._session.client.get(f"/dataset/v1alpha1/datasets/{part(plain[0])}/schema", wire.Schema).value
         return [Candidate(field.name, str(field.type)) for field in schema.fields]
 
     def _conditions(self, plain: Sequence[str]) -> list[Candidate]:
@@ -128,7 +128,7 @@ class Node:
         return [Candidate("exists"), Candidate("deleted"), *(Candidate(f"{each}=") for each in fields)]
 
     def _holds(self, _: Sequence[str]) -> list[Candidate]:
-        found = self._session.client.get("/holds", list[wire.HoldView]).value
+        found = self._session.client.get("/node/v1alpha1/holds", list[wire.HoldView]).value
         return [Candidate(each.id, f"{each.dataset} {each.note}".strip()) for each in found]
 
 

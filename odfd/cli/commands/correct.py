@@ -61,7 +61,7 @@ def _correct(session: Session, args: argparse.Namespace) -> None:
         raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
     key = dict(_pairs("--key", args.key))
     request = wire.CorrectRequest(key=key, values=values, retract=args.retract, ahead=args.ahead, dry_run=args.dry_run)
-    done = submit(session, f"/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
     session.answer(done, _result_text)
 
 

@@ -75,6 +75,6 @@ def _source(text: str, *, current: bool) -> str:
 def _apart(session: Session, text: str) -> str:
     """Its system columns, which are the first three."""
     ref = text.rpartition("@")[0] or text
-    fields = session.client.get(f"/datasets/{part(ref)}/schema", wire.Schema).value.fields
+    fields = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value.fields
     names = ", ".join('"' + field.name.replace('"', '""') + '"' for field in fields[:3])
     return f" EXCLUDE ({names})"

@@ -38,8 +38,8 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
     if kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.name}s have no manifests", hint=f"these have: {known}")
-    path = f"/resources/{kind.name}/{part(args.name)}"
-    before = session.client.get(path, wire.ResourceView).value
+    path = f"{kind.declared}/{part(args.name)}"
+    before = session.client.get(path, wire.ResourceManifest).value
     text = manifest_text(session, kind, args.name)
     wrong = ""
     while True:
@@ -48,7 +48,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             session.remark("nothing was changed")
             return ExitCode.OK
         text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith(_WRONG))
-        if session.client.get(path, wire.ResourceView).value.generation != before.generation:
+        if session.client.get(path, wire.ResourceManifest).value.generation != before.generation:
             message = f"{args.name} was changed by others meanwhile"
             raise Conflict(message, rule="generation", hint="look at it again, and edit it anew")
         try:

@@ -46,7 +46,7 @@ def _events(session: Session, args: argparse.Namespace) -> None:
     if not args.watch:
         if args.since is not None:
             raise Usage("--since tells what comes after", hint=f"odfctl events -w --since {args.since}")
-        rows = session.client.get("/changes", list[wire.ResourceChange], query)
+        rows = session.client.get("/resource/v1alpha1/changes", list[wire.ResourceChange], query)
         session.answer(rows, lambda found: render(_COLUMNS, found))
         return
     output.end_when_unread()
@@ -64,7 +64,7 @@ def _changes(session: Session, query: dict[str, object]) -> Iterator[Answer[wire
     again = True
     while again:
         again = False
-        for news in session.client.stream("/changes", wire.ResourceChange, query):
+        for news in session.client.stream("/resource/v1alpha1/changes", wire.ResourceChange, query):
             yield news
             again = news.value.change == "Reset"
         query = {key: value for key, value in query.items() if key != "since"}

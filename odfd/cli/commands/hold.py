@@ -38,18 +38,18 @@ _ID = argument("id", metavar="ID")
 )
 def _take(session: Session, args: argparse.Namespace) -> None:
     request = wire.HoldRequest(ref=args.ref, at=args.at, seconds=_seconds(args), note=args.note)
-    session.answer(session.client.post("/holds", wire.HoldView, request), _table)
+    session.answer(session.client.post("/node/v1alpha1/holds", wire.HoldView, request), _table)
 
 
 @hold.add("renew", _ID, _FOR, help="extend a hold", description="Extend a hold.", example="1f9c0a77e2d4b863")
 def _renew(session: Session, args: argparse.Namespace) -> None:
     request = wire.HoldRenewal(seconds=_seconds(args))
-    session.answer(session.client.put(f"/holds/{part(args.id)}", wire.HoldView, request), _table)
+    session.answer(session.client.put(f"/node/v1alpha1/holds/{part(args.id)}", wire.HoldView, request), _table)
 
 
 @hold.add("release", _ID, help="end a hold", description="End a hold.", example="1f9c0a77e2d4b863")
 def _release(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/holds/{part(args.id)}", wire.HoldView)
+    gone = session.client.delete(f"/node/v1alpha1/holds/{part(args.id)}", wire.HoldView)
     session.answer(gone, lambda row: f"{row.dataset} is not held by {row.id} any more")
 
 
@@ -59,7 +59,9 @@ def _release(session: Session, args: argparse.Namespace) -> None:
     help="list holds",
 )
 def _list(session: Session, args: argparse.Namespace) -> None:
-    found = session.client.get("/holds" + (f"?dataset={part(args.ref)}" if args.ref else ""), list[wire.HoldView])
+    found = session.client.get(
+        "/node/v1alpha1/holds" + (f"?dataset={part(args.ref)}" if args.ref else ""), list[wire.HoldView]
+    )
     session.answer(found, lambda rows: render(_COLUMNS, rows))
     if not found.value:
         session.remark("nothing is held")

@@ -79,7 +79,7 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     if is_cut(args):
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to), table=args.table)
-    done = submit(session, f"/datasets/{part(args.ref)}/export", request, wire.TransferResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/export", request, wire.TransferResult)
     session.answer(done, lambda done: f"exported {_moved(done)} to {done.place}")
     if args.table:
         version = done.value.table_version
@@ -136,7 +136,7 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
 )
 def _import(session: Session, args: argparse.Namespace) -> None:
     request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
-    done = submit(session, "/import", request, wire.TransferResult)
+    done = submit(session, "/node/v1alpha1/import", request, wire.TransferResult)
     session.answer(done, _imported)
 
 

@@ -60,7 +60,9 @@ def _ingest(session: Session, args: argparse.Namespace) -> int:
         id=args.id,
         again=args.again,
     )
-    return outcome(session, submit(session, f"/datasets/{part(args.ref)}/ingest", request, wire.PullResult).sent)
+    return outcome(
+        session, submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/ingest", request, wire.PullResult).sent
+    )
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:
@@ -71,7 +73,9 @@ def _preview(session: Session, args: argparse.Namespace) -> int:
         raise Usage("a preview is of one file", hint="name it")
     source = None
     if args.format is None:
-        source = session.client.get(f"/datasets/{part(args.ref)}/detail", wire.DatasetDetail).value.source
+        source = session.client.get(
+            f"/dataset/v1alpha1/datasets/{part(args.ref)}/detail", wire.DatasetDetail
+        ).value.source
     return preview(session, args.files[0], source, args.format)
 
 
@@ -132,7 +136,7 @@ def _send(session: Session, name: str) -> wire.Upload:
 def _pull(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
-    return outcome(session, result_of(session, "/pull", pull_request(args)))
+    return outcome(session, result_of(session, "/node/v1alpha1/pull", pull_request(args)))
 
 
 def pull_request(args: argparse.Namespace) -> dict[str, object]:
@@ -190,7 +194,7 @@ def outcome(session: Session, sent: Any) -> int:
 )
 def _watermark(session: Session, args: argparse.Namespace) -> int:
     request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
-    ref = session.client.put(f"/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
+    ref = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)
 
 
@@ -202,7 +206,7 @@ def _watermark(session: Session, args: argparse.Namespace) -> int:
     example="nyc.flights",
 )
 def _advance(session: Session, args: argparse.Namespace) -> int:
-    ref = session.client.put(f"/datasets/{part(args.ref)}/upper", wire.TaskRef).value
+    ref = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/upper", wire.TaskRef).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)
 
 
@@ -225,7 +229,7 @@ _NAME = argument("name", metavar="NAME", help="name of the flow, or of the deriv
     example="fx-daily",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.put(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    moved = session.client.put(f"/node/v1alpha1/flows/{part(args.name)}/pause", wire.FlowView)
     session.answer(moved, lambda row: f"{row.name} is paused")
 
 
@@ -237,5 +241,5 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="fx-daily",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.delete(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    moved = session.client.delete(f"/node/v1alpha1/flows/{part(args.name)}/pause", wire.FlowView)
     session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))

@@ -60,7 +60,7 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
     ),
 )
 def _lineage(session: Session, args: argparse.Namespace) -> None:
-    path = f"/datasets/{part(args.ref)}/lineage"
+    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/lineage"
     if args.output in DRAWINGS:
         args.graph = args.output
     if args.events is not None:

@@ -37,7 +37,7 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
     asked = {"task": _task_id(args.task), "limit": args.limit, "level": args.level, "part": args.part}
     query: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
     if not args.follow:
-        lines = session.client.get("/logs", list[wire.LogLineView], query)
+        lines = session.client.get("/node/v1alpha1/logs", list[wire.LogLineView], query)
         session.answer(lines, lambda found: "\n".join(map(_text, found)))
         if not lines.value and args.part and not has_part(args.part):
             raise Usage(f"no part of the daemon is called {args.part!r}", hint="each line names its part: odfctl logs")
@@ -46,7 +46,7 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
         return
     output.end_when_unread()
     try:
-        for news in session.client.stream("/logs", wire.LogLineView, query | {"follow": "true"}):
+        for news in session.client.stream("/node/v1alpha1/logs", wire.LogLineView, query | {"follow": "true"}):
             session.line(news.sent, _text(news.value))
             output.flush()
     except KeyboardInterrupt:  # the way in which following is meant to end

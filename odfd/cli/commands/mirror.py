@@ -73,7 +73,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
         private=args.private,
         peers=tuple(args.peers),
     )
-    held = submit(session, "/mirrors", request, wire.MirrorView)
+    held = submit(session, "/node/v1alpha1/mirrors", request, wire.MirrorView)
     kinds.MIRROR.show(session, held)
 
 
@@ -93,7 +93,7 @@ _NAME = argument("ref", metavar="NAME")
     example="flights",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/mirrors/{part(args.ref)}", wire.MirrorView)
+    gone = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}", wire.ResourceManifest)
     session.answer(gone, lambda row: f"{row.name} is a mirror no longer; odfctl delete dataset {row.name} frees it")
 
 
@@ -105,7 +105,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.put(f"/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    held = session.client.put(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.MirrorView)
     session.answer(held, lambda row: f"{row.name} is paused and still served")
 
 
@@ -117,5 +117,5 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.delete(f"/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    held = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.MirrorView)
     session.answer(held, lambda row: f"{row.name} goes on")

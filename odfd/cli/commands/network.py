@@ -71,13 +71,14 @@ def _join(session: Session, args: argparse.Namespace) -> None:
     if _is_invitation(args.name):
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
-        joined = session.client.post("/networks", wire.NetworkView, _accepted(session, args.name, args.yes))
+        accepted = _accepted(session, args.name, args.yes)
+        joined = session.client.post("/node/v1alpha1/invitations/accept", wire.NetworkView, accepted)
     else:
         declare(session, "Network", args.name, {"bootstrap": args.bootstrap})
         for each in args.bootstrap:
             with contextlib.suppress(Remote):  # it is dialled again and again; the table says how many are connected
-                session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=each))
-        joined = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
+                session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=each))
+        joined = session.client.get(f"/node/v1alpha1/networks/{part(args.name)}", wire.NetworkView)
     kinds.NETWORK.show(session, joined)
     if joined.value.policy_key:
         session.remark("its policy as it is heard: odfctl trust policy show")
@@ -88,14 +89,16 @@ def _is_invitation(text: str) -> bool:
     return text.lstrip().startswith(INVITATION) or "://" in text
 
 
-def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:
+def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
     """Shows an invitation and asks. Raises Refused, Usage."""
-    invitation = session.client.post("/invitations", wire.InvitationView, wire.InvitationText(text=text)).value
+    invitation = session.client.post(
+        "/node/v1alpha1/invitations", wire.InvitationView, wire.InvitationText(text=text)
+    ).value
     for line in _lines(invitation):
         output.remark(line)
     if not yes:
         confirm(f"Join {invitation.network}?", f"{invitation.network} is not joined")
-    return wire.NetworkRequest(name=invitation.network, invitation=invitation.text)
+    return wire.InvitationText(text=invitation.text)
 
 
 def _lines(invitation: wire.InvitationView) -> list[str]:
@@ -134,7 +137,7 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
 )
 def _invite(session: Session, args: argparse.Namespace) -> None:
     request = wire.InvitationRequest(seconds=round(seconds(args.span)), uses=args.uses)
-    made = session.client.post(f"/networks/{part(args.name)}/invitations", wire.InvitationView, request)
+    made = session.client.post(f"/net/v1alpha1/networks/{part(args.name)}/invitations", wire.InvitationView, request)
     session.answer(made, lambda row: row.text)
     if args.qr and session.output == "table":
         _show_code(made.value.text)
@@ -151,7 +154,7 @@ def _invite(session: Session, args: argparse.Namespace) -> None:
     "that redeemed them.",
 )
 def _invitations(session: Session, _: argparse.Namespace) -> None:
-    found = session.client.get("/invitations", list[wire.InvitationState])
+    found = session.client.get("/node/v1alpha1/invitations", list[wire.InvitationState])
     session.answer(found, _invitation_table)
     if not found.value:
         session.remark("none: odfctl network invite NAME --uses N makes one")
@@ -166,7 +169,7 @@ def _invitations(session: Session, _: argparse.Namespace) -> None:
     example="3f9a",
 )
 def _revoke(session: Session, args: argparse.Namespace) -> None:
-    revoked = session.client.delete(f"/invitations/{part(args.id)}", wire.InvitationState)
+    revoked = session.client.delete(f"/node/v1alpha1/invitations/{part(args.id)}", wire.InvitationState)
     session.answer(revoked, lambda row: _invitation_table([row]))
 
 
@@ -197,7 +200,7 @@ def _show_code(text: str) -> None:
 
 @network.add("leave", argument("name", metavar="NAME"), help="leave a network", example="demo")
 def _leave(session: Session, args: argparse.Namespace) -> None:
-    left = session.client.delete(f"/networks/{part(args.name)}", wire.NetworkView)
+    left = session.client.delete(f"/net/v1alpha1/networks/{part(args.name)}", wire.ResourceManifest)
     session.answer(left, lambda row: f"left {row.name}")
 
 
@@ -228,7 +231,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("MET BY", lambda row: kinds.met(row.contact)),
     )
     name = args.name or _only_network(session)
-    shown = session.client.get(f"/networks/{part(name)}", wire.NetworkView)
+    shown = session.client.get(f"/node/v1alpha1/networks/{part(name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
     rates = f", {formatting.rate(shown.value.received_rate)} in, {formatting.rate(shown.value.sent_rate)} out"
     peers = f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}{rates if shown.value.peers else ''}"
@@ -242,7 +245,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
 
 def _only_network(session: Session) -> str:
     """Returns the network that this node is in. Raises Usage where there is none, or more than one."""
-    found = [each.name for each in session.client.get("/networks", list[wire.NetworkView]).value]
+    found = [each.name for each in session.client.get("/node/v1alpha1/networks", list[wire.NetworkView]).value]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -286,7 +289,7 @@ _KEY: Final = "did:key:"
 
 @peer.add("show", _PEER, help="print all about one peer", example="12D3KooWQ…")
 def _show_peer(session: Session, args: argparse.Namespace) -> None:
-    session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
+    session.show(session.client.get(f"/node/v1alpha1/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
 
 
 @peer.add(
@@ -296,23 +299,28 @@ def _show_peer(session: Session, args: argparse.Namespace) -> None:
     "see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
 )
 def _netcheck(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/netcheck", list[wire.Probe]), doctor_text)
+    session.answer(session.client.get("/node/v1alpha1/netcheck", list[wire.Probe]), doctor_text)
 
 
 @peer.add("block", _PEER, help="refuse all connections with a peer", example="12D3KooWQ…")
 def _block(session: Session, args: argparse.Namespace) -> None:
-    if args.peer.startswith(_KEY):
-        kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
-        return
-    is_whole = args.peer.startswith(_PEER_ID) and len(args.peer) == _PEER_ID_LENGTH
-    peer = args.peer if is_whole else session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).value.peer_id
-    declare(session, "Peer", peer, {"peerId": peer, "blocked": True}, key="peerId")
-    kinds.PEER.show(session, session.client.get(f"/peers/{part(peer)}", wire.PeerInfo))
+    peer = _whole(session, args.peer)
+    declare(session, "Peer", peer.removeprefix(_KEY), {"peerId": peer, "blocked": True}, key="peerId")
+    kinds.PEER.show(session, session.client.get(f"/node/v1alpha1/peers/{part(peer)}", wire.PeerInfo))
 
 
 @peer.add("unblock", _PEER, help="allow a blocked peer again", example="12D3KooWQ…")
 def _unblock(session: Session, args: argparse.Namespace) -> None:
-    kinds.PEER.show(session, session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
+    peer = _whole(session, args.peer)
+    gone = session.client.delete(f"/net/v1alpha1/peers/{part(peer)}", wire.ResourceManifest)
+    session.answer(gone, lambda row: f"{row.spec['peerId']} is not blocked any more")
+
+
+def _whole(session: Session, peer: str) -> str:
+    """Returns the id or key of a peer, of which the beginning of an id may be given."""
+    if peer.startswith(_KEY) or (peer.startswith(_PEER_ID) and len(peer) == _PEER_ID_LENGTH):
+        return peer
+    return session.client.get(f"/node/v1alpha1/peers/{part(peer)}", wire.PeerInfo).value.peer_id
 
 
 @peer.add(
@@ -323,5 +331,6 @@ def _unblock(session: Session, args: argparse.Namespace) -> None:
 )
 def _connect(session: Session, args: argparse.Namespace) -> None:
     kinds.PEER.show(
-        session, session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
+        session,
+        session.client.post("/node/v1alpha1/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr)),
     )

@@ -41,7 +41,7 @@ def _status(session: Session, args: argparse.Namespace) -> None:
     began = session.clock.monotonic()
     while True:
         try:
-            sent = session.client.ask("GET", "/status")
+            sent = session.client.ask("GET", "/node/v1alpha1/status")
             break
         except Unreachable:
             if session.clock.monotonic() - began >= patience * SECOND:
@@ -183,7 +183,7 @@ def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Prob
     stream = output.error_stream()
     shows = not session.quiet and stream.isatty()
     try:
-        for probe in session.client.stream("/doctor", wire.Probe, query):
+        for probe in session.client.stream("/node/v1alpha1/doctor", wire.Probe, query):
             found.append(probe)
             if shows:
                 output.draw(stream, f"Examining the node  {len(found)} done, last: {clean(probe.value.name, WHOLE)}")
@@ -221,7 +221,7 @@ def _events(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.
     again = True
     while again:
         again = False
-        for event in session.client.stream("/events", wire.EventView, query):
+        for event in session.client.stream("/resource/v1alpha1/events", wire.EventView, query):
             yield event
             again = event.value.kind == RESET
         query = {key: value for key, value in query.items() if key != "since"}
@@ -246,7 +246,7 @@ def _event_text(event: wire.EventView) -> str:
 )
 def _backup(session: Session, args: argparse.Namespace) -> None:
     request = wire.BackupRequest(to=str(Path(args.to).expanduser().resolve()), keep=args.keep)
-    done = submit(session, "/backup", request, wire.BackupResult)
+    done = submit(session, "/node/v1alpha1/backup", request, wire.BackupResult)
     session.answer(done, backup_text)
 
 

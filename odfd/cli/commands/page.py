@@ -24,7 +24,7 @@ commands = Commands()
     example="--open",
 )
 def _ui(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.post("/page", wire.PageAddress)
+    answer = session.client.post("/node/v1alpha1/page", wire.PageAddress)
     session.answer(answer, lambda address: address.url)
     if args.open:
         _open(answer.value.url)

@@ -29,7 +29,7 @@ policy = commands.group("policy", help="the policy of this node", example="show"
 
 @policy.add("show", help="print the policy in force")
 def _show(session: Session, _: argparse.Namespace) -> None:
-    policy = session.client.get("/policy", wire.PolicyView)
+    policy = session.client.get("/node/v1alpha1/policy", wire.PolicyView)
     session.show(policy.sent, details.plain)
     for each in policy.value.network:
         if each.state == "waiting":
@@ -49,7 +49,9 @@ def _show(session: Session, _: argparse.Namespace) -> None:
     example="network.toml",
 )
 def _publish(session: Session, args: argparse.Namespace) -> None:
-    session.answer(session.client.post("/policy/network", wire.NetworkRulesView, rules_of(args.file)), _rules_text)
+    session.answer(
+        session.client.post("/node/v1alpha1/policy/network", wire.NetworkRulesView, rules_of(args.file)), _rules_text
+    )
 
 
 @policy.add(
@@ -61,7 +63,7 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:
     request = wire.AcceptRequest(sid=args.sid)
-    session.answer(session.client.post("/policy/accept", wire.NetworkRulesView, request), _rules_text)
+    session.answer(session.client.post("/node/v1alpha1/policy/accept", wire.NetworkRulesView, request), _rules_text)
 
 
 def _rules_text(view: wire.NetworkRulesView) -> str:

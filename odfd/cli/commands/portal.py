@@ -38,7 +38,7 @@ portal = commands.group(
     example="wages --out wages.opening",
 )
 def _open(session: Session, args: argparse.Namespace) -> None:
-    opening = session.client.get(f"/datasets/{part(args.ref)}/opening", wire.PortalOpening)
+    opening = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/opening", wire.PortalOpening)
     if args.out is None:
         session.answer(opening, lambda found: found.text.rstrip())
         return
@@ -69,7 +69,7 @@ def _audit(session: Session, args: argparse.Namespace) -> int:
         reason = error.strerror if isinstance(error, OSError) else "it is no opening"
         raise Invalid(f"cannot read {clean(args.opening, WHOLE)}: {reason}", rule="portal-opening") from error
     request = wire.AuditRequest(opening=text)
-    done = submit(session, f"/datasets/{part(args.ref)}/audit", request, wire.AuditResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/audit", request, wire.AuditResult)
     session.answer(done, _text)
     return ExitCode.OK if done.value.same == done.value.blocks else ExitCode.NO
 

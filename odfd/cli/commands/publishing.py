@@ -47,7 +47,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
     request = wire.VisibilityRequest(refs=tuple(args.refs), all=args.all, to=tuple(getattr(args, "to", ())))
-    rows = session.client.post(f"/{word}", list[wire.VisibilityView], request)
+    rows = session.client.post(f"/node/v1alpha1/{word}", list[wire.VisibilityView], request)
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
     for row in rows.value:
         for note in row.notes:
@@ -71,7 +71,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
 )
 def _share(session: Session, args: argparse.Namespace) -> None:
     request = wire.ShareRequest(ref=args.ref, peers=tuple(args.peers), revoke=tuple(args.revoke))
-    session.answer(session.client.post("/share", wire.VisibilityView, request), _shared)
+    session.answer(session.client.post("/node/v1alpha1/share", wire.VisibilityView, request), _shared)
 
 
 def _shared(row: wire.VisibilityView) -> str:
@@ -122,14 +122,14 @@ ipfs = commands.group(
 )
 def _publish(session: Session, args: argparse.Namespace) -> None:
     request = wire.PublishRequest(ref=args.ref, once=args.once)
-    done = submit(session, "/publications", request, wire.PublicationView)
+    done = submit(session, "/node/v1alpha1/publications", request, wire.PublicationView)
     key = offline_key(args.offline_key)
     if key is not None:
         if done.value.name is None:
             raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
         delegation = key.delegation(done.value.name, session.clock.now())
         request = wire.PublishRequest(ref=args.ref, once=args.once, delegation=delegation)
-        done = submit(session, "/publications", request, wire.PublicationView)
+        done = submit(session, "/node/v1alpha1/publications", request, wire.PublicationView)
     session.answer(done, publication_text)
 
 
@@ -163,7 +163,7 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
 
 @ipfs.add("list", help="list the datasets of this node on IPFS")
 def _list(session: Session, _: argparse.Namespace) -> None:
-    rows = session.client.get("/publications", list[wire.PublicationView])
+    rows = session.client.get("/node/v1alpha1/publications", list[wire.PublicationView])
     session.answer(rows, lambda rows: _publications(session, rows))
     if not rows.value:
         session.remark("nothing there yet: odfctl ipfs publish REF")
@@ -177,5 +177,5 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _withdraw(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/publications/{part(args.ref)}", wire.PublicationView)
+    gone = session.client.delete(f"/node/v1alpha1/publications/{part(args.ref)}", wire.PublicationView)
     session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")

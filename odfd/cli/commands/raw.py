@@ -31,7 +31,7 @@ raw = commands.group(
     example="nyc.flights",
 )
 def _keep(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.put(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    answer = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
     session.answer(answer, lambda row: f"the bytes of the source of {row.dataset} are kept from now on")
 
 
@@ -43,13 +43,13 @@ def _keep(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _stop(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.delete(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    answer = session.client.delete(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
     session.answer(answer, lambda row: f"no more bytes of the source of {row.dataset} are kept; {_total(row)} stay")
 
 
 @raw.add("list", REF, help="list captures, newest first", example="nyc.flights")
 def _list(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.get(f"/datasets/{part(args.ref)}/raw", wire.RawView)
+    answer = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
     session.answer(answer, lambda row: render(_COLUMNS, row.captures))
     row = answer.value
     session.remark(f"{_total(row)}; " + ("more are kept as they come" if row.keeping else "no more are kept"))
@@ -64,7 +64,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _replay(session: Session, args: argparse.Namespace) -> int:
-    ref = session.client.post(f"/datasets/{part(args.ref)}/raw/replay", wire.TaskRef).value
+    ref = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/replay", wire.TaskRef).value
     done = follow(session, ref, wire.RawReplayResult)
     session.answer(done, _result)
     return 0 if done.value.ok else int(ExitCode.NO)
@@ -81,7 +81,7 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
 def _drop(session: Session, args: argparse.Namespace) -> None:
     if not args.yes:
         confirm(f"Forget the kept bytes of {args.ref}?", f"the bytes of {args.ref} are kept")
-    answer = session.client.delete(f"/datasets/{part(args.ref)}/raw/captures", wire.RawView)
+    answer = session.client.delete(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/captures", wire.RawView)
     session.answer(answer, lambda row: f"nothing is kept of the source of {row.dataset}; odfctl gc frees the bytes")
 
 

@@ -49,7 +49,7 @@ def _log(session: Session, args: argparse.Namespace) -> None:
         query["before"] = args.before
     if args.epoch is not None:
         query["epoch"] = args.epoch
-    blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", list[wire.BlockView], query)
+    blocks = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/blocks", list[wire.BlockView], query)
     session.answer(blocks, lambda rows: render(_BLOCKS, rows))
 
 
@@ -64,7 +64,9 @@ def _log(session: Session, args: argparse.Namespace) -> None:
 def _tail(session: Session, args: argparse.Namespace) -> int:
     if is_cut(args):
         return _tail_of(session, args)
-    records = session.client.get(f"/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records})
+    records = session.client.get(
+        f"/dataset/v1alpha1/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records}
+    )
     names = [column.name for column in records.value.columns]
     if session.output == "ndjson":
         for row in records.value.rows:

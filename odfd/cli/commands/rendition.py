@@ -38,7 +38,7 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
 def _create(session: Session, args: argparse.Namespace) -> None:
     by = tuple(args.by.split(",")) if args.by else ()
     request = wire.RenditionRequest(origin=args.origin, id=args.id, shards=args.shards, by=by)
-    done = submit(session, f"/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
     session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from {row.origin}")
 
 
@@ -56,7 +56,12 @@ def _create(session: Session, args: argparse.Namespace) -> None:
 )
 def _handover(session: Session, args: argparse.Namespace) -> None:
     request = wire.HandoverRequest(at=args.at, id=args.id)
-    done = submit(session, f"/datasets/{part(args.ref)}/renditions/{args.number}/handover", request, wire.RenditionView)
+    done = submit(
+        session,
+        f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}/handover",
+        request,
+        wire.RenditionView,
+    )
     session.answer(done, lambda row: f"{row.dataset} is rendition {row.number} from {row.active_since} on")
 
 
@@ -72,5 +77,7 @@ def _handover(session: Session, args: argparse.Namespace) -> None:
 def _abandon(session: Session, args: argparse.Namespace) -> None:
     if not args.yes:
         confirm(f"Delete rendition {args.number} of {args.ref}?", f"rendition {args.number} stays")
-    gone = session.client.delete(f"/datasets/{part(args.ref)}/renditions/{args.number}", wire.RenditionView)
+    gone = session.client.delete(
+        f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}", wire.RenditionView
+    )
     session.answer(gone, lambda row: f"rendition {row.number} is abandoned")

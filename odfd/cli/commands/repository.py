@@ -60,7 +60,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     example="archive",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/resources/repository/{part(args.name)}", wire.ResourceView)
+    gone = session.client.delete(f"/net/v1alpha1/repositories/{part(args.name)}", wire.ResourceManifest)
     session.answer(gone, lambda row: f"{row.name} is known no longer; what lies at {row.spec['url']} stays")
 
 
@@ -85,7 +85,7 @@ def _push(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to push: names of datasets, or --all", hint="odfctl push NAME --to REPOSITORY")
     request = wire.PushRequest(refs=tuple(args.refs), all=args.all, to=args.to, private=args.private)
-    done = submit(session, "/push", request, wire.PushResult)
+    done = submit(session, "/node/v1alpha1/push", request, wire.PushResult)
     session.answer(done, lambda done: render(_COLUMNS, done.items))
     code = ExitCode.OK
     for item in done.value.items:

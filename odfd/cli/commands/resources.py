@@ -33,7 +33,7 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)
     rows = kind.all(session)
     for value, sent in zip(rows.value, rows.sent, strict=True):
-        if name in (kind.key(value), sent.get("id")):
+        if name in (kind.key(value), kinds.id_of(sent)):
             return Answer(value, sent)
     raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
 
@@ -104,16 +104,13 @@ def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
         raise Usage("things are named, or selected by labels", hint="leave one of them out")
 
 
-def _path(kind: kinds.Kind[Any]) -> str:
-    """Returns the path of resources of a kind, or of all."""
-    return kind.path if kind is kinds.RESOURCE else f"/resources/{kind.name}"
-
-
 def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
     """Those with labels that are as was asked."""
     if kind is kinds.RESOURCE:
         return session.client.get(kind.path, list[kind.view], {"labels": labels})  # type: ignore[name-defined]
-    found = session.client.get(_path(kind), list[wire.ResourceView], {"labels": labels})
+    found = kinds.listed(session, kind.declared, {"labels": labels})
+    if kind.path == kind.declared:
+        return found  # type: ignore[return-value]  # the view is a manifest
     names = {row.name for row in found.value}
     rows = kind.all(session)
     both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if _name_of(kind, sent) in names]
@@ -129,22 +126,24 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
     return Answer([each.value for each in answers], [each.sent for each in answers])
 
 
-def _news(session: Session, path: str, asked: dict[str, str]) -> Iterator[Answer[wire.ResourceNews]]:
+def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
     """Yields the news of a watch, and of the next where it ends because rights changed."""
+    of_all = kind is kinds.RESOURCE
+    path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.declared, {"watch": "true"})
+    more = {"since": since} if since else {}
     reset = True
     while reset:
         reset = False
-        for news in session.client.stream(path, wire.ResourceNews, asked):
+        for news in session.client.stream(path, wire.ResourceManifestNews, asked | more):
             yield news
             reset = news.value.op == "Reset"
-        asked = {"watch": "true"}
+        more = {}
 
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
-    asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
     output.end_when_unread()
-    for news in _news(session, _path(kind), asked):
-        change, row = news.value, news.value.resource
+    for news in _news(session, kind, args.since or ""):
+        change, row = news.value, news.value.object
         name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
         if args.names and row is not None and name not in args.names:
             continue
@@ -157,11 +156,10 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """Returns manifests that can be applied, here or on another node."""
-    path = f"/resources/{kind.name}"
     if name is None:
-        rows = session.client.get(path, list[wire.ResourceView]).value
+        rows = kinds.listed(session, kind.declared).value
     else:
-        rows = [session.client.get(f"{path}/{part(name)}", wire.ResourceView).value]
+        rows = [session.client.get(f"{kind.declared}/{part(name)}", wire.ResourceManifest).value]
     texts = []
     for row in rows:
         if row.spec is None:
@@ -174,8 +172,11 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 def _dataset_manifest(session: Session, name: str) -> str:
     """Returns what its chain declares, with what is kept beside it here."""
-    manifest = session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value
-    return manifest.legacy if session.output == LEGACY else manifest.text
+    path = f"{kinds.DATASET.declared}/{part(name)}"
+    if session.output == LEGACY:
+        return to_yaml(session.client.get(f"{path}/snapshot", dict[str, Any]).value)
+    found = session.client.get(path, wire.ResourceManifest, {"form": "input"}).value
+    return to_yaml({"$schema": found.schema, "headers": found.headers, "spec": found.spec})
 
 
 def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
@@ -212,11 +213,13 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     (args.name,) = names
     if kind.name == "dataset":
         try:
-            detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
+            detail = session.client.get(
+                f"/dataset/v1alpha1/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail
+            )
         except NotFound:
             if not args.name.startswith("did:"):
                 raise
-            card = session.client.get(f"/cards/{part(args.name)}", wire.CardView)
+            card = session.client.get(f"/node/v1alpha1/cards/{part(args.name)}", wire.CardView)
             session.answer(card, details.card)
             session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
         else:
@@ -235,7 +238,8 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenameRequest(name=args.name)
-    renamed = session.client.put(f"/datasets/{part(args.ref)}/name", wire.DatasetView, request)
+    path = f"{kinds.DATASET.declared}/{part(args.ref)}/rename"
+    renamed = session.client.post(path, wire.ResourceManifest, request)
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
 
 
@@ -249,7 +253,7 @@ def _rename(session: Session, args: argparse.Namespace) -> None:
 )
 def _adopt(session: Session, args: argparse.Namespace) -> None:
     request = wire.AdoptRequest(name=args.name)
-    adopted = session.client.put(f"/unmanaged/{part(args.ref)}/name", wire.AdoptedView, request)
+    adopted = session.client.put(f"/node/v1alpha1/unmanaged/{part(args.ref)}/name", wire.AdoptedView, request)
     session.answer(adopted, lambda row: f"{row.name} is here again  {row.id}")
 
 
@@ -281,11 +285,16 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     if (is_dataset or kind.name == "unmanaged" or args.labels) and names and not args.yes:
         confirm(_question(kind, names, purge=args.purge), "nothing was deleted")
     gone: list[Answer[Any]] = []
+    words: list[str] = []
     query = "?objects=purge" if args.purge else ""
+    path, view = (kind.declared, wire.ResourceManifest) if kind.declared else (kind.path, kind.view)
     try:
-        gone += (session.client.delete(f"{kind.path}/{part(name)}{query}", kind.view) for name in names)
+        for name in names:
+            before = one(session, kind, name).value if kind is kinds.TASK else None
+            gone.append(session.client.delete(f"{path}/{part(name)}{query}", view))
+            words.append("deleted" if before is None else _ended(before, gone[-1].value))
     finally:
-        _print_deleted(session, kind, names, gone, purge=args.purge)
+        _print_deleted(session, kind, gone, list(zip(names, words, strict=False)), purge=args.purge)
 
 
 def _question(kind: kinds.Kind[Any], names: Sequence[str], *, purge: bool) -> str:
@@ -319,24 +328,31 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
 
 
 def _print_deleted(
-    session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]], *, purge: bool
+    session: Session,
+    kind: kinds.Kind[Any],
+    gone: Sequence[Answer[Any]],
+    told: Sequence[tuple[str, str]],
+    *,
+    purge: bool,
 ) -> None:
-    text = "\n".join(f"{kind.name} {name} {_gone(each.value)}" for name, each in zip(names, gone, strict=False))
+    """``told``: what became of each, by its name."""
+    text = "\n".join(f"{kind.name} {name} {word}" for name, word in told)
     if gone:
-        session.answer(gone[0] if len(names) == 1 else _several(gone), lambda _: text)
+        session.answer(gone[0] if len(gone) == 1 else _several(gone), lambda _: text)
     if gone and kind.name == "dataset" and not purge:
+        name = told[0][0]
         session.remark(
-            f"its data stays: odfctl adopt {names[0]} takes it back, odfctl delete unmanaged {names[0]} frees the disk"
+            f"its data stays: odfctl adopt {name} takes it back, odfctl delete unmanaged {name} frees the disk"
             if len(gone) == 1
             else "their data stays, as odfctl get unmanaged shows: odfctl adopt, or odfctl delete unmanaged"
         )
 
 
-def _gone(view: Any) -> str:
-    """What was done to it; a task that a command began ends by itself too, and then stays in the list."""
-    if not isinstance(view, wire.TaskView) or (view.declared and view.state != "cancelled"):
-        return "deleted"
-    return "cancelled" if view.state == "cancelled" else f"was {view.state} before"
+def _ended(before: wire.TaskView, gone: wire.ResourceManifest) -> str:
+    """What became of a task; one that a command began ends by itself too, and then stays in the list."""
+    if gone.status.get("code") == "cancelled":
+        return "cancelled"
+    return "deleted" if before.declared else f"was {before.state} before"
 
 
 _ENTRIES = (
@@ -374,8 +390,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
         raise Usage(f"{kind.name}s have no {which}", hint=f"these have: {known}")
     values = dict(_entry(each) for each in args.entries)
     request = wire.LabelRequest(labels=values) if which == "labels" else wire.LabelRequest(annotations=values)
-    path = f"/resources/{kind.name}/{part(args.name)}/labels"
-    done = session.client.put(path, wire.ResourceView, request)
+    done = session.client.put(f"{kind.declared}/{part(args.name)}/labels", wire.ResourceManifest, request)
     shown = done.value.headers.get(which, {})
     session.answer(done, lambda row: f"{row.name}  {resource_tables.labels_text(shown)}")
 

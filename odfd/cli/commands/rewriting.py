@@ -78,7 +78,7 @@ def _compact(session: Session, args: argparse.Namespace) -> int:
 
 
 def _rewrite(session: Session, args: argparse.Namespace, request: wire.RewriteRequest) -> int:
-    path = f"/datasets/{part(args.ref)}/rewrite"
+    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/rewrite"
     asks = request.action in _GIVES_UP and not args.yes
     if not args.dry_run and (asks or args.offline_key is not None):
         key = offline_key(args.offline_key)
@@ -138,7 +138,7 @@ _OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
 )
 def _gc(session: Session, args: argparse.Namespace) -> None:
     request = wire.CollectRequest(dry_run=args.dry_run)
-    session.answer(submit(session, "/collect", request, wire.CollectResult), collected_text)
+    session.answer(submit(session, "/node/v1alpha1/collect", request, wire.CollectResult), collected_text)
 
 
 def collected_text(done: wire.CollectResult) -> str:

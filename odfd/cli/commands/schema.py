@@ -41,7 +41,7 @@ def _schema(session: Session, args: argparse.Namespace) -> int:
         return _alter(session, args)
     if args.words or args.derived or args.query or args.computed or args.yes:
         raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
-    schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
+    schema = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/schema", wire.Schema)
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK
 
@@ -58,7 +58,7 @@ def _alter(session: Session, args: argparse.Namespace) -> int:
         derived=args.derived,
         dry_run=not args.yes,
     )
-    done = submit(session, f"/datasets/{part(name)}/schema", request, wire.AlterSchemaResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(name)}/schema", request, wire.AlterSchemaResult)
     if args.yes and done.value.manifest is not None:
         return apply_texts(session, (wire.ManifestText(source=args.derived, text=done.value.manifest),))
     session.answer(done, plan_text)

@@ -75,7 +75,7 @@ def _until_found(session: Session, request: wire.SearchRequest, patience: float)
     """Cards come with the first minute in a network, and then now and then."""
     ends = time.monotonic() + patience
     while True:
-        answer = session.client.post("/search", wire.SearchView, request)
+        answer = session.client.post("/node/v1alpha1/search", wire.SearchView, request)
         if answer.value.found or time.monotonic() >= ends:
             return answer
         time.sleep(_AGAIN)

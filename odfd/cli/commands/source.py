@@ -34,7 +34,7 @@ _NAME = argument("source", metavar="SOURCE")
 )
 def _push(session: Session, args: argparse.Namespace) -> None:
     query = {} if args.id is None else {"id": args.id}
-    path = f"/sources/{part(args.source)}/ingest"
+    path = f"/source/v1alpha1/sources/{part(args.source)}/ingest"
     if args.file == "-":
         receipt = session.client.send(path, sys.stdin.buffer, wire.PushReceipt, query)
     else:
@@ -53,7 +53,9 @@ def _receipt(row: wire.PushReceipt) -> str:
 
 @source.add("show", _NAME, help="show what waits at a Source", example="sensor.temp")
 def _show(session: Session, args: argparse.Namespace) -> None:
-    session.answer(session.client.get(f"/sources/{part(args.source)}", wire.EndpointView), _view)
+    session.answer(
+        session.client.get(f"/source/v1alpha1/sources/{part(args.source)}/endpoint", wire.EndpointView), _view
+    )
 
 
 def _view(row: wire.EndpointView) -> str:
@@ -82,4 +84,6 @@ def _drop(session: Session, args: argparse.Namespace) -> None:
     if (args.number is None) != args.all:
         raise Usage("name the number of a push, or --all", hint=f"odfctl source show {args.source}")
     query = "" if args.all else f"?number={args.number}"
-    session.answer(session.client.delete(f"/sources/{part(args.source)}/waiting{query}", wire.EndpointView), _view)
+    session.answer(
+        session.client.delete(f"/source/v1alpha1/sources/{part(args.source)}/waiting{query}", wire.EndpointView), _view
+    )

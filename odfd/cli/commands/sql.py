@@ -104,7 +104,9 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
 def _shell(session: Session, request: wire.QueryRequest, form: str) -> int:
     from odfd.cli.sql.shell import Shell, interactive
 
-    session.client.get("/status", wire.Status)  # whoever has no daemon learns it before the first question
+    session.client.get(
+        "/node/v1alpha1/status", wire.Status
+    )  # whoever has no daemon learns it before the first question
     session.remark("A query ends with ;  \\? lists commands, ^C cancels, ^D leaves.")
     shell = Shell(session, request, form)
     shell.run(interactive(shell, os.environ))

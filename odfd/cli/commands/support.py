@@ -26,20 +26,20 @@ from odfd.errors import ExitCode
 
 RULE: Final = "support-file"
 _PARTS: Final = {
-    "status.json": "/status",
-    "doctor.json": "/doctor",
-    "settings.json": "/settings",
-    "engines.json": "/engines",
-    "tasks.json": "/tasks",
-    "events.json": "/events?kept=true",
-    "datasets.json": "/datasets",
-    "mirrors.json": "/mirrors",
-    "flows.json": "/flows",
-    "publications.json": "/publications",
-    "networks.json": "/networks",
-    "peers.json": "/peers",
-    "validators.json": "/validators",
-    "policy.json": "/policy",
+    "status.json": "/node/v1alpha1/status",
+    "doctor.json": "/node/v1alpha1/doctor",
+    "settings.json": "/node/v1alpha1/settings",
+    "engines.json": "/node/v1alpha1/engine-processes",
+    "tasks.json": "/node/v1alpha1/tasks",
+    "events.json": "/resource/v1alpha1/events?kept=true",
+    "datasets.json": "/node/v1alpha1/datasets",
+    "mirrors.json": "/node/v1alpha1/mirrors",
+    "flows.json": "/node/v1alpha1/flows",
+    "publications.json": "/node/v1alpha1/publications",
+    "networks.json": "/node/v1alpha1/networks",
+    "peers.json": "/node/v1alpha1/peers",
+    "validators.json": "/node/v1alpha1/validators",
+    "policy.json": "/node/v1alpha1/policy",
 }
 """Names in the archive, and what the daemon is asked for."""
 _SECRETS: Final = re.compile(
@@ -61,7 +61,7 @@ commands = Commands()
     example="alice.tar.gz",
 )
 def _support(session: Session, args: argparse.Namespace) -> int:
-    session.client.raw("/status")  # without a daemon there is nothing to write
+    session.client.raw("/node/v1alpha1/status")  # without a daemon there is nothing to write
     missing: dict[str, str] = {}
     masked = _write(args.file, _collected(session, missing))
     for name, why in missing.items():

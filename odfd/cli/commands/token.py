@@ -38,7 +38,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
             raise unwritable(args.out, error, "token-file") from error
     try:
         request = wire.TokenRequest(role=args.role, expires=args.expires, note=args.note)
-        made = session.client.post("/tokens", wire.TokenView, request)
+        made = session.client.post("/auth/v1alpha1/tokens", wire.TokenView, request)
         if handle is not None:
             os.write(handle, f"{made.value.token}\n".encode())
     except BaseException:
@@ -58,13 +58,13 @@ def _create(session: Session, args: argparse.Namespace) -> None:
 
 @token.add("list", help="tokens that are good, without what opens anything")
 def _list(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/tokens", list[wire.TokenView]), _text)
+    session.answer(session.client.get("/auth/v1alpha1/tokens", list[wire.TokenView]), _text)
 
 
 @token.add("revoke", argument("id", metavar="ID", nargs="+"), help="end tokens, at once", example="0123456789abcdef")
 def _revoke(session: Session, args: argparse.Namespace) -> None:
     for each in args.id:
-        gone = session.client.delete(f"/tokens/{part(each)}", wire.TokenView)
+        gone = session.client.delete(f"/auth/v1alpha1/tokens/{part(each)}", wire.TokenView)
         session.answer(gone, lambda view: f"token {view.id} of {view.account} is good for nothing more")
 
 

@@ -30,7 +30,7 @@ trust = commands.group(
 
 @trust.add("show", REF, help="print what is known about one dataset", example="nyc.flights.delays")
 def _show(session: Session, args: argparse.Namespace) -> None:
-    view = session.client.get(f"/datasets/{part(args.ref)}/trust", wire.TrustView)
+    view = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/trust", wire.TrustView)
     session.answer(view, lambda value: trust_text(value, session.clock.now(), session.again))
 
 
@@ -47,7 +47,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     example="f162044d0… -O lie.odfe",
 )
 def _evidence(session: Session, args: argparse.Namespace) -> None:
-    path = f"/evidence/{part(args.id)}"
+    path = f"/node/v1alpha1/evidence/{part(args.id)}"
     if args.fetch:
         follow(session, session.client.post(path, wire.TaskRef).value, wire.EvidenceFetched)
     if args.out is None:
@@ -115,7 +115,7 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
 )
 def _resolve(session: Session, args: argparse.Namespace) -> None:
     request = wire.ResolveRequest(follow=args.follow, abandon=args.abandon)
-    done = session.client.post(f"/datasets/{part(args.ref)}/trust/resolve", wire.Resolved, request)
+    done = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/trust/resolve", wire.Resolved, request)
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(each, 200)}" for each in made.settles))
 
 
@@ -132,15 +132,15 @@ validator = trust.group("validator", help="whose verdicts count", example="add d
 def _add(session: Session, args: argparse.Namespace) -> None:
     spec = {"did": args.key, "group": args.group}
     declare(session, "Validator", args.key.removeprefix("did:key:"), spec, key="did")
-    rows = session.client.get("/validators", list[wire.ValidatorView])
+    rows = session.client.get("/node/v1alpha1/validators", list[wire.ValidatorView])
     places = [place for place, row in enumerate(rows.value) if row.key == args.key]
     kinds.VALIDATOR.show(session, Answer(rows.value[places[0]], rows.sent[places[0]]))
 
 
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/validators/{part(args.key)}", wire.ValidatorView)
-    session.answer(gone, lambda row: f"{row.key} counts no longer")
+    gone = session.client.delete(f"/trust/v1alpha1/validators/{part(args.key)}", wire.ResourceManifest)
+    session.answer(gone, lambda row: f"{row.spec['did']} counts no longer")
 
 
 @validator.add(
@@ -155,7 +155,9 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="uni-graz",
 )
 def _lift(session: Session, args: argparse.Namespace) -> None:
-    rows = session.client.post("/validators/lift", list[wire.ValidatorView], wire.LiftRequest(group=args.group))
+    rows = session.client.post(
+        "/node/v1alpha1/validators/lift", list[wire.ValidatorView], wire.LiftRequest(group=args.group)
+    )
     kinds.VALIDATOR.show_all(session, rows)
 
 
@@ -189,7 +191,10 @@ trust.include(authority.commands)
     example="--alone",
 )
 def _sign(session: Session, args: argparse.Namespace) -> None:
-    session.answer(session.client.post("/signers", wire.SigningView, wire.SignRequest(alone=args.alone)), signing_text)
+    session.answer(
+        session.client.post("/node/v1alpha1/signers", wire.SigningView, wire.SignRequest(alone=args.alone)),
+        signing_text,
+    )
 
 
 def signing_text(view: wire.SigningView) -> str:

@@ -38,7 +38,7 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
         report = check_directory(session, args.target, args.level, start)
     else:
         request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
-        report = submit(session, f"/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
+        report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
     session.answer(report, report_text)
     if not files.is_directory(args.target) and can_be_repaired(report.value):
         session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
@@ -74,7 +74,7 @@ engine = commands.group(
 )
 def _prove(session: Session, args: argparse.Namespace) -> int:
     request = wire.ProveRequest(dry_run=args.dry_run)
-    report = submit(session, f"/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
+    report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
     session.answer(report, _text)
     if not report.value.ok:
         session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")

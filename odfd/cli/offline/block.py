@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from chain.codec.blocks import MAX_BLOCK, decode_block, encode_block
-from chain.codec.manifest import block_to_builtins, parse_manifests, render_yaml
+from chain.codec.manifest import block_to_builtins, parse_manifests
 from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
+from chain.yaml_text import render_yaml
 from odfd.cli.command import Commands, argument
 from odfd.cli.offline import files
 from odfd.cli.session import Session

@@ -40,7 +40,7 @@ def describe(client: Client, name: str, form: str) -> None:
         schema = client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema).value
         _print(schema, schema_table(schema.fields), form)
     else:
-        views = client.get("/datasets", list[wire.DatasetView]).value
+        views = client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value
         _print(views, render(_DATASETS, views), form)
 
 

@@ -136,7 +136,7 @@ class Shown:
 @contextmanager
 def shown(client: Client, request: wire.QueryRequest) -> Iterator[Shown]:
     """Runs a query. Leaving the block before the end cancels it."""
-    with client.frames("/query", msgspec.structs.replace(request, plain=True)) as frames:
+    with client.frames("/node/v1alpha1/query", msgspec.structs.replace(request, plain=True)) as frames:
         yield Shown(frames)
 
 
@@ -145,7 +145,7 @@ def asked(client: Client, request: wire.QueryRequest) -> Iterator[Answered]:
     """Runs a query. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
-    with client.frames("/query", request) as frames:
+    with client.frames("/node/v1alpha1/query", request) as frames:
         source = _Source(frames)
         source.begin()
         loading.join()

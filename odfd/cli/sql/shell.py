@@ -177,12 +177,12 @@ class Shell:
             raise unwritable(path, error, "query-pin") from error
 
     def _look(self) -> None:
-        views = self._session.client.get("/datasets", list[wire.DatasetView]).value
+        views = self._session.client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value
         self._datasets = [view.name for view in views]
 
     def _columns_of(self, name: str) -> Sequence[str]:
         try:
-            schema = self._session.client.get(f"/datasets/{part(name)}/schema", wire.Schema)
+            schema = self._session.client.get(f"/dataset/v1alpha1/datasets/{part(name)}/schema", wire.Schema)
         except Fault:
             return ()  # it has none yet; whoever asks for it is told
         return [column.name for column in schema.value.fields if is_visible(column.name)]

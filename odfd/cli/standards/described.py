@@ -72,8 +72,8 @@ def described(client: Client, ref: str, form: str, exported: Exported, *, curren
 
     ``current``: the rows are those that hold, so that the primary key of the source is one of the rows too.
     """
-    detail = client.get(f"/datasets/{part(ref)}/detail", wire.DatasetDetail).value
-    schema = client.get(f"/datasets/{part(ref)}/schema", wire.Schema).value
+    detail = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/detail", wire.DatasetDetail).value
+    schema = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value
     fields = {field.name: field for field in schema.fields}
     names = [name for name, _ in exported.columns]
     sources = _shown_inputs(client, detail.inputs)
@@ -108,7 +108,7 @@ def _shown_inputs(client: Client, inputs: Sequence[str]) -> list[tuple[str, str]
         if not identity.startswith("did:"):
             continue  # its author never said which dataset it is
         try:
-            view = client.get(f"/datasets/{part(identity)}", wire.DatasetView).value
+            view = client.get(f"/node/v1alpha1/datasets/{part(identity)}", wire.DatasetView).value
         except NotFound:
             continue
         if view.published:

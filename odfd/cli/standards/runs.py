@@ -21,8 +21,8 @@ class TransactionRuns:
     """The newest transactions of one dataset. Raises Invalid for a root, which derives nothing."""
 
     def __init__(self, client: Client, ref: str, limit: int) -> None:
-        self._client, self._path = client, f"/datasets/{part(ref)}"
-        view = client.get(self._path, wire.DatasetView).value
+        self._client, self._path = client, f"/dataset/v1alpha1/datasets/{part(ref)}"
+        view = client.get(f"/node/v1alpha1/datasets/{part(ref)}", wire.DatasetView).value
         if view.kind == "root":
             raise Invalid(
                 f"{view.name} is a root: nothing derives it", rule="lineage-events",

@@ -57,16 +57,19 @@ class Looker:
         """Polls once. Raises the fault that the node reports, or Unreachable."""
         get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
-            datasets, probes = get("/datasets", list[wire.DatasetView]).value, get("/doctor", list[wire.Probe]).value
+            datasets, probes = (
+                get("/node/v1alpha1/datasets", list[wire.DatasetView]).value,
+                get("/node/v1alpha1/doctor", list[wire.Probe]).value,
+            )
             self._asked = at
         else:
             datasets, probes = list(last.datasets), list(last.probes)
         self._last = Look(
             at=at,
-            status=get("/status", wire.Status).value,
-            tasks=get("/tasks", list[wire.TaskView], {"brief": "1"}).value,
-            mirrors=get("/mirrors", list[wire.MirrorView]).value,
-            peers=get("/peers", list[wire.PeerInfo]).value,
+            status=get("/node/v1alpha1/status", wire.Status).value,
+            tasks=get("/node/v1alpha1/tasks", list[wire.TaskView], {"brief": "1"}).value,
+            mirrors=get("/node/v1alpha1/mirrors", list[wire.MirrorView]).value,
+            peers=get("/node/v1alpha1/peers", list[wire.PeerInfo]).value,
             datasets=datasets,
             probes=probes,
         )

@@ -260,15 +260,6 @@ class RenameRequest(Request, frozen=True, kw_only=True):
     """The local name that the dataset has from now on."""
 
 
-class ManifestView(Value, frozen=True, kw_only=True):
-    """A dataset's declaration in two forms; applying either again changes nothing."""
-
-    text: str
-    """A resource in YAML."""
-    legacy: str
-    """A DatasetSnapshot in YAML."""
-
-
 class ManifestText(Request, frozen=True, kw_only=True):
     """A YAML stream of manifests, and its name for messages."""
 

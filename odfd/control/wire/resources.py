@@ -160,6 +160,33 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
     spec: Any = None
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    @property
+    def type(self) -> str:
+        """The short name of its type."""
+        return self.schema.rpartition("/")[2]
+
+    @property
+    def name(self) -> str:
+        return str(self.headers.get("name", ""))
+
+    @property
+    def id(self) -> str:
+        return str(self.headers.get("id", ""))
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Those that people set."""
+        found: dict[str, Any] = self.headers.get("labels", {})
+        return found
+
+    @property
+    def generation(self) -> int:
+        return int(self.headers.get("generation", 0))
+
+    @property
+    def updated_at(self) -> str:
+        return str(self.headers.get("updatedAt", ""))
+
 
 class ResourceList(Value, frozen=True, kw_only=True):
     """A page of the resources of a type."""

@@ -53,7 +53,7 @@ async function asked(method, path, body, signal) {
 }
 
 export async function ask(method, path, body, signal) {
-  const answer = await asked(method, "/v1" + path, body, signal);
+  const answer = await asked(method, path, body, signal);
   return answer.json();
 }
 
@@ -61,7 +61,7 @@ export const get = (path, signal) => ask("GET", path, undefined, signal);
 
 /** Values of an answer that has no end, as they come. */
 export async function* lines(path, signal) {
-  const answer = await asked("GET", "/v1" + path, undefined, signal);
+  const answer = await asked("GET", path, undefined, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -81,7 +81,7 @@ export async function* lines(path, signal) {
 export async function query(sql, most, signal) {
   const stop = new AbortController();
   if (signal) signal.addEventListener("abort", () => stop.abort());
-  const answer = await asked("POST", "/v1/query", { sql, plain: true }, stop.signal);
+  const answer = await asked("POST", "/node/v1alpha1/query", { sql, plain: true }, stop.signal);
   const found = { columns: [], rows: [], head: null, whole: false };
   for await (const [kind, content] of frames(answer.body.getReader())) {
     if (kind === "H") found.head = content;
@@ -123,7 +123,7 @@ async function* frames(reader) {
 
 /** A long operation to its end; `told` hears of its progress. Throws what it failed of. */
 export async function finished(task, told, signal) {
-  for await (const view of lines(`/tasks/${part(task.id)}?follow=1`, signal)) {
+  for await (const view of lines(`/node/v1alpha1/tasks/${part(task.id)}?follow=1`, signal)) {
     told(view);
     if (view.state === "done") return view.result;
     if (view.state === "failed") throw new Problem(view.fault || {}, 200);

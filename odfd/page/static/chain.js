@@ -9,7 +9,7 @@ const PAGE = 50;
 export function Chain({ name, detail }) {
   const [before, turn] = useState([]);
   const from = before.length ? `&before=${before[before.length - 1]}` : "";
-  const blocks = useAsk(`/datasets/${part(name)}/blocks?limit=${PAGE}${from}`, before.length ? 0 : 15);
+  const blocks = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks?limit=${PAGE}${from}`, before.length ? 0 : 15);
   return html`<section aria-label="Chain">
     <p class="quiet">${plural(detail.dataset.blocks, "block")}; each names the hash of the one before it. Open one to see its event.</p>
     <${Answer} of=${blocks}>${(found) => html`
@@ -32,10 +32,10 @@ function Block({ name, one }) {
 }
 
 function Event({ name, one }) {
-  const block = useAsk(`/datasets/${part(name)}/blocks/${one.sequenceNumber}`);
-  const earlier = useAsk(`/datasets/${part(name)}/blocks?kind=${part(one.event)}&before=${one.sequenceNumber}&limit=1`);
+  const block = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks/${one.sequenceNumber}`);
+  const earlier = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks?kind=${part(one.event)}&before=${one.sequenceNumber}&limit=1`);
   const found = earlier.value && earlier.value[0];
-  const other = useAsk(found ? `/datasets/${part(name)}/blocks/${found.sequenceNumber}` : "");
+  const other = useAsk(found ? `/dataset/v1alpha1/datasets/${part(name)}/blocks/${found.sequenceNumber}` : "");
   return html`<div class="event"><p class="row quiet"><span>hash <${Id} of=${one.hash} /></span><span>${bytes(one.size)}</span>
       ${one.dataSize !== null && html`<span>data ${bytes(one.dataSize)}</span>`}</p>
     <${Answer} of=${block}>${(now) => {

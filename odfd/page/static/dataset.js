@@ -23,7 +23,7 @@ const TABS = [
 ];
 
 export function Dataset({ name, tab, asked }) {
-  const detail = useAsk(`/datasets/${part(name)}/detail?profile=1`, 60);
+  const detail = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/detail?profile=1`, 60);
   const [at, , View] = TABS.find(([path]) => path === tab) || TABS[0];
   return html`<p class="trail"><a href="#/datasets">Datasets</a></p>
     <h1><${Text} of=${name} most=${120} /></h1>
@@ -60,18 +60,18 @@ function Acts({ one, detail, again }) {
     <${Act} label="Pull" title=${`Pull ${shown(one.name, 80)}?`} command=${`odfctl pull ${word(one.name)}`}
       says=${mirror ? "The node asks peers for blocks and data that it lacks, checks each, and keeps them on this disk."
         : `The node ${source}. New rows are appended and signed; what was appended cannot be taken away again.`}
-      act=${() => ask("POST", "/pull", { refs: [one.name] })} then=${done(pulled)} />
+      act=${() => ask("POST", "/node/v1alpha1/pull", { refs: [one.name] })} then=${done(pulled)} />
     <${Act} label="Verify" title=${`Verify ${shown(one.name, 80)}?`} command=${`odfctl verify ${word(one.name)}`}
       says="The node reads all of its blocks and data on this disk and compares their hashes. Nothing is changed; for much data it takes minutes of the disk."
-      act=${() => ask("POST", `/datasets/${part(one.name)}/verify`, { level: "data" })} then=${verified} />
+      act=${() => ask("POST", `/dataset/v1alpha1/datasets/${part(one.name)}/verify`, { level: "data" })} then=${verified} />
     ${one.kind === "derivative" && html`<${Act} label="Re-run" title=${`Run all of ${shown(one.name, 80)} again?`} command=${`odfctl verify ${word(one.name)} --level reproduced`}
       says="The node runs every transform of it again on its own engine and compares each row. Nothing is changed; it costs what computing it once cost."
-      act=${() => ask("POST", `/datasets/${part(one.name)}/verify`, { level: "reproduced" })} then=${verified} />`}
+      act=${() => ask("POST", `/dataset/v1alpha1/datasets/${part(one.name)}/verify`, { level: "reproduced" })} then=${verified} />`}
     <${Publish} one=${one} again=${again} />
     <a class="button" href=${`#/sql?q=${part(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}`}>Query</a>
     ${mirror && html`<${Act} label="Stop mirroring" kind="plain" title=${`Stop mirroring ${shown(one.name, 80)}?`} command=${`odfctl mirror remove ${word(one.name)}`}
       says="The node follows it no more. What is here stays until it is collected."
-      act=${() => ask("DELETE", `/mirrors/${part(one.name)}`)} then=${done("It is followed no more.")} />`}`;
+      act=${() => ask("DELETE", `/net/v1alpha1/mirrors/${part(one.id)}`)} then=${done("It is followed no more.")} />`}`;
 }
 
 function Overview({ name, detail }) {

@@ -16,9 +16,9 @@ const MEANS = {
 };
 
 export function Datasets({ status, asked }) {
-  const datasets = useAsk("/datasets", 10);
-  const doctor = useAsk("/doctor", 60);
-  const tasks = useAsk("/tasks?brief=1", 30);
+  const datasets = useAsk("/node/v1alpha1/datasets", 10);
+  const doctor = useAsk("/node/v1alpha1/doctor", 60);
+  const tasks = useAsk("/node/v1alpha1/tasks?brief=1", 30);
   return html`<h1>Datasets</h1>
     <${Answer} of=${datasets}>${(all) => html`
       <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />

@@ -18,10 +18,10 @@ export function Events() {
     const stop = new AbortController();
     fail(null);
     const follow = async () => {
-      const kept = await get("/events?kept=1", stop.signal);
+      const kept = await get("/resource/v1alpha1/events?kept=1", stop.signal);
       set(kept.slice(-KEPT).reverse());
       const since = kept.length ? kept[kept.length - 1].sequence : 0;
-      for await (const event of lines(`/events?since=${since}`, stop.signal)) set((old) => [event, ...old].slice(0, KEPT));
+      for await (const event of lines(`/resource/v1alpha1/events?since=${since}`, stop.signal)) set((old) => [event, ...old].slice(0, KEPT));
     };
     follow().catch((error) => error.name !== "AbortError" && !stop.signal.aborted && fail(error));
     return () => stop.abort();

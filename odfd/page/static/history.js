@@ -7,7 +7,7 @@ import { bytes, count, part } from "/text.js";
 const MOST = 1000;
 
 export function History({ name }) {
-  const blocks = useAsk(`/datasets/${part(name)}/blocks?kind=AddData&kind=ExecuteTransform&limit=${MOST}`, 30);
+  const blocks = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/blocks?kind=AddData&kind=ExecuteTransform&limit=${MOST}`, 30);
   return html`<section aria-labelledby="history"><h2 id="history">Over time</h2>
     <${Answer} of=${blocks}>${(found) => html`<${Plots} blocks=${[...found].reverse()} />`}<//>
   </section>`;

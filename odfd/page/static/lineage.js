@@ -8,7 +8,7 @@ import { cell, count, part, plural, shown } from "/text.js";
 const BOX = { wide: 210, high: 58, across: 70, down: 18 };
 
 export function Lineage({ name, detail, asked }) {
-  const graph = useAsk(`/datasets/${part(name)}/lineage`, 30);
+  const graph = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/lineage`, 30);
   return html`<section aria-label="Lineage">
     <${Answer} of=${graph}>${(found) => html`<${Graph} nodes=${found.nodes} />
       <${Table} label="Datasets of the graph" rows=${found.nodes} keyed=${(one) => one.id} columns=${[
@@ -81,7 +81,7 @@ function Record({ name, columns, records, first }) {
     event.preventDefault();
     told({ running: "asked" });
     try {
-      const task = await ask("POST", `/datasets/${part(name)}/lineage`, { record: Number(offset), ...(column && { column }) });
+      const task = await ask("POST", `/dataset/v1alpha1/datasets/${part(name)}/lineage`, { record: Number(offset), ...(column && { column }) });
       told({ found: await finished(task, (view) => told({ running: view.message || view.state })) });
     } catch (problem) {
       told({ problem });

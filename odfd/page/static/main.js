@@ -60,7 +60,7 @@ function place() {
 
 function Page() {
   const [at, go] = useState(place);
-  const status = useAsk("/status", 5);
+  const status = useAsk("/node/v1alpha1/status", 5);
   const main = useRef(null);
   const first = useRef(true);
   useEffect(() => {

@@ -23,8 +23,8 @@ export function Mirror({ of, held, again }) {
   const [hash, expect] = useState("");
   const at = (path) => (asked ? path : "");
   const known = {
-    datasets: useAsk(at("/datasets")), policy: useAsk(at("/policy")), status: useAsk(at("/status")),
-    settings: useAsk(at("/settings")), mirrors: useAsk(at("/mirrors")), networks: useAsk(at("/networks")),
+    datasets: useAsk(at("/node/v1alpha1/datasets")), policy: useAsk(at("/node/v1alpha1/policy")), status: useAsk(at("/node/v1alpha1/status")),
+    settings: useAsk(at("/node/v1alpha1/settings")), mirrors: useAsk(at("/node/v1alpha1/mirrors")), networks: useAsk(at("/node/v1alpha1/networks")),
   };
   const chosen = name ?? suggested(of, known.datasets.value || []);
   const [, , terms] = MUCH.find(([key]) => key === much);
@@ -37,7 +37,7 @@ export function Mirror({ of, held, again }) {
     if (!now) again();
   };
   if (held && !asked) return held;
-  return html`<${Act} label="Mirror" title=${`Mirror ${shown(of.name || short(of.id), 80)}?`} command=${command} on=${opened} act=${() => ask("POST", "/mirrors", request)} then=${then}
+  return html`<${Act} label="Mirror" title=${`Mirror ${shown(of.name || short(of.id), 80)}?`} command=${command} on=${opened} act=${() => ask("POST", "/node/v1alpha1/mirrors", request)} then=${then}
     says=${[`The node fetches ${amount(of, much)} from peers, checks each, keeps them on this disk, and follows it from then on.`,
       of.peers ? `${plural(of.peers, "connected peer")} say${of.peers === 1 ? "s" : ""} to serve it.` : "No connected peer says to serve it: it waits until one does."]}>
     ${asked && html`<div class="row">

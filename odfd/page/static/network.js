@@ -25,7 +25,7 @@ export function Network({ status, asked }) {
 }
 
 function Mirrors() {
-  const mirrors = useAsk("/mirrors", 3);
+  const mirrors = useAsk("/node/v1alpha1/mirrors", 3);
   const rates = useRates(mirrors.value, (one) => (one.bytes ? one.bytes.have : null));
   return html`<section aria-labelledby="mirrors"><h2 id="mirrors">Mirrors</h2>
     <${Answer} of=${mirrors}>${(all) => html`<${Table} label="Mirrors" rows=${all} keyed=${(one) => one.id} empty="This node mirrors nothing." columns=${[
@@ -59,7 +59,7 @@ function Met({ of }) {
 function Rest({ one, again }) {
   const paused = one.state === "paused";
   const act = async () => {
-    const answer = await ask(paused ? "DELETE" : "PUT", `/mirrors/${part(one.name)}/pause`);
+    const answer = await ask(paused ? "DELETE" : "PUT", `/net/v1alpha1/mirrors/${part(one.name)}/pause`);
     again();
     return answer;
   };
@@ -72,7 +72,7 @@ function Rest({ one, again }) {
 const MOST = 200;
 
 function Announced({ name, id, several }) {
-  const network = useAsk(`/networks/${part(name)}`, 10);
+  const network = useAsk(`/node/v1alpha1/networks/${part(name)}`, 10);
   const [text, search] = useState("");
   return html`<section aria-labelledby=${id}><h2 id=${id}>Announced in <${Text} of=${name} most=${80} /></h2>
     <${Answer} of=${network}>${({ datasets, contact }) => {
@@ -95,7 +95,7 @@ function Announced({ name, id, several }) {
 }
 
 function Peers({ chosen, me }) {
-  const peers = useAsk("/peers?holds=1", 5);
+  const peers = useAsk("/node/v1alpha1/peers?holds=1", 5);
   return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} chosen=${chosen} me=${me} />`}<//>
     <section aria-labelledby="peers"><h2 id="peers">Peers</h2>
     <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[

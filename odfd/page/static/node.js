@@ -4,8 +4,8 @@ import { Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/part
 import { bytes, count } from "/text.js";
 
 export function Node({ status }) {
-  const doctor = useAsk("/doctor", 30);
-  const settings = useAsk("/settings");
+  const doctor = useAsk("/node/v1alpha1/doctor", 30);
+  const settings = useAsk("/node/v1alpha1/settings");
   return html`<h1>Node</h1>
     ${status && html`<section aria-label="What it is"><${Facts} of=${[
       ["Name", html`<${Text} of=${status.name || "–"} most=${80} />`],

@@ -17,7 +17,7 @@ export function Rows({ name }) {
 }
 
 function Newest({ name, turn }) {
-  const tail = useAsk(`/datasets/${part(name)}/tail?limit=${PAGE}`, 15);
+  const tail = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/tail?limit=${PAGE}`, 15);
   return html`<section aria-label="Rows"><${Answer} of=${tail}>${({ columns, rows }) => {
     const [names, types] = [columns.map((one) => one.name), columns.map((one) => one.type)];
     const newest = [...rows].reverse();

@@ -48,7 +48,7 @@ function Found({ words }) {
       words: words.q, license: words.license, column: words.column, attested: Number(words.attested) || 0, limit,
       ...(words.since && { updatedWithin: Number(words.since) }),
     };
-    ask("POST", "/search", request, stop.signal).then((answer) => set({ answer }), (problem) => problem.name !== "AbortError" && set({ problem }));
+    ask("POST", "/node/v1alpha1/search", request, stop.signal).then((answer) => set({ answer }), (problem) => problem.name !== "AbortError" && set({ problem }));
     return () => stop.abort();
   }, [limit, turn]);
   if (state.problem) return html`<${Failed} problem=${state.problem} again=${() => again(turn + 1)} />`;
@@ -122,7 +122,7 @@ function Served({ one }) {
 
 /** One card: what its chain says, what its publisher says, and what this node knows. */
 export function Card({ name: id }) {
-  const card = useAsk(`/cards/${part(id)}`, 30);
+  const card = useAsk(`/node/v1alpha1/cards/${part(id)}`, 30);
   const trail = html`<p class="trail"><a href="#/search">Search</a></p>`;
   if (card.problem && !card.value)
     return html`${trail}<h1><${Text} of=${id} most=${120} /></h1><${Failed} problem=${card.problem} again=${card.again} />

@@ -47,7 +47,7 @@ const NAMED = 12;
 
 /** Datasets that a statement may name; each writes a first one. */
 function Readable({ write }) {
-  const datasets = useAsk("/datasets");
+  const datasets = useAsk("/node/v1alpha1/datasets");
   const some = (datasets.value || []).filter((one) => one.records).slice(0, NAMED);
   if (!some.length) return null;
   return html`<section aria-labelledby="readable" class="answer"><h2 id="readable">What can be read</h2>

@@ -6,7 +6,7 @@ import { ruleFor } from "/mirror.js";
 
 export function Terms({ detail }) {
   const one = detail.dataset;
-  const [mirrors, policy, flows] = [useAsk(one.owner ? "" : "/mirrors", 15), useAsk("/policy"), useAsk("/flows", 30)];
+  const [mirrors, policy, flows] = [useAsk(one.owner ? "" : "/node/v1alpha1/mirrors", 15), useAsk("/node/v1alpha1/policy"), useAsk("/node/v1alpha1/flows", 30)];
   const pulling = (flows.value || []).filter((each) => each.target === one.name);
   const labels = Object.entries(one.labels);
   const complete = one.frontiers && (one.frontiers.sealed ? "for ever: it is sealed" : one.frontiers.upper ? html`before <${When} at=${one.frontiers.upper} />` : "");

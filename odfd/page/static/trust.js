@@ -6,7 +6,7 @@ import { cell, count, part, plural, shown, short, word } from "/text.js";
 import { decided, LOOKED_INTO, reachSentence, sentence, turn, TURNED } from "/words.js";
 
 export function Trust({ name, detail }) {
-  const trust = useAsk(`/datasets/${part(name)}/trust`, 15);
+  const trust = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/trust`, 15);
   return html`<${Answer} of=${trust}>${(view) => html`
     <${Verdict} view=${view} state=${detail.dataset.state} />
     ${view.evidence.length > 0 && html`<section aria-labelledby="evidence"><h2 id="evidence">What was found wrong</h2>
@@ -56,7 +56,7 @@ function Evidence({ one, name }) {
     ${one.sides.length > 0 && html`<${Sides} one=${one} />`}
     ${one.bundle && html`<p class="quiet">Anybody can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
       ${!one.kept && html` <${Act} label="Fetch the evidence" title="Fetch the evidence?" says="The node asks peers for the file that proves it, and keeps it on this disk."
-        command=${`odfctl trust evidence ${one.bundle} --fetch`} act=${() => ask("POST", `/evidence/${part(one.id)}`)} then=${() => "It is here now."} />`}</p>`}
+        command=${`odfctl trust evidence ${one.bundle} --fetch`} act=${() => ask("POST", `/node/v1alpha1/evidence/${part(one.id)}`)} then=${() => "It is here now."} />`}</p>`}
   </article>`;
 }
 
@@ -78,7 +78,7 @@ function Sides({ one }) {
 
 function Choices({ view, name, again }) {
   const resolve = (body) => async () => {
-    const answer = await ask("POST", `/datasets/${part(name)}/trust/resolve`, body);
+    const answer = await ask("POST", `/dataset/v1alpha1/datasets/${part(name)}/trust/resolve`, body);
     again();
     return answer;
   };
@@ -147,7 +147,7 @@ function Steps({ view }) {
 
 /** What was found and decided since the node started, newest first, also of blocks that were given up since. */
 function usePast(name) {
-  const kept = useAsk(`/events?kept=1&${TURNED.map((one) => `kind=${one}`).join("&")}`, 30);
+  const kept = useAsk(`/resource/v1alpha1/events?kept=1&${TURNED.map((one) => `kind=${one}`).join("&")}`, 30);
   return kept.value ? kept.value.filter((one) => one.subject === name).reverse().slice(0, 50) : [];
 }
 

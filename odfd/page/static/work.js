@@ -5,8 +5,8 @@ import { Act, Answer, html, Share, State, Table, Text, useAsk, useRates, When } 
 import { bytes, count, part, plural, rate, shown, word } from "/text.js";
 
 export function Work() {
-  const tasks = useAsk("/tasks?brief=1", 2);
-  const flows = useAsk("/flows", 5);
+  const tasks = useAsk("/node/v1alpha1/tasks?brief=1", 2);
+  const flows = useAsk("/node/v1alpha1/flows", 5);
   const rates = useRates(tasks.value, (one) => (one.state === "running" ? one.done : null));
   return html`<h1>Tasks and flows</h1>
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
@@ -19,7 +19,7 @@ export function Work() {
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
         { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
-            says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
+            says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/flow/v1alpha1/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
       <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.name} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow tells how." columns=${[
@@ -41,7 +41,7 @@ const newest = (one, other) => (other.startedAt || "9").localeCompare(one.starte
 function Rest({ one, again }) {
   const paused = one.state === "paused";
   const act = async () => {
-    await ask(paused ? "DELETE" : "PUT", `/flows/${part(one.name)}/pause`);
+    await ask(paused ? "DELETE" : "PUT", `/node/v1alpha1/flows/${part(one.name)}/pause`);
     again();
   };
   return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}

@@ -47,6 +47,7 @@ class FakeNode:
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
         self.page = self.proving = self.policies = self.journal_recovery = self.visibility = self.queries = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
+        self.declarations = FakeDeclarations(self)
         self.lines = LogLines()
         self.log_lines = LogService(self.lines)
 
@@ -210,3 +211,18 @@ class FakeNode:
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         async for view in self.events.follow(since, kinds):
             yield view
+
+
+class FakeDeclarations:
+    """Datasets and tasks of a node as resources."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    async def get(self, word: str, name: str) -> wire.ResourceView:
+        found = await self._node.get(name) if word == "Dataset" else await self._node.tasks.get(name)
+        named = getattr(found, "name", found.id)
+        return wire.ResourceView(
+            type=word, name=named, id=found.id, schema=f"https://example.org/v1alpha1/{word}",
+            headers={"name": named, "id": found.id}, labels={}, generation=1, updated_at="2013-01-01T00:00:00Z",
+        )  # fmt: skip

@@ -17,7 +17,7 @@ from chain.errors import Conflict, Environment, Invalid, Remote
 from chain.instant import SECOND, Instant
 from chain.store.database import open_database
 from odfd.api.idempotency import GRACE, WITHOUT
-from odfd.api.routes import TABLE, application
+from odfd.api.routes import OPERATIONS, application
 from odfd.control import wire
 from odfd.errors import Usage
 from odfd.runtime.http import Application, Message
@@ -50,7 +50,7 @@ def opened(path: Path, clock: FixedClock) -> Iterator[AnswerStore]:
         yield AnswerStore(database, clock.now)
 
 
-async def post(app: Application, body: Any, key: str | None, path: str = "/v1/mirrors") -> Answer:
+async def post(app: Application, body: Any, key: str | None, path: str = "/node/v1alpha1/mirrors") -> Answer:
     sent: list[Message] = []
     headers = [] if key is None else [(b"idempotency-key", key.encode())]
     scope = {
@@ -142,9 +142,9 @@ async def test_a_client_that_went_away_gets_the_answer_when_it_asks_again(world:
 
 
 async def test_streams_and_tokens_take_no_key(world: Any) -> None:
-    assert {path for method, path, _ in TABLE if method == "POST"} >= WITHOUT
+    assert {path for method, path, _ in OPERATIONS if method == "POST"} >= WITHOUT
     for path in WITHOUT:
-        place = "/v1" + path.replace("{ref}", "a").replace("{name}", "a")
+        place = path.replace("{ref}", "a").replace("{name}", "a")
         status, _, problem = await post(world.app, {}, "k", place)
         assert (status, problem["rule"]) == (400, "idempotency-key")
     for key in ("", "a b", "x" * 256):

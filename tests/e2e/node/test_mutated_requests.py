@@ -150,7 +150,7 @@ def mutated_http(place: tuple[str, int], dataset: str, sent: Sent, count: int) -
         "subQueries": [], "commitment": {"inputHash": "f1620", "outputHash": "f1620", "subQueriesHash": "f1620"},
         "proof": {"type": "Ed25519Signature2020", "verificationMethod": dataset, "proofValue": "u00"},
     }).encode()  # fmt: skip
-    bodies = {"/query": [body, b'{"query":"select 1"}'], "/verify": [verify], "/v1/query": [body]}
+    bodies = {"/query": [body, b'{"query":"select 1"}'], "/verify": [verify], "/node/v1alpha1/query": [body]}
     for target, parents in bodies.items():
         sent.until(
             count // 4,
@@ -162,7 +162,7 @@ def mutated_http(place: tuple[str, int], dataset: str, sent: Sent, count: int) -
         "/cities/metadata?include=seed,vocab,schema&schemaFormat=ArrowJson",
         "/cities/tail?limit=2",
         "/query?query=select%201&include=input&skip=1",
-        "/v1/datasets/cities",
+        "/node/v1alpha1/datasets/cities",
         "/cities/refs/head",
         "/",
     )

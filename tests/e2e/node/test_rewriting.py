@@ -116,7 +116,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
     before = alice.ask("get", "dataset", "cities")["blocks"]
     for _ in range(3):
         request = wire.RewriteRequest(action="compact", max_slice_rows=20000)
-        Client(alice.socket).post("/datasets/cities/rewrite", wire.TaskRef, request)
+        Client(alice.socket).post("/dataset/v1alpha1/datasets/cities/rewrite", wire.TaskRef, request)
         with suppress(subprocess.TimeoutExpired):
             alice.process.wait(lot.uniform(0, 0.1))
         alice.kill()

@@ -127,15 +127,15 @@ class Town:
         return Client(self.daemons[number].socket)
 
     def blocks(self, client: Client) -> int:
-        return client.get("/datasets/cities", wire.DatasetView).value.blocks
+        return client.get("/node/v1alpha1/datasets/cities", wire.DatasetView).value.blocks
 
     def commit(self, client: Client) -> None:
         """One more file, and a pull over the socket."""
         self.files += 1
         file = self.daemons[0].folder / f"{self.files:05}.csv"
         file.write_text(f"event_time,city,population\n2024-01-01T00:00:00Z,c{self.files},{self.files}\n")
-        task = client.post("/pull", wire.TaskRef, wire.PullRequest(refs=("cities",))).value
-        *_, last = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+        task = client.post("/node/v1alpha1/pull", wire.TaskRef, wire.PullRequest(refs=("cities",))).value
+        *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskView, {"follow": "1"})
         assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
 
     def publish(self) -> None:
@@ -168,7 +168,7 @@ class Town:
         others = set(self.peers[1:]) if number == 0 else {self.peers[0]}
         while not self.over.is_set():
             began = time.monotonic()
-            client.get("/status", wire.Status)
+            client.get("/node/v1alpha1/status", wire.Status)
             self.figures.status.append(time.monotonic() - began)
             self.figures.looks += 1
             self.figures.missing += not others <= self.connected(number)
@@ -187,7 +187,7 @@ class Town:
                 self.over.wait(COMMAND)
 
     def connected(self, number: int) -> set[str]:
-        told = self.client(number).get("/peers", list[wire.PeerInfo]).value
+        told = self.client(number).get("/node/v1alpha1/peers", list[wire.PeerInfo]).value
         return {peer.peer_id for peer in told if peer.connected}
 
     def weigh(self) -> None:

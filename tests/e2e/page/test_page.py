@@ -332,9 +332,10 @@ def test_how_far_a_mirror_came_is_shown_while_it_comes(strange: Seen) -> None:
     """Of a task that ends without a result: what it came to stays, with why it ended."""
     view = {"id": "t9", "kind": "mirror", "target": "x", "state": "running", "unit": "bytes", "message": "blocks 1/2"}
     lines = "".join(f"{json.dumps({**view, 'done': done, 'total': 4096})}\n" for done in (1024, 2048))
-    strange.tab.route("**/v1/mirrors", lambda route: route.fulfill(json={"id": "t9", "kind": "mirror", "target": "x"})
+    task = {"id": "t9", "kind": "mirror", "target": "x"}
+    strange.tab.route("**/node/v1alpha1/mirrors", lambda route: route.fulfill(json=task)
                       if route.request.method == "POST" else route.continue_())  # fmt: skip
-    strange.tab.route("**/v1/tasks/t9?follow=1", lambda route: route.fulfill(body=lines))
+    strange.tab.route("**/node/v1alpha1/tasks/t9?follow=1", lambda route: route.fulfill(body=lines))
     strange.go("search")
     strange.tab.get_by_role("button", name="Mirror", exact=True).first.click()
     dialog = strange.tab.locator("dialog[open]")
@@ -432,7 +433,7 @@ def test_the_rate_of_a_transfer_is_what_grew_between_two_looks(strange: Seen) ->
         said = {"id": "1", "name": "moving", "state": "syncing", "want": "data", "held": 0, "peers": 1, "message": ""}
         route.fulfill(json=[{**said, "blocks": None, "bytes": {"have": next(have), "want": 10**9}}])
 
-    strange.tab.route("**/v1/mirrors", answer)
+    strange.tab.route("**/node/v1alpha1/mirrors", answer)
     strange.go("network")
     strange.tab.get_by_role("table", name="Mirrors").get_by_text(re.compile(r"^\d.* [kM]B/s$")).wait_for()
 
@@ -504,7 +505,7 @@ def test_a_thousand_datasets_are_shown_by_few_questions(strange: Seen, pictures:
     took = strange.tab.evaluate("performance.now()")
     (pictures / "load.txt").write_text(f"{took:.0f} ms from nothing to a list of 1,000 datasets\n")
     assert strange.tab.locator("section[aria-label='List of datasets'] tbody tr").count() == 50
-    asked = [one for one in strange.asked if "/v1/" in one]
+    asked = [one for one in strange.asked if "/v1alpha1/" in one]
     assert len(asked) == len(set(asked)) <= 4, asked
     before = [one for one in strange.asked[: strange.asked.index(asked[0])] if one.endswith(".js")]
     assert len(before) == 9, before

@@ -61,7 +61,7 @@ def test_the_end_is_told_to_the_node_once() -> None:
     with hold as same:
         assert same is hold
     hold.release()
-    assert node.asked == [("DELETE", "/holds/h")]
+    assert node.asked == [("DELETE", "/node/v1alpha1/holds/h")]
 
 
 def test_what_ends_a_block_is_told_first() -> None:

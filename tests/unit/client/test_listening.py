@@ -86,10 +86,11 @@ class Node(Transport):
         self._database.execute(f'CREATE OR REPLACE TABLE "{DID}" AS {select}')
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        if path == f"/datasets/{DID}/renditions":
+        if path == f"/dataset/v1alpha1/datasets/{DID}/renditions":
             return []
         head, _, number = path.partition("/blocks")
-        assert head in (f"/datasets/{DID}", "/datasets/weather")
+        of_one = "/dataset/v1alpha1/datasets" if path != head else "/node/v1alpha1/datasets"
+        assert head in (f"{of_one}/{DID}", f"{of_one}/weather")
         if number:
             place = int(number[1:])
             if place >= len(self.blocks):
@@ -107,7 +108,7 @@ class Node(Transport):
         body: Mapping[str, object] | None = None,
         patience: float | None = None,
     ) -> Exchange:
-        if path == "/events":
+        if path == "/resource/v1alpha1/events":
             self.events = Events()
             return self.events
         assert body is not None

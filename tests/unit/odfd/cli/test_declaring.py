@@ -10,14 +10,17 @@ import yaml
 
 from odfd.cli import main
 from odfd.cli.session import Session
-from odfd.control.client import Client
+from odfd.control.client import MANIFESTS, Client
 
 PEER = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
+LISTS = {
+    "/net/v1alpha1/networks", "/net/v1alpha1/peers", "/net/v1alpha1/repositories", "/trust/v1alpha1/validators",
+}  # fmt: skip
 VIEWS: dict[str, Any] = {
-    "/networks/demo": {"name": "demo"},
-    f"/peers/{PEER}": {"peerId": PEER, "connected": False, "score": 0, "blocked": True},
-    "/validators": [{"key": KEY, "group": "uni"}],
+    "/node/v1alpha1/networks/demo": {"name": "demo"},
+    f"/node/v1alpha1/peers/{PEER}": {"peerId": PEER, "connected": False, "score": 0, "blocked": True},
+    "/node/v1alpha1/validators": [{"key": KEY, "group": "uni"}],
 }
 
 
@@ -28,18 +31,19 @@ class Daemon(Client):
         self.standing = standing
         self.applied: list[dict[str, Any]] = []
 
-    def ask(self, method: str, path: str, body: Any = None, query: Any = None) -> Any:
-        assert query is None
-        if (method, path) == ("POST", "/apply"):
-            (manifest,) = body.manifests
+    def ask(self, method: str, path: str, body: Any = None, query: Any = None, media_type: str = "") -> Any:
+        if (method, path) == ("POST", "/resource/v1alpha1/apply"):
+            assert (query, media_type) == ({"task": "true"}, MANIFESTS)
+            (manifest,) = body
             self.applied.append(json.loads(manifest.text))
             return {"id": "task"}
-        if path.startswith("/resources/"):
-            return self.standing
+        if path in LISTS:
+            return {"resourceVersion": "f00-1", "items": self.standing}
+        assert query is None
         return VIEWS[path]
 
     def stream_json(self, path: str, query: Any = None) -> Any:
-        assert (path, query) == ("/tasks/task", {"follow": "1"})
+        assert (path, query) == ("/node/v1alpha1/tasks/task", {"follow": "1"})
         manifest = self.applied[-1]
         kind, name = manifest["$schema"].lower(), manifest["headers"]["name"]
         items = [{"kind": kind, "name": name, "action": "created"}]
@@ -48,8 +52,7 @@ class Daemon(Client):
 
 def view(type_: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     headers = {"name": name, "labels": {"team": "x"}, "generation": 3}
-    more = {"labels": headers["labels"], "generation": 3, "updatedAt": "2026-01-01T00:00:00Z"}
-    return {"type": type_, "name": name, "schema": "s", "headers": headers, "spec": spec, "id": "i", **more}
+    return {"$schema": f"https://example.org/{type_}", "headers": headers, "spec": spec}
 
 
 @pytest.mark.parametrize(

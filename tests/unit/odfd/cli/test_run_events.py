@@ -53,8 +53,9 @@ class Node:
 
     def get(self, path: str, kind: Any, query: Any = None) -> Any:
         self.asked.append(path)
-        assert path.startswith(f"/datasets/{self.name}")
-        return argparse.Namespace(value=self._answer(path.split("/")[3:], query or {}))
+        _, context, _, _, name, *rest = path.split("/")
+        assert (context, name) == ("dataset" if rest else "node", self.name)
+        return argparse.Namespace(value=self._answer(rest, query or {}))
 
     def _answer(self, rest: list[str], query: Any) -> Any:
         if not rest:

@@ -49,13 +49,13 @@ class Node:
         self.asked: list[wire.QueryRequest] = []
 
     def get(self, path: str, kind: Any) -> Any:
-        if path == "/datasets":
+        if path == "/node/v1alpha1/datasets":
             return Namespace(value=[wire.DatasetView(name="weather", id="x", kind="root", blocks=4, records=2)])
         return Namespace(value=wire.Schema(ref="weather", fields=(wire.Column(name="city", type="String"),)))
 
     @contextmanager
     def frames(self, path: str, request: wire.QueryRequest) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        assert path == "/query"
+        assert path == "/node/v1alpha1/query"
         self.asked.append(request)
         if request.sql == "wrong":
             raise Invalid("it is wrong", rule="query")

@@ -74,7 +74,7 @@ class Node:
         yield END, msgspec.json.encode(wire.QueryEnd(rows=self._table.num_rows))
 
     def get(self, path: str, kind: Any, _query: object = None) -> Any:
-        name = path.removeprefix("/datasets/")
+        name = path.partition("/datasets/")[2]
         match name.partition("/")[2]:
             case "detail":
                 answer: Any = detail(**self._about)

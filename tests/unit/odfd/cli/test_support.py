@@ -24,7 +24,7 @@ class Daemon:
     def raw(self, path: str) -> bytes:
         if path == self.fails:
             raise Remote("it is asleep")
-        said: dict[str, Any] = {"path": path, "source": SOURCE} if path == "/tasks" else {"path": path}
+        said: dict[str, Any] = {"path": path, "source": SOURCE} if path == "/node/v1alpha1/tasks" else {"path": path}
         return json.dumps(said).encode()
 
 
@@ -50,7 +50,7 @@ def test_it_holds_what_the_daemon_tells_and_no_secret(monkeypatch: Any, tmp_path
 
 
 def test_what_cannot_be_had_is_named(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
-    assert run(monkeypatch, tmp_path / "a.tgz", Daemon("/doctor")) == 1
+    assert run(monkeypatch, tmp_path / "a.tgz", Daemon("/node/v1alpha1/doctor")) == 1
     assert read(tmp_path / "a.tgz")["missing.json"] == {"doctor.json": "it is asleep"}
     assert "doctor.json is not in it: it is asleep" in capsys.readouterr().err
 

@@ -78,7 +78,7 @@ class Asked:
 
     def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
         self.paths.append(path)
-        return Answer(status() if path == "/status" else [], None)
+        return Answer(status() if path == "/node/v1alpha1/status" else [], None)
 
 
 def test_what_costs_a_step_for_each_dataset_is_asked_seldom() -> None:
@@ -87,7 +87,11 @@ def test_what_costs_a_step_for_each_dataset_is_asked_seldom() -> None:
     for _ in range(11):
         looker.look()
         clock.advance(10**9)
-    assert (client.paths.count("/status"), client.paths.count("/datasets"), client.paths.count("/doctor")) == (11, 2, 2)
+    assert (
+        client.paths.count("/node/v1alpha1/status"),
+        client.paths.count("/node/v1alpha1/datasets"),
+        client.paths.count("/node/v1alpha1/doctor"),
+    ) == (11, 2, 2)
 
 
 def run(looks: Any, scene: Any) -> None:

@@ -35,7 +35,7 @@ def asked(ends: tuple[socket.socket, socket.socket], answer: bytes) -> Exchange:
     """A request of which ``answer`` comes, and then the end."""
     here, there = ends
     exchange = Exchange(here)
-    exchange.send("GET", "/v1/status", {})
+    exchange.send("GET", "/node/v1alpha1/status", {})
     assert there.recv(65536).endswith(b"\r\n\r\n")
     there.sendall(answer)
     there.close()
@@ -144,7 +144,7 @@ def test_no_more_is_held_than_was_said(ends: tuple[socket.socket, socket.socket]
 
 def test_a_file_is_sent_in_chunks(ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
-    Exchange(here).send("POST", "/v1/uploads", {"x": "y"}, io.BytesIO(b"content"))
+    Exchange(here).send("POST", "/node/v1alpha1/uploads", {"x": "y"}, io.BytesIO(b"content"))
     sent = there.recv(65536)
     assert b"transfer-encoding: chunked" in sent.lower()
     assert sent.endswith(b"7\r\ncontent\r\n0\r\n\r\n")
@@ -157,7 +157,7 @@ def test_an_answer_before_all_was_sent_is_read(ends: tuple[socket.socket, socket
     reader = threading.Thread(target=lambda: (there.recv(65536), there.close()))
     reader.start()
     exchange = Exchange(here)
-    exchange.send("POST", "/v1/uploads", {}, io.BytesIO(bytes(64 << 20)))
+    exchange.send("POST", "/node/v1alpha1/uploads", {}, io.BytesIO(bytes(64 << 20)))
     reader.join()
     assert exchange.begin() == 413
     assert exchange.whole(100) == b"too much"

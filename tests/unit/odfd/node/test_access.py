@@ -33,11 +33,11 @@ async def test_the_owner_of_the_node_keeps_every_right(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (0, os.geteuid()):
-            status, listed = await asking.ask(uid, "GET", "/v1/datasets")
+            status, listed = await asking.ask(uid, "GET", "/node/v1alpha1/datasets")
             assert (status, [each["name"] for each in listed]) == (200, ["hers", "theirs"])
-        assert (await asking.ask(0, "GET", "/v1/settings"))[0] == 200
-        assert (await asking.ask(0, "GET", "/v1/datasets", scope={OWNED: True}))[0] == 200
-        status, problem = await asking.ask(0, "GET", "/v1/datasets", scope={})
+        assert (await asking.ask(0, "GET", "/node/v1alpha1/settings"))[0] == 200
+        assert (await asking.ask(0, "GET", "/node/v1alpha1/datasets", scope={OWNED: True}))[0] == 200
+        status, problem = await asking.ask(0, "GET", "/node/v1alpha1/datasets", scope={})
         assert (status, problem["rule"]) == (403, "access-caller")
 
 
@@ -45,10 +45,10 @@ async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(w
     async with world.running("node", private=True) as node:
         asking = Asking(node)
         await node.apply(DATASET.format(name="theirs", more=""))
-        assert len((await asking.ask(NOBODY, "GET", "/v1/datasets"))[1]) == 1
+        assert len((await asking.ask(NOBODY, "GET", "/node/v1alpha1/datasets"))[1]) == 1
         await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
-        assert await asking.ask(NOBODY, "GET", "/v1/datasets") == (200, [])
-        status, problem = await asking.ask(NOBODY, "POST", "/v1/apply", {"manifests": []})
+        assert await asking.ask(NOBODY, "GET", "/node/v1alpha1/datasets") == (200, [])
+        status, problem = await asking.ask(NOBODY, "POST", "/resource/v1alpha1/apply", [{"$schema": "Dataset"}])
         assert (status, problem["rule"]) == (401, "access-identity")
 
 
@@ -56,7 +56,7 @@ async def test_pushes_to_a_source_need_a_right_over_it(world: Any) -> None:
     """By the same words for a Source that may not be seen as for none."""
     text = "$schema: Source\nheaders: {name: sensors}\nspec: {read: {kind: NdJson}}\n"
     grant = GRANT.replace("Dataset:{what}", "Source:{what}")
-    way = ("POST", "/v1/sources/{}/ingest", {"a": 1})
+    way = ("POST", "/source/v1alpha1/sources/{}/ingest", {"a": 1})
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(text)
@@ -68,13 +68,13 @@ async def test_pushes_to_a_source_need_a_right_over_it(world: Any) -> None:
         for uid in (BOB, NOBODY):
             assert await told(uid, "sensors") == await told(uid, "nothing")
         await node.apply(grant.format(name="g", who="bob", role="reader", what="sensors"))
-        assert (await asking.ask(BOB, "GET", "/v1/sources/sensors"))[0] == 200
+        assert (await asking.ask(BOB, "GET", "/source/v1alpha1/sources/sensors/endpoint"))[0] == 200
         assert (await asking.ask(BOB, *way[:1], way[1].format("sensors"), way[2]))[0] == 403
-        assert (await asking.ask(BOB, "DELETE", "/v1/sources/sensors/waiting"))[0] == 403
+        assert (await asking.ask(BOB, "DELETE", "/source/v1alpha1/sources/sensors/waiting"))[0] == 403
         await node.apply(grant.format(name="g", who="bob", role="editor", what="sensors"))
-        status, receipt = await asking.ask(BOB, "POST", "/v1/sources/sensors/ingest", {"a": 1})
+        status, receipt = await asking.ask(BOB, "POST", "/source/v1alpha1/sources/sensors/ingest", {"a": 1})
         assert (status, receipt["records"], receipt["durable"]) == (201, 1, True)
-        assert (await asking.ask(BOB, "DELETE", "/v1/sources/sensors/waiting"))[1]["dropped"] == 1
+        assert (await asking.ask(BOB, "DELETE", "/source/v1alpha1/sources/sensors/waiting"))[1]["dropped"] == 1
 
 
 async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkey
     monkeypatch.setattr(Reconciler, "_turn", never)
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        assert (await asking.ask(BOB, "GET", "/v1/datasets"))[1] == []
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1] == []
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="hers"))
-        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/v1/datasets"))[1]] == ["hers"]
+        assert [each["name"] for each in (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets"))[1]] == ["hers"]
 
 
 async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: Any) -> None:
@@ -96,28 +96,29 @@ async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_o
         asking = await settled(node)
 
         async def names(uid: int) -> list[str]:
-            return [each["name"] for each in (await asking.ask(uid, "GET", "/v1/datasets"))[1]]
+            return [each["name"] for each in (await asking.ask(uid, "GET", "/node/v1alpha1/datasets"))[1]]
 
         assert (await names(ALICE), await names(BOB), await names(NOBODY)) == (["hers"], [], [])
         await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="reader", what="hers"))
         assert (await names(BOB), await names(NOBODY)) == (["hers"], [])
-        status, problem = await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "his"})
+        status, problem = await asking.ask(BOB, "POST", "/dataset/v1alpha1/datasets/hers/rename", {"name": "his"})
         assert (status, problem["rule"]) == (403, "access-role")
         assert "Dataset:hers needs the role maintainer, and bob is its reader" in problem["detail"]
         assert "value: maintainer, object: Dataset:hers" in problem["hint"]
         await asking.apply(ALICE, GRANT.format(name="to-bob", who="bob", role="maintainer", what="hers"))
-        assert (await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "ours"}))[0] == 200
-        assert (await asking.ask(BOB, "DELETE", "/v1/datasets/ours"))[0] == 403
+        assert (await asking.ask(BOB, "POST", "/dataset/v1alpha1/datasets/hers/rename", {"name": "ours"}))[0] == 200
+        assert (await asking.ask(BOB, "DELETE", "/dataset/v1alpha1/datasets/ours"))[0] == 403
         assert (await asking.ask(ALICE, "DELETE", "/auth/v1alpha1/relations/to-bob"))[0] == 200
         assert await names(BOB) == []
-        assert (await asking.ask(ALICE, "DELETE", "/v1/datasets/ours"))[0] == 200
+        assert (await asking.ask(ALICE, "DELETE", "/dataset/v1alpha1/datasets/ours"))[0] == 200
 
 
 async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""))
-        _, (view,) = await asking.ask(BOB, "GET", "/v1/resources/dataset")
+        _, listed = await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets")
+        (view,) = listed["items"]
         assert view["headers"]["account"]["name"] == "bob"
         # What is printed is taken again, and changes nothing.
         for account in ("{name: bob}", json.dumps(view["headers"]["account"]), view["headers"]["account"]["id"]):
@@ -131,8 +132,11 @@ async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(w
         assert other.value.rule == "access-account"
         (given,) = (await node.apply(DATASET.format(name="his", more=", account: alice"))).items
         assert given.action == "updated"
-        assert [each["name"] for each in (await asking.ask(ALICE, "GET", "/v1/datasets"))[1]] == ["hers", "his"]
-        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
+        assert [each["name"] for each in (await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets"))[1]] == [
+            "hers",
+            "his",
+        ]
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
 
 
 REFUSED: list[tuple[str, str]] = [
@@ -186,7 +190,7 @@ async def test_accounts_pull_from_no_source(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         body = {"refs": ["hers"], "source": "any"}
-        status, problem = await asking.ask(ALICE, "POST", "/v1/pull", body)
+        status, problem = await asking.ask(ALICE, "POST", "/node/v1alpha1/pull", body)
         assert (status, problem["rule"]) == (403, "access-owner")
 
 
@@ -201,27 +205,27 @@ async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
         with pytest.raises(Fault) as granted:
             await asking.apply(BOB, GRANT.format(name="more", who="bob", role="owner", what="hers"))
         assert granted.value.rule == "access-role"
-        assert (await asking.ask(BOB, "PUT", "/v1/datasets/hers/name", {"name": "his"}))[0] == 200
+        assert (await asking.ask(BOB, "POST", "/dataset/v1alpha1/datasets/hers/rename", {"name": "his"}))[0] == 200
 
 
 async def test_a_statement_ends_when_its_author_loses_the_object(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
-        assert (await asking.ask(BOB, "GET", "/v1/datasets/hers"))[0] == 200
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/hers"))[0] == 200
         await node.apply(ACCOUNT.format(name="carol", uid=70009))
         await node.apply(DATASET.format(name="hers", more=", account: carol"))
-        assert (await asking.ask(BOB, "GET", "/v1/datasets/hers"))[0] == 404
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/hers"))[0] == 404
 
 
 async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
-        assert (await asking.ask(BOB, "GET", "/v1/datasets/theirs"))[0] == 200
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 200
         await node.api.datasets.delete("theirs")
         await node.apply(DATASET.format(name="theirs", more=""))
-        assert (await asking.ask(BOB, "GET", "/v1/datasets/theirs"))[0] == 404
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 404
 
 
 async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: Any) -> None:
@@ -253,68 +257,70 @@ async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world:
         assert [await named(0, each) for each in ("alice", "", "bob")] == [["hers"], ["theirs"], []]
         assert [await named(ALICE, each) for each in ("alice", "")] == [["hers"], ["hers"]]
         assert await named(ALICE, "bob") == await named(ALICE, "nobody") == (404, "resource")
-        _, me = await asking.ask(ALICE, "GET", "/v1/account")
+        _, me = await asking.ask(ALICE, "GET", "/auth/v1alpha1/self")
         assert (me["name"], me["nodeOwner"]) == ("alice", False)
 
 
-DATASET_PATHS = (
-    "/v1/datasets/{}", "/v1/datasets/{}/detail", "/v1/datasets/{}/manifest", "/v1/datasets/{}/blocks",
-    "/v1/datasets/{}/blocks/0", "/v1/datasets/{}/tail", "/v1/datasets/{}/schema",
-)  # fmt: skip
+ONE = "/dataset/v1alpha1/datasets/{}"
+PUBLIC = {"attributes": [{"object": "Dataset:{}", "name": "allowPublicRead", "value": True}]}
 WAYS: dict[str, list[tuple[str, str, Any]]] = {
-    "datasets.get": [("GET", DATASET_PATHS[0], None), ("POST", "/graphql", {"query": '{dataset(ref: "{}") {name}}'})],
-    "datasets.describe": [("GET", DATASET_PATHS[1], None)],
-    "datasets.manifest": [("GET", DATASET_PATHS[2], None)],
-    "datasets.log": [("GET", DATASET_PATHS[3], None)],
-    "datasets.block": [("GET", DATASET_PATHS[4], None)],
-    "datasets.tail": [("GET", DATASET_PATHS[5], None)],
-    "datasets.schema": [("GET", DATASET_PATHS[6], None)],
-    "renditions.list": [("GET", "/v1/datasets/{}/renditions", None)],
-    "renditions.reading": [("GET", "/v1/datasets/{}/handover", None)],
+    "datasets.get": [
+        ("GET", "/node/v1alpha1/datasets/{}", None),
+        ("POST", "/graphql", {"query": '{dataset(ref: "{}") {name}}'}),
+    ],
+    "datasets.describe": [("GET", ONE + "/detail", None)],
+    "datasets.manifest": [("PATCH", ONE, {"headers": {"labels": {"c": "d"}}})],
+    "datasets.snapshot": [("GET", ONE + "/snapshot", None)],
+    "datasets.log": [("GET", ONE + "/blocks", None)],
+    "datasets.block": [("GET", ONE + "/blocks/0", None)],
+    "datasets.tail": [("GET", ONE + "/tail", None)],
+    "datasets.schema": [("GET", ONE + "/schema", None)],
+    "renditions.list": [("GET", "/dataset/v1alpha1/datasets/{}/renditions", None)],
+    "renditions.reading": [("GET", "/dataset/v1alpha1/datasets/{}/handover", None)],
     "datasets.rename": [
-        ("PUT", "/v1/datasets/{}/name", {"name": "mine"}),
+        ("POST", ONE + "/rename", {"name": "mine"}),
         ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),
     ],
     "datasets.delete": [
-        ("DELETE", "/v1/datasets/{}", None), ("DELETE", "/dataset/v1alpha1/dataset/{}", None),
+        ("DELETE", ONE, None), ("DELETE", "/dataset/v1alpha1/dataset/{}", None),
         ("POST", "/graphql", {"query": 'mutation {delete(ref: "Dataset:{}")}'}),
     ],
     "datasets.apply": [
-        ("POST", "/v1/apply", {"manifests": [{"source": "m", "text": "$schema: Relations\nheaders: {name: r}\nspec: "
-         '{attributes: [{object: "Dataset:{}", name: allowPublicRead, value: true}]}'}]}),
+        ("POST", "/resource/v1alpha1/apply", {"$schema": "Relations", "headers": {"name": "r"}, "spec": PUBLIC}),
         ("PATCH", "/dataset/v1alpha1/dataset/{}", {"headers": {"labels": {"a": "b"}}}),
     ],
     "declarations.get": [
-        ("GET", "/v1/resources/dataset/{}", None), ("GET", "/dataset/v1alpha1/dataset/{}", None),
+        ("GET", ONE, None), ("GET", "/dataset/v1alpha1/dataset/{}", None),
         ("POST", "/graphql", {"query": '{resource(ref: "Dataset:{}")}'}),
     ],
-    "declarations.label": [("PUT", "/v1/resources/dataset/{}/labels", {"labels": {"a": "b"}})],
-    "declarations.delete": [("DELETE", "/v1/resources/dataset/{}", None)],
-    "queries.answer": [("POST", "/v1/query", {"sql": 'select * from "{}"'}),
-                       ("POST", "/v1/query", {"sql": 'select * from current."{}"', "explain": True})],
-    "search.card": [("GET", "/v1/cards/{did}", None)],
-    "flow.ingest": [("POST", "/v1/datasets/{}/ingest", {"uploads": ["u"]})],
-    "flow.correct": [("POST", "/v1/datasets/{}/correct", {"key": {"x": "1"}})],
-    "flow.alter_schema": [("POST", "/v1/datasets/{}/schema", {"action": "add", "columns": ["city STRING"]})],
-    "flow.advance": [("PUT", "/v1/datasets/{}/upper", None)],
-    "flow.set_watermark": [("PUT", "/v1/datasets/{}/watermark", {"time": "2020-01-01T00:00:00Z"})],
-    "flow.pull": [("POST", "/v1/pull", {"refs": ["{}"]})],
-    "verification.verify": [("POST", "/v1/datasets/{}/verify", {"level": "chain"})],
-    "visibility.publish": [("POST", "/v1/publish", {"refs": ["{}"]})],
-    "visibility.unpublish": [("POST", "/v1/unpublish", {"refs": ["{}"]})],
+    "declarations.label": [("PUT", ONE + "/labels", {"labels": {"a": "b"}})],
+    "declarations.delete": [("DELETE", ONE, None)],
+    "queries.answer": [("POST", "/node/v1alpha1/query", {"sql": 'select * from "{}"'}),
+                       ("POST", "/node/v1alpha1/query", {"sql": 'select * from current."{}"', "explain": True})],
+    "search.card": [("GET", "/node/v1alpha1/cards/{did}", None)],
+    "flow.ingest": [("POST", "/dataset/v1alpha1/datasets/{}/ingest", {"uploads": ["u"]})],
+    "flow.correct": [("POST", "/dataset/v1alpha1/datasets/{}/correct", {"key": {"x": "1"}})],
+    "flow.alter_schema": [("POST", ONE + "/schema", {"action": "add", "columns": ["city STRING"]})],
+    "flow.advance": [("PUT", "/dataset/v1alpha1/datasets/{}/upper", None)],
+    "flow.set_watermark": [("PUT", "/dataset/v1alpha1/datasets/{}/watermark", {"time": "2020-01-01T00:00:00Z"})],
+    "flow.pull": [("POST", "/node/v1alpha1/pull", {"refs": ["{}"]})],
+    "verification.verify": [("POST", "/dataset/v1alpha1/datasets/{}/verify", {"level": "chain"})],
+    "visibility.publish": [("POST", "/node/v1alpha1/publish", {"refs": ["{}"]})],
+    "visibility.unpublish": [("POST", "/node/v1alpha1/unpublish", {"refs": ["{}"]})],
 }  # fmt: skip
 """By operation, the requests that name a dataset."""
 LISTS: dict[str, list[tuple[str, str, Any]]] = {
-    "datasets.list": [("GET", "/v1/datasets", None), ("POST", "/graphql", {"query": "{datasets {items {name}}}"})],
-    "declarations.list": [("GET", "/v1/resources", None), ("GET", "/v1/resources/dataset", None),
+    "datasets.list": [("GET", "/node/v1alpha1/datasets", None),
+                      ("POST", "/graphql", {"query": "{datasets {items {name}}}"})],
+    "declarations.list": [("GET", "/resource/v1alpha1/resources", None),
                           ("POST", "/graphql", {"query": "{resources {items}}"})],
     "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None)],
-    "search.search": [("POST", "/v1/search", {"words": [""]}), ("POST", "/v1/search", {"words": ["theirs"]})],
-    "tasks.list": [("GET", "/v1/tasks", None)],
-    "about.status": [("GET", "/v1/status", None)],
-    "flows.list": [("GET", "/v1/flows", None)],
-    "mirrors.list": [("GET", "/v1/mirrors", None)],
-    "history.last": [("GET", "/v1/changes", None)],
+    "search.search": [("POST", "/node/v1alpha1/search", {"words": [word]}) for word in ("", "theirs")],
+    "tasks.list": [("GET", "/node/v1alpha1/tasks", None)],
+    "about.status": [("GET", "/node/v1alpha1/status", None)],
+    "flows.list": [("GET", "/node/v1alpha1/flows", None)],
+    "mirrors.list": [("GET", "/node/v1alpha1/mirrors", None)],
+    "history.last": [("GET", "/resource/v1alpha1/changes", None)],
 }  # fmt: skip
 """What lists datasets, or what is done with them."""
 ELSEWHERE = {
@@ -345,14 +351,14 @@ OF_THE_OWNER: dict[str, str] = {
         "about.doctor about.engines about.examine about.settings networks.list networks.show peers.list "
         "peers.netcheck peers.show",
     "says in the node's name whom it trusts and believes, for all datasets alike":
-        "policies.policy policies.accept_rules policies.publish_rules resolving.resolve trust.add_validator "
+        "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "
         "trust.evidence trust.fetch_evidence trust.lift trust.remove_validator trust.show trust.validators",
     "uses keys of the node, with which whoever has them speaks as its owner to other nodes":
         "authority.change_authority authority.dataset_key authority.draft_authority authority.show_authority "
         "declarations.rotate_secrets journal_recovery.sign_again proving.prove rewriting.rewrite",
     "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go":
         "mirrors.add mirrors.pause mirrors.remove mirrors.resume networks.invitation networks.invitations "
-        "networks.invite networks.join networks.leave networks.revoke peers.block peers.connect peers.unblock "
+        "networks.invite networks.accept networks.leave networks.revoke peers.connect peers.unblock "
         "publications.list publications.publish publications.withdraw pushing.push visibility.share",
     "reads or writes files with the rights of the node's user":
         "backups.backup flow.export flow.import_ page.open queries.slices",
@@ -373,7 +379,7 @@ API = Path(__file__).parents[4] / "odfd" / "api"
 
 def test_each_operation_that_endpoints_call_has_a_rule_and_a_way_or_is_the_owners() -> None:
     sources = (
-        *("routes", "resource_protocol", "resource_operations", "endpoints"),
+        *("actions", "routes", "resource_protocol", "resource_operations", "endpoints"),
         *("graphql", "graphql_schema", "graphql_subscriptions"),
     )
     called = {
@@ -399,7 +405,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
     """Of one node, since a refused operation changes nothing of it."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        before = await asking.ask(0, "GET", "/v1/datasets"), node.size("theirs")
+        before = await asking.ask(0, "GET", "/node/v1alpha1/datasets"), node.size("theirs")
         hidden, absent = str(node.dataset("theirs")), str(DatasetId.from_public_key(bytes([7] * 32)))
         short = {hidden: DatasetId.parse(hidden).short, absent: DatasetId.parse(absent).short}
         for method, path, body in (way for ways in WAYS.values() for way in ways):
@@ -417,7 +423,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
                 assert told[0] == told[1], (method, path)
                 assert told[0][0] < 500, (method, path)
                 assert '"hers"' not in told[0][1] or uid == ALICE
-        assert (await asking.ask(0, "GET", "/v1/datasets"), node.size("theirs")) == before
+        assert (await asking.ask(0, "GET", "/node/v1alpha1/datasets"), node.size("theirs")) == before
 
 
 def steady(said: Any) -> Any:
@@ -474,7 +480,7 @@ async def test_p12_a_watch_tells_of_what_may_be_read(world: Any) -> None:
         assert {name for _, name in heard} == {"hers", ""}
         assert next(op for op, name in heard if name) == "Added"
         assert heard[-1] == ("Reset", "")
-        assert await asking.ask(BOB, "GET", "/v1/resources/dataset") == (200, [])
+        assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets"))[1]["items"] == []
 
 
 async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there(world: Any) -> None:
@@ -515,14 +521,14 @@ async def test_a_task_of_others_is_not_there(world: Any) -> None:
         asking = await settled(node)
         ref = await (await asking.services(ALICE)).verification.verify("hers", wire.VerifyRequest())
         for way, body in (("GET", None), ("DELETE", None)):
-            status, problem = await asking.ask(BOB, way, f"/v1/tasks/{ref.id}", body)
-            missing = await asking.ask(BOB, way, "/v1/tasks/t999", body)
+            status, problem = await asking.ask(BOB, way, f"/node/v1alpha1/tasks/{ref.id}", body)
+            missing = await asking.ask(BOB, way, "/node/v1alpha1/tasks/t999", body)
             assert (status, problem["detail"].replace(ref.id, "t999")) == (missing[0], missing[1]["detail"])
         bobs = await asking.services(BOB)
         with pytest.raises(Fault):
             await anext(bobs.tasks.follow(ref.id))
-        assert [each["id"] for each in (await asking.ask(ALICE, "GET", "/v1/tasks"))[1]] == [ref.id]
-        assert await asking.ask(BOB, "GET", "/v1/tasks") == (200, [])
+        assert [each["id"] for each in (await asking.ask(ALICE, "GET", "/node/v1alpha1/tasks"))[1]] == [ref.id]
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/tasks") == (200, [])
 
 
 async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: Any) -> None:
@@ -534,8 +540,8 @@ spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: 
         asking = await settled(node)
         await node.apply(text)
         for uid in (ALICE, NOBODY):
-            assert (await asking.ask(uid, "GET", "/v1/datasets/theirs"))[0] == 200
-            assert (await asking.ask(uid, "POST", "/v1/publish", {"refs": ["theirs"]}))[0] in (401, 403)
+            assert (await asking.ask(uid, "GET", "/node/v1alpha1/datasets/theirs"))[0] == 200
+            assert (await asking.ask(uid, "POST", "/node/v1alpha1/publish", {"refs": ["theirs"]}))[0] in (401, 403)
         assert not node.parts.visibility.is_public(node.dataset("theirs"))
 
 
@@ -546,12 +552,12 @@ spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
 """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        status, problem = await asking.ask(ALICE, "GET", "/v1/settings")
+        status, problem = await asking.ask(ALICE, "GET", "/node/v1alpha1/settings")
         assert (status, problem["rule"]) == (403, "access-owner")
         assert "you act as alice" in problem["detail"]
         await node.apply(text)
-        assert (await asking.ask(ALICE, "GET", "/v1/settings"))[0] == 200
-        assert (await asking.ask(ALICE, "GET", "/v1/settings", as_="bob"))[0] == 403
+        assert (await asking.ask(ALICE, "GET", "/node/v1alpha1/settings"))[0] == 200
+        assert (await asking.ask(ALICE, "GET", "/node/v1alpha1/settings", as_="bob"))[0] == 403
 
 
 async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> None:
@@ -561,14 +567,14 @@ async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> Non
         seize = {"annotations": {"unixCallers": {"users": [str(BOB)]}}}
         for method, path, body in (
             ("DELETE", "/auth/v1alpha1/accounts/alice", None),
-            ("DELETE", "/v1/resources/account/alice", None),
-            ("PUT", "/v1/resources/account/alice/labels", seize),
+            ("DELETE", "/auth/v1alpha1/accounts/alice", None),
+            ("PUT", "/auth/v1alpha1/accounts/alice/labels", seize),
             ("PATCH", "/auth/v1alpha1/accounts/alice", {"headers": seize}),
         ):
             status, problem = await asking.ask(ALICE, method, path, body)
             assert (status, problem["rule"]) == (403, "access-owner"), (method, path)
-        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
-        assert (await asking.ask(BOB, "GET", "/v1/settings"))[0] == 401
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/settings"))[0] == 401
 
 
 async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
@@ -578,7 +584,7 @@ async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
         assert (status, problem["rule"]) == (403, "account-in-use")
         assert "Account alice has Dataset hers" in problem["detail"]
         assert (await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/bob"))[0] == 200
-        assert await asking.ask(BOB, "GET", "/v1/datasets") == (200, [])
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/datasets") == (200, [])
 
 
 async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
@@ -590,9 +596,9 @@ async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
         )
         kept = {"idempotency-key": "k1"}
         said = {"refs": ["hers"]}
-        assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
-        assert (await asking.ask(ALICE, "POST", "/v1/publish", said, more=kept))[0] == 200
-        assert (await asking.ask(BOB, "POST", "/v1/publish", said, more=kept))[0] != 200
+        assert (await asking.ask(ALICE, "POST", "/node/v1alpha1/publish", said, more=kept))[0] == 200
+        assert (await asking.ask(ALICE, "POST", "/node/v1alpha1/publish", said, more=kept))[0] == 200
+        assert (await asking.ask(BOB, "POST", "/node/v1alpha1/publish", said, more=kept))[0] != 200
 
 
 async def test_members_of_a_group_act_as_the_account_that_names_it(world: Any) -> None:
@@ -604,11 +610,11 @@ spec: {email: lab@example.com, accountType: Organization}
         asking = await settled(node)
         await node.apply(lab)
         for caller in (Caller(1, NOBODY, 70010), Caller(1, NOBODY, NOBODY, frozenset({5, 70010}))):
-            _, me = await asking.ask(NOBODY, "GET", "/v1/account", scope={CALLER: caller})
+            _, me = await asking.ask(NOBODY, "GET", "/auth/v1alpha1/self", scope={CALLER: caller})
             assert me["name"] == "lab"
         both = Caller(1, ALICE, ALICE, frozenset({70010}))
-        assert (await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}))[1]["name"] == "alice"
-        status, problem = await asking.ask(ALICE, "GET", "/v1/account", scope={CALLER: both}, as_="bob")
+        assert (await asking.ask(ALICE, "GET", "/auth/v1alpha1/self", scope={CALLER: both}))[1]["name"] == "alice"
+        status, problem = await asking.ask(ALICE, "GET", "/auth/v1alpha1/self", scope={CALLER: both}, as_="bob")
         assert (status, problem["rule"]) == (403, "access-account")
 
 
@@ -645,7 +651,7 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
         monkeypatch.setattr(access_state, "state_of", lambda *said: (computed.append(1), compute(*said))[1])
 
         async def lists() -> set[str]:
-            _, answer = await asking.ask(ALICE, "GET", "/v1/datasets")
+            _, answer = await asking.ask(ALICE, "GET", "/node/v1alpha1/datasets")
             return {each["name"] for each in answer}
 
         assert await lists() == {"hers"}
@@ -666,9 +672,9 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
 async def test_tokens_are_of_the_account_that_asks(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
-        status, problem = await asking.ask(0, "POST", "/v1/tokens", {})
+        status, problem = await asking.ask(0, "POST", "/auth/v1alpha1/tokens", {})
         assert (status, problem["rule"]) == (403, "token-account")
-        status, problem = await asking.ask(NOBODY, "POST", "/v1/tokens", {})
+        status, problem = await asking.ask(NOBODY, "POST", "/auth/v1alpha1/tokens", {})
         assert (status, problem["rule"]) == (401, "access-identity")
         for body, rule in (
             ({"expires": "0s"}, "token-expires"),
@@ -677,13 +683,13 @@ async def test_tokens_are_of_the_account_that_asks(world: Any) -> None:
             ({"note": "a\nb"}, "token-note"),
             ({"role": "king"}, "request"),
         ):
-            assert (await asking.ask(ALICE, "POST", "/v1/tokens", body))[1]["rule"] == rule
-        status, made = await asking.ask(ALICE, "POST", "/v1/tokens", {"note": "hers"})
+            assert (await asking.ask(ALICE, "POST", "/auth/v1alpha1/tokens", body))[1]["rule"] == rule
+        status, made = await asking.ask(ALICE, "POST", "/auth/v1alpha1/tokens", {"note": "hers"})
         assert (status, made["account"], made["role"]) == (200, "alice", "owner")
-        assert (await asking.ask(0, "POST", "/v1/tokens", {"note": "his"}, as_="bob"))[1]["account"] == "bob"
+        assert (await asking.ask(0, "POST", "/auth/v1alpha1/tokens", {"note": "his"}, as_="bob"))[1]["account"] == "bob"
         for uid, notes in ((ALICE, ["hers"]), (BOB, ["his"]), (0, ["hers", "his"])):
-            assert [each["note"] for each in (await asking.ask(uid, "GET", "/v1/tokens"))[1]] == notes
-        told = [await asking.ask(BOB, "DELETE", f"/v1/tokens/{id_}") for id_ in (made["id"], "0" * 16)]
+            assert [each["note"] for each in (await asking.ask(uid, "GET", "/auth/v1alpha1/tokens"))[1]] == notes
+        told = [await asking.ask(BOB, "DELETE", f"/auth/v1alpha1/tokens/{id_}") for id_ in (made["id"], "0" * 16)]
         assert {status for status, _ in told} == {404}
         assert told[0][1]["detail"].replace(made["id"], "0" * 16) == told[1][1]["detail"]
-        assert (await asking.ask(ALICE, "DELETE", f"/v1/tokens/{made['id']}"))[0] == 200
+        assert (await asking.ask(ALICE, "DELETE", f"/auth/v1alpha1/tokens/{made['id']}"))[0] == 200

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import socket
+import typing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,8 +25,12 @@ from schemathesis.specs.openapi import checks
 
 from chain.errors import Invalid
 from chain.statements import proof
-from odfd.api import openapi, routes
+from odfd.api import actions, openapi, resource_operations, resource_protocol, routes
+from odfd.api.endpoints import Ask, Endpoint
+from odfd.api.resource_operations import canonical
+from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
+from odfd.api.services import Services
 from odfd.api.trust.authority import signatures_of
 from odfd.control import wire
 from odfd.runtime.http import Limits
@@ -52,6 +59,53 @@ def test_the_document_is_current() -> None:
 
 def test_the_document_is_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(json.loads(routes.DOCUMENT.read_text())).validate()
+
+
+def test_no_operation_is_reached_at_two_paths() -> None:
+    """Of each service, an operation is called at one path; what a path of resources calls, at no other."""
+    found: dict[str, set[str]] = {}
+    for each in routes.OPERATIONS:
+        for called in _called(each.ask):
+            found.setdefault(called, set()).add(each.path)
+    assert len(found) > 100, "the test no longer finds what it is about"
+    twice = {called: paths for called, paths in found.items() if len(paths) > 1 and called not in AT_TWO}
+    assert not twice
+    source = "".join(inspect.getsource(module) for module in (resource_protocol, resource_operations))
+    of_resources = set(re.findall(r"services\.(\w+\.\w+)\(", source)) - {"tasks.follow", "accounts.me"}
+    beside = {called for each in ALL_ACTIONS for called in _called(each[2])}
+    assert len(of_resources) > 10
+    assert not of_resources & beside
+
+
+ALL_ACTIONS = (*actions.OF_RESOURCES, *actions.OF_THE_NODE)
+AT_TWO = {
+    "renditions.list": "of one dataset, and of all",
+    "tasks.get": "lines of a task's log are of a task that is there",
+    **dict.fromkeys(["declarations.news", "declarations.list", "declarations.get"], "of one type, and of all"),
+}
+"""Operations with two answers, and which."""
+
+
+def _called(ask: Ask) -> set[str]:
+    """Returns the operations that an endpoint calls itself, as SERVICE.OPERATION."""
+    endpoint = ask if isinstance(ask, Endpoint) else Endpoint(ask)
+    if inspect.iscoroutinefunction(endpoint.ask) and endpoint.operation is None:
+        return set(re.findall(r"services\.(\w+\.\w+)\b", inspect.getsource(endpoint.ask)))
+    called = openapi._called(endpoint)
+    of = typing.get_type_hints(Services).items()
+    return {f"{name}.{called.__name__}" for name, cls in of if getattr(cls, called.__name__, None) is called}
+
+
+def test_what_has_a_version_has_a_context_that_is_served() -> None:
+    """So a path of the API is CONTEXT/VERSION/…, or one of the few that programs look for at the root."""
+    contexts = {each.context for each in TYPES} | {"resource"}
+    versioned = re.compile(r"/(\w+|\{context\})/(v1alpha1|\{version\})/")
+    others = {each.path for each in routes.OPERATIONS if not versioned.match(each.path)}
+    assert others == {"/openapi.json", "/version", "/livez", "/readyz", "/schemas/{path:path}", "/graphql"}
+    named = {each.path.split("/")[1] for each in routes.OPERATIONS} - {path.split("/")[1] for path in others}
+    assert named - {"{context}"} <= contexts
+    hidden = [each.path for each in routes.OPERATIONS if canonical(each.path) != each.path]
+    assert not hidden, "a type's name hides what the path is for"
 
 
 @pytest.mark.parametrize("decode", [
@@ -103,7 +157,7 @@ def _ask_all(url: str) -> None:
             _ask(operation, url)
         except (Exception, FailureGroup) as error:  # noqa: BLE001  each operation is asked, whatever failed before
             wrong[operation.label] = f"{type(error).__name__} {error}"[:1500]
-    assert asked == len(openapi.operations())
+    assert asked == len(routes.OPERATIONS)
     assert not wrong, "\n\n".join(f"{label}: {told}" for label, told in wrong.items())
 
 

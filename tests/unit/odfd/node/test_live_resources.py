@@ -57,7 +57,7 @@ async def test_they_are_changed_in_the_settings_alone(world: Any) -> None:
         assert (status, problem["rule"]) == (422, "derived-type")
         for method, path, body in (
             ("DELETE", "/node/v1alpha1/engines/spark", b""),
-            ("PUT", "/v1/resources/node/node/labels", {"labels": {"a": "b"}}),
+            ("PUT", "/node/v1alpha1/nodes/node/labels", {"labels": {"a": "b"}}),
         ):
             status, (problem,) = await ask(alice, method, path, body=body)
             assert (status, problem["rule"]) == (403, "derived-type"), path

@@ -9,6 +9,7 @@ import pytest
 from chain.errors import Environment, Invalid
 from odfd.control import wire
 from odfd.trust.ledger.log import Ledger
+from worlds.manifests import text_of
 
 POLICY = "onError: quarantine"
 GOOD = ("2024-01-01T00:00:00Z,Graz,1", "2024-01-02T00:00:00Z,Linz,2")
@@ -89,7 +90,7 @@ async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -
 async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
-        for text in (setting_aside(worlds.ROOT), (await alice.api.datasets.manifest("cities")).text):
+        for text in (setting_aside(worlds.ROOT), text_of(await alice.api.datasets.manifest("cities"))):
             (item,) = (await alice.apply(text)).items
             assert item.action == "unchanged"
         changed = setting_aside(worlds.ROOT, "onError: {quarantine: {maxPercent: 1}}")

@@ -130,10 +130,13 @@ async def test_no_answer_tells_a_private_name_from_one_that_is_none(
 
         async def answers(name: str) -> list[str]:
             files = ("refs/head", "tail", "metadata", "metadata?include=schema", "packs/0", "blocks/x", "data/x", "x")
-            said = [await client.get(path) for path in (*(f"/{name}/{file}" for file in files), f"/v1/datasets/{name}")]
+            said = [
+                await client.get(path)
+                for path in (*(f"/{name}/{file}" for file in files), f"/node/v1alpha1/datasets/{name}")
+            ]
             for sql in (f'select * from "{name}"', f'select * from current."{name}"'):
                 said.append(await client.post("/query", json={"query": sql}))
-                said.append(await client.post("/v1/query", json={"sql": sql}))
+                said.append(await client.post("/node/v1alpha1/query", json={"sql": sql}))
             assert {each.status_code for each in said} == {404}
             return [each.text.replace(name, "NAME") for each in said]
 
@@ -277,7 +280,7 @@ async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
-        given = await client.post("/v1/query", content=msgspec.json.encode(asked))
+        given = await client.post("/node/v1alpha1/query", content=msgspec.json.encode(asked))
         assert given.status_code == 403
         assert given.json()["rule"] == "query-proof"
         flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)

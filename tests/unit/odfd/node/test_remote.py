@@ -111,7 +111,7 @@ class Remote:
         return status, said
 
     async def names(self, token: str) -> list[str]:
-        status, said = await self.ask("GET", "/v1/datasets", token)
+        status, said = await self.ask("GET", "/node/v1alpha1/datasets", token)
         assert status == 200, said
         return [each["name"] for each in said]
 
@@ -143,18 +143,18 @@ async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_
         alice, bob = await there.token("alice"), await there.token("bob")
         assert there.server.urls[0].startswith("https://localhost:")
         assert (await there.names(alice), await there.names(bob)) == (["hers"], [])
-        for path in ("/v1/datasets/theirs", "/dataset/v1alpha1/dataset/theirs"):
+        for path in ("/node/v1alpha1/datasets/theirs", "/dataset/v1alpha1/dataset/theirs"):
             assert (await there.ask("GET", path, alice))[0] == 404
-        status, problem = await there.ask("GET", "/v1/settings", alice)
+        status, problem = await there.ask("GET", "/node/v1alpha1/settings", alice)
         assert (status, problem["rule"]) == (403, "access-owner")
         status, said = await there.ask("POST", "/graphql", alice, {"query": "{datasets {items {name}}}"})
         assert [each["name"] for each in said["data"]["datasets"]["items"]] == ["hers"]
         # A token is of one account, whatever the request says.
-        status, problem = await there.ask("GET", "/v1/datasets", bob, odfd_account="alice")
+        status, problem = await there.ask("GET", "/node/v1alpha1/datasets", bob, odfd_account="alice")
         assert (status, problem["rule"]) == (403, "access-account")
         # As odfctl asks.
         client = there.client(alice)
-        view = await trio.to_thread.run_sync(client.get, "/account", wire.AccountView)
+        view = await trio.to_thread.run_sync(client.get, "/auth/v1alpha1/self", wire.AccountView)
         assert (view.value.name, view.value.node_owner) == ("alice", False)
 
 
@@ -162,13 +162,13 @@ async def test_a_token_reaches_no_further_than_it_says(world: Any, tmp_path: Pat
     async with served(world, tmp_path) as there:
         reader = await there.token("alice", role="reader")
         assert await there.names(reader) == ["hers"]
-        text = DATASET.format(name="new", more="")
+        new = {"$schema": "Dataset", "headers": {"name": "new"}, "spec": {"kind": "Root", "metadata": []}}
         for method, path, body in (
-            ("PUT", "/v1/datasets/hers/name", {"name": "other"}),
-            ("DELETE", "/v1/datasets/hers", None),
-            ("POST", "/v1/publish", {"refs": ["hers"]}),
-            ("POST", "/v1/apply", {"manifests": [{"source": "m", "text": text}]}),
-            ("POST", "/v1/uploads?name=x", None),
+            ("POST", "/dataset/v1alpha1/datasets/hers/rename", {"name": "other"}),
+            ("DELETE", "/dataset/v1alpha1/datasets/hers", None),
+            ("POST", "/node/v1alpha1/publish", {"refs": ["hers"]}),
+            ("POST", "/resource/v1alpha1/apply", new),
+            ("POST", "/node/v1alpha1/uploads?name=x", None),
         ):
             status, problem = await there.ask(method, path, reader, body)
             assert (status, problem["rule"]) == (403, "access-role"), path
@@ -181,7 +181,7 @@ async def test_a_token_reaches_no_further_than_it_says(world: Any, tmp_path: Pat
         await there.node.apply(admins)
         whole = await there.token("bob")
         assert sorted(await there.names(reader)) == ["hers", "theirs"]
-        assert (await there.ask("GET", "/v1/settings", reader))[0] == 403
+        assert (await there.ask("GET", "/node/v1alpha1/settings", reader))[0] == 403
         assert await there.names(whole) == []
 
 
@@ -189,14 +189,14 @@ async def test_a_token_makes_no_other_and_revokes_itself_alone(world: Any, tmp_p
     async with served(world, tmp_path) as there:
         one, other = await there.token("alice", note="one"), await there.token("alice", note="other")
         ids = {each.note: each.id for each in there.tokens.list()}
-        status, listed = await there.ask("GET", "/v1/tokens", one)
+        status, listed = await there.ask("GET", "/auth/v1alpha1/tokens", one)
         assert [each["note"] for each in listed] == ["one", "other"]
         assert not any(each.get("token") for each in listed)
-        for method, path in (("POST", "/v1/tokens"), ("DELETE", f"/v1/tokens/{ids['other']}")):
+        for method, path in (("POST", "/auth/v1alpha1/tokens"), ("DELETE", f"/auth/v1alpha1/tokens/{ids['other']}")):
             status, problem = await there.ask(method, path, one)
             assert (status, problem["rule"]) == (403, "token-by-token")
-        assert (await there.ask("DELETE", f"/v1/tokens/{ids['one']}", one))[0] == 200
-        status, problem = await there.ask("GET", "/v1/datasets", one)
+        assert (await there.ask("DELETE", f"/auth/v1alpha1/tokens/{ids['one']}", one))[0] == 200
+        status, problem = await there.ask("GET", "/node/v1alpha1/datasets", one)
         assert (status, problem["rule"]) == (401, "access-token")
         assert await there.names(other) == ["hers"]
 
@@ -206,9 +206,9 @@ async def test_a_token_ends_with_its_account(world: Any, tmp_path: Path) -> None
         token = await there.token("bob")
         assert await there.names(token) == []
         await there.node.api.declarations.delete("account", "bob")
-        assert (await there.ask("GET", "/v1/datasets", token))[0] == 401
+        assert (await there.ask("GET", "/node/v1alpha1/datasets", token))[0] == 401
         await there.node.apply(ACCOUNT.format(name="bob"))
-        assert (await there.ask("GET", "/v1/datasets", token))[0] == 401
+        assert (await there.ask("GET", "/node/v1alpha1/datasets", token))[0] == 401
 
 
 async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Path) -> None:
@@ -216,14 +216,14 @@ async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Pa
         good = await there.token("alice")
         mistyped = good[:-1] + ("1" if good.endswith("0") else "0")
         for wrong in (None, "x", mistyped, token_of(bytes(8), bytes(32)), f"{good} {good}"):
-            for path in ("/v1/datasets", "/openapi.json", "/nothing", "/v1/account"):
-                if path != "/v1/datasets" and wrong is not None:
+            for path in ("/node/v1alpha1/datasets", "/openapi.json", "/nothing", "/auth/v1alpha1/self"):
+                if path != "/node/v1alpha1/datasets" and wrong is not None:
                     continue
                 status, problem, headers = await trio.to_thread.run_sync(there.asked, "GET", path, wrong)
                 assert (status, problem["rule"]) == (401, "access-token")
                 assert headers["www-authenticate"] == "Bearer"
-        assert (await there.ask("GET", "/v1/datasets", good, host="evil.example"))[0] == 403
-        assert (await there.ask("GET", "/v1/datasets", good, origin="https://evil.example"))[0] == 403
+        assert (await there.ask("GET", "/node/v1alpha1/datasets", good, host="evil.example"))[0] == 403
+        assert (await there.ask("GET", "/node/v1alpha1/datasets", good, origin="https://evil.example"))[0] == 403
         assert await there.names(good) == ["hers"]
 
 
@@ -231,11 +231,11 @@ async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: 
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         with capture_logs() as logs:
-            answered = [(await there.ask("GET", "/v1/datasets", "wrong"))[0] for _ in range(30)]
+            answered = [(await there.ask("GET", "/node/v1alpha1/datasets", "wrong"))[0] for _ in range(30)]
         assert answered[:20] == [401] * 20
         assert set(answered[24:]) == {429}
         assert len([each for each in logs if each["event"] == "api refused"]) < 30
-        _, _, headers = await trio.to_thread.run_sync(there.asked, "GET", "/v1/datasets", "wrong")
+        _, _, headers = await trio.to_thread.run_sync(there.asked, "GET", "/node/v1alpha1/datasets", "wrong")
         assert int(headers["retry-after"]) > 0
         assert await there.names(good) == ["hers"]
 
@@ -247,16 +247,17 @@ async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path
             token = await there.token("alice", note="canary")
             id_ = there.tokens.list()[0].id
             said: list[Any] = [await there.ask("GET", path, token) for path in (
-                "/v1/datasets", "/v1/account", "/v1/tokens", "/v1/resources", "/v1/tasks", "/v1/nothing"
+                "/node/v1alpha1/datasets", "/auth/v1alpha1/self", "/auth/v1alpha1/tokens",
+                "/resource/v1alpha1/resources", "/node/v1alpha1/tasks", "/node/v1alpha1/nothing",
             )]  # fmt: skip
-            said.append(await there.ask("GET", "/v1/datasets", token + "0"))
+            said.append(await there.ask("GET", "/node/v1alpha1/datasets", token + "0"))
             kept = {"idempotency_key": "k1"}
-            status, problem = await there.ask("POST", "/v1/tokens", token, {}, **kept)
+            status, problem = await there.ask("POST", "/auth/v1alpha1/tokens", token, {}, **kept)
             assert (status, problem["rule"]) == (400, "idempotency-key")
-            said.append(await there.ask("POST", "/v1/publish", token, {"refs": ["hers"]}, **kept))
+            said.append(await there.ask("POST", "/node/v1alpha1/publish", token, {"refs": ["hers"]}, **kept))
             said += [await there.node.api.accounts.tokens(), await there.node.api.events.kept(())]
             await there.node.api.accounts.revoke_token(id_)
-            said.append(await there.ask("GET", "/v1/datasets", token))
+            said.append(await there.ask("GET", "/node/v1alpha1/datasets", token))
         secret = token.split("_")[2]
         assert secret not in repr(said)
         assert secret not in repr(logs)
@@ -269,8 +270,8 @@ async def test_an_answer_that_is_kept_is_of_the_token_that_asked(world: Any, tmp
     async with served(world, tmp_path) as there:
         alice, bob = await there.token("alice"), await there.token("bob")
         kept = {"idempotency_key": "k1"}
-        assert (await there.ask("POST", "/v1/publish", alice, {"refs": ["hers"]}, **kept))[0] == 200
-        assert (await there.ask("POST", "/v1/publish", bob, {"refs": ["hers"]}, **kept))[0] != 200
+        assert (await there.ask("POST", "/node/v1alpha1/publish", alice, {"refs": ["hers"]}, **kept))[0] == 200
+        assert (await there.ask("POST", "/node/v1alpha1/publish", bob, {"refs": ["hers"]}, **kept))[0] != 200
 
 
 async def test_files_are_not_given_over_tcp(world: Any, tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ async def test_files_are_not_given_over_tcp(world: Any, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         await there.node.apply(admins)
         token = await there.token("bob")
-        status, problem = await there.ask("POST", "/v1/slices", token, {"sql": "select 1"})
+        status, problem = await there.ask("POST", "/node/v1alpha1/slices", token, {"sql": "select 1"})
         assert (status, problem["rule"]) == (403, "query-slices")
 
 
@@ -290,7 +291,11 @@ async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(wor
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         waiting: list[Any] = []
-        heads = (b"", b"GET / HTTP/1.1\r\n", b"POST /v1/uploads HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+        heads = (
+            b"",
+            b"GET / HTTP/1.1\r\n",
+            b"POST /node/v1alpha1/uploads HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
+        )
 
         def crowd() -> None:
             for number in range(150):
@@ -319,7 +324,7 @@ async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: Any, t
         def asked() -> bytes:
             with there.connected() as connection:
                 with suppress(OSError):
-                    connection.sendall(b"GET /v1/datasets HTTP/1.1\r\n" + b"x-a: " + b"a" * 200_000)
+                    connection.sendall(b"GET /node/v1alpha1/datasets HTTP/1.1\r\n" + b"x-a: " + b"a" * 200_000)
                 said = b""
                 with suppress(OSError):
                     while data := connection.recv(65536):
@@ -405,16 +410,16 @@ def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_p
 async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         client = there.client(await there.token("alice"))
-        assert (await trio.to_thread.run_sync(client.ask, "GET", "/account"))["name"] == "alice"
+        assert (await trio.to_thread.run_sync(client.ask, "GET", "/auth/v1alpha1/self"))["name"] == "alice"
         other = tmp_path / "other"
         other.mkdir()
         node = remote_node(there.server.urls[0], str(tmp_path / "token"), str(certified(other)[0]))
         with pytest.raises(Refused) as refused:
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, "GET", "/account")
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, "GET", "/auth/v1alpha1/self")
         assert refused.value.rule == "certificate"
         plain = remote_node(there.server.urls[0].replace("https", "http"), str(tmp_path / "token"), "")
         with pytest.raises(Fault):
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, "GET", "/account")
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, "GET", "/auth/v1alpha1/self")
 
 
 async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path) -> None:

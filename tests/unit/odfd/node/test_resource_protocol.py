@@ -343,10 +343,9 @@ async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(worl
     async with world.running("alice") as alice:
         for path, query, hint in (
             (VS, "lables=env%3Dprod", "did you mean labels?"),
-            ("/v1/datasets", "x=1", "it takes none"),
-            ("/v1/tasks", "brief=perhaps", ""),
+            ("/node/v1alpha1/datasets", "x=1", "it takes none"),
+            ("/node/v1alpha1/tasks", "brief=perhaps", ""),
             (VS, "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
-            ("/v1/resources", "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
         ):
             status, (problem,) = await ask(alice, "GET", path, query)
             assert (status, problem["rule"], problem.get("hint", "")) == (400, "query", hint)

@@ -33,13 +33,15 @@ spec:
   triggers: [{{kind: Schedule, cron: "0 6 * * *"}}]
 """
 ROWS = ("2020-01-01T00:00:00Z,A,1",)
+NODE, RESOURCE = "/node/v1alpha1", "/resource/v1alpha1"
 ASKED = (
-    ("/v1/status", ""), ("/v1/events", "kept=true"), ("/v1/changes", ""), ("/v1/flows", ""), ("/v1/mirrors", ""),
-    ("/v1/tasks", ""), ("/v1/tasks", "brief=1"), ("/v1/datasets", ""), ("/v1/logs", "task={task}"),
-    ("/v1/tasks/{task}", ""), ("/v1/changes", "of=dataset/secret"), ("/v1/changes", "of=flow/secret"),
-    ("/v1/tasks/t999", ""), ("/v1/logs", "task=t999"), ("/v1/logs", ""), ("/v1/engines", ""), ("/v1/peers", ""),
-    ("/v1/datasets/cities/lineage", ""), ("/v1/resources", ""), ("/dataset/v1alpha1/datasets", ""),
-    ("/dataset/v1alpha1/datasets", "limit=1"),
+    (NODE + "/status", ""), (RESOURCE + "/events", "kept=true"), (RESOURCE + "/changes", ""), (NODE + "/flows", ""),
+    (NODE + "/mirrors", ""), (NODE + "/tasks", ""), (NODE + "/tasks", "brief=1"), (NODE + "/datasets", ""),
+    (NODE + "/logs", "task={task}"), (NODE + "/tasks/{task}", ""), (RESOURCE + "/changes", "of=dataset/secret"),
+    (RESOURCE + "/changes", "of=flow/secret"), (NODE + "/tasks/t999", ""), (NODE + "/logs", "task=t999"),
+    (NODE + "/logs", ""), (NODE + "/engine-processes", ""), (NODE + "/peers", ""),
+    ("/dataset/v1alpha1/datasets/cities/lineage", ""), (RESOURCE + "/resources", ""),
+    ("/dataset/v1alpha1/datasets", ""), ("/dataset/v1alpha1/datasets", "limit=1"),
     ("/flow/v1alpha1/flows", ""), ("/flow/v1alpha1/tasks", ""), ("/flow/v1alpha1/tasks/{task}", ""),
 )  # fmt: skip
 """By which accounts may learn of others; each is answered in the same bytes whatever others do."""
@@ -101,25 +103,28 @@ async def test_an_account_uses_the_node_as_far_as_its_datasets_go(world: Any) ->
             assert status == 200, said
             return said
 
-        status = await get("/v1/status")
+        status = await get("/node/v1alpha1/status")
         assert (status["account"], sum(status["datasets"].values()), status["flows"]["flows"]) == ("bob", 1, 1)
         assert status["flows"]["next"] == "daily"
         assert not {"disk", "pid", "memory", "engine", "listen", "peerId"} & {k for k, v in status.items() if v}
-        assert [each["name"] for each in await get("/v1/flows")] == ["daily"]
-        assert [each["id"] for each in await get("/v1/tasks")] == [task]
-        assert (await get(f"/v1/tasks/{task}"))["result"]["items"][0]["ref"] == "cities"
-        assert [each["event"] for each in await get("/v1/logs", f"task={task}")] == ["read a file"]
-        kinds = {(each["kind"], each["subject"]) for each in await get("/v1/events", "kept=true")}
+        assert [each["name"] for each in await get("/node/v1alpha1/flows")] == ["daily"]
+        assert [each["id"] for each in await get("/node/v1alpha1/tasks")] == [task]
+        assert (await get(f"/node/v1alpha1/tasks/{task}"))["result"]["items"][0]["ref"] == "cities"
+        assert [each["event"] for each in await get("/node/v1alpha1/logs", f"task={task}")] == ["read a file"]
+        kinds = {(each["kind"], each["subject"]) for each in await get("/resource/v1alpha1/events", "kept=true")}
         assert {("dataset.appended", "cities"), ("flow.created", "daily")} <= kinds
         assert not {subject for _, subject in kinds} & {"theirs", "hers", "of-theirs", "alice"}
-        changes = await get("/v1/changes", "of=dataset/cities")
+        changes = await get("/resource/v1alpha1/changes", "of=dataset/cities")
         assert {each["name"] for each in changes} == {"cities"}
-        assert "theirs" not in json.dumps(await get("/v1/changes"))
-        assert {each["subject"] for each in await get("/v1/events", "kept=true", ALICE)} == {"alice", "hers"}
-        assert await get("/v1/events", "kept=true", NOBODY) == []
-        for path in (f"/v1/tasks/{task}", f"/v1/logs?task={task}"):
+        assert "theirs" not in json.dumps(await get("/resource/v1alpha1/changes"))
+        assert {each["subject"] for each in await get("/resource/v1alpha1/events", "kept=true", ALICE)} == {
+            "alice",
+            "hers",
+        }
+        assert await get("/resource/v1alpha1/events", "kept=true", NOBODY) == []
+        for path in (f"/node/v1alpha1/tasks/{task}", f"/node/v1alpha1/logs?task={task}"):
             assert (await asking.ask(ALICE, "GET", path.partition("?")[0], query=path.partition("?")[2]))[0] == 404
-        status, problem = await asking.ask(BOB, "DELETE", f"/v1/tasks/{task}")
+        status, problem = await asking.ask(BOB, "DELETE", f"/flow/v1alpha1/tasks/{task}")
         assert (status, problem["rule"]) == (403, "access-owner")
 
 
@@ -205,7 +210,7 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
         for name in ("cities", "towns", "villages"):
             await node.pull(name)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="towns"))
-        path, cities = "/v1/datasets/towns/lineage", str(node.dataset("cities"))
+        path, cities = "/dataset/v1alpha1/datasets/towns/lineage", str(node.dataset("cities"))
 
         async def graph() -> Any:
             return await asking.ask(BOB, "GET", path)
@@ -259,15 +264,15 @@ async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
         await node.mirror(origin.dataset("cities"), "copy", private=True)
         assert {uid: await answers(asking, uid, "t0") for uid in (BOB, NOBODY)} == before
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="copy"))
-        status, mirrors = await asking.ask(BOB, "GET", "/v1/mirrors")
+        status, mirrors = await asking.ask(BOB, "GET", "/node/v1alpha1/mirrors")
         assert (status, [(each["name"], each["state"]) for each in mirrors]) == (200, [("copy", "current")])
-        assert (await asking.ask(BOB, "GET", "/v1/status"))[1]["mirrors"] == {"current": 1}
+        assert (await asking.ask(BOB, "GET", "/node/v1alpha1/status"))[1]["mirrors"] == {"current": 1}
         assert "mirror.synced" in {
-            each["kind"] for each in (await asking.ask(BOB, "GET", "/v1/events", query="kept=1"))[1]
+            each["kind"] for each in (await asking.ask(BOB, "GET", "/resource/v1alpha1/events", query="kept=1"))[1]
         }
-        assert (await asking.ask(NOBODY, "GET", "/v1/mirrors")) == (200, [])
-        for method, path in (("DELETE", "/v1/mirrors/copy"), ("PUT", "/v1/mirrors/copy/pause")):
-            assert (await asking.ask(BOB, method, path))[0] == 403
+        assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/mirrors")) == (200, [])
+        assert (await asking.ask(BOB, "DELETE", "/net/v1alpha1/mirrors/copy"))[0] == 404  # that is the owner's
+        assert (await asking.ask(BOB, "PUT", "/net/v1alpha1/mirrors/copy/pause"))[0] == 403
 
 
 async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) -> None:
@@ -280,9 +285,9 @@ async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) 
         await node.apply(GRANT.format(name="alices", who="alice", role="reader", what="towns"))
 
         async def told(uid: int) -> tuple[set[str], set[str], set[str]]:
-            _, flows = await asking.ask(uid, "GET", "/v1/flows")
-            _, tasks = await asking.ask(uid, "GET", "/v1/tasks")
-            _, events = await asking.ask(uid, "GET", "/v1/events", query="kept=1")
+            _, flows = await asking.ask(uid, "GET", "/node/v1alpha1/flows")
+            _, tasks = await asking.ask(uid, "GET", "/node/v1alpha1/tasks")
+            _, events = await asking.ask(uid, "GET", "/resource/v1alpha1/events", query="kept=1")
             happened = {f"{each['kind']} {each['subject']}" for each in events}
             return (
                 {each["name"] for each in flows}, {each["target"] for each in tasks},
@@ -369,7 +374,7 @@ async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right
             with pytest.raises(Fault) as ended:
                 await anext(news)
             assert ended.value.rule == "task"
-        status, problem = await asking.ask(BOB, "GET", "/v1/logs")
+        status, problem = await asking.ask(BOB, "GET", "/node/v1alpha1/logs")
         assert (status, problem["rule"]) == (403, "access-owner")
 
 
@@ -380,10 +385,10 @@ async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(worl
         services = await asking.services(BOB)
         ref = await services.verification.verify("cities", wire.VerifyRequest())
         await node.board.get(ref.id).finished.wait()
-        assert (await asking.ask(BOB, "GET", f"/v1/tasks/{ref.id}"))[0] == 200
+        assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{ref.id}"))[0] == 200
         await node.apply(EMPTY.format(name="g"))
-        assert (await asking.ask(BOB, "GET", f"/v1/tasks/{ref.id}"))[0] == 404
-        assert await asking.ask(BOB, "GET", "/v1/tasks") == (200, [])
+        assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{ref.id}"))[0] == 404
+        assert await asking.ask(BOB, "GET", "/node/v1alpha1/tasks") == (200, [])
 
 
 async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> None:
@@ -392,9 +397,9 @@ async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> 
         await node.apply(GRANT.replace("Dataset:{what}", "Account:{what}").format(
             name="all", who="bob", role="reader", what="alice"
         ))  # fmt: skip
-        await asking.ask(ALICE, "POST", "/v1/tokens", {})
+        await asking.ask(ALICE, "POST", "/auth/v1alpha1/tokens", {})
         for uid, kinds in ((ALICE, {"token.created"}), (BOB, set())):
-            _, events = await asking.ask(uid, "GET", "/v1/events", query="kept=1")
+            _, events = await asking.ask(uid, "GET", "/resource/v1alpha1/events", query="kept=1")
             assert {each["kind"] for each in events if each["kind"].startswith("token")} == kinds
 
 

@@ -12,6 +12,7 @@ from chain.instant import DAY, SECOND
 from odfd.control import wire
 from odfd.datasets import unmanaged
 from odfd.state.directory import SEGMENTS
+from worlds.manifests import text_of
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
@@ -37,7 +38,7 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
     """With all its rows, its key, and what goes on from them; as a private dataset, whatever it was."""
     async with world.running("alice", private=True) as alice:
         before = await filled(world, worlds, alice)
-        held, text = objects(alice), (await alice.api.datasets.manifest("cities")).text
+        held, text = objects(alice), text_of(await alice.api.datasets.manifest("cities"))
         await alice.api.datasets.delete("cities")
         assert await alice.api.datasets.list() == []
         with pytest.raises(NotFound):

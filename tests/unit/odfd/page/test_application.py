@@ -67,8 +67,8 @@ def asked() -> Asked:
 
 async def test_a_session_reads_the_api(asked: Asked) -> None:
     mine = await asked.session()
-    status, told, body = await asked.ask("GET", "/v1/status", mine)
-    assert (status, body, asked.passed) == (200, b"[]", ["GET /v1/status"])
+    status, told, body = await asked.ask("GET", "/node/v1alpha1/status", mine)
+    assert (status, body, asked.passed) == (200, b"[]", ["GET /node/v1alpha1/status"])
     assert told["cache-control"] == "no-store"
     assert told["x-content-type-options"] == "nosniff"
 
@@ -77,7 +77,7 @@ async def test_without_a_session_nothing_of_the_api_is_told(asked: Asked) -> Non
     mine = await asked.session()
     for without in ("cookie", "x-odfd-key"):
         headers = {name: value for name, value in mine.items() if name != without}
-        status, _, body = await asked.ask("GET", "/v1/status", headers)
+        status, _, body = await asked.ask("GET", "/node/v1alpha1/status", headers)
         assert (status, json.loads(body)["rule"]) == (403, "page-session")
     assert not asked.passed
 
@@ -94,29 +94,35 @@ async def test_without_a_session_nothing_of_the_api_is_told(asked: Asked) -> Non
 async def test_another_page_gets_nothing_from_the_page(asked: Asked, changed: dict[str, str]) -> None:
     """Though the browser has a session: by another name of this machine, from another origin, or another port."""
     mine = await asked.session()
-    for method, path in (("GET", "/v1/datasets"), ("POST", "/v1/pull"), ("POST", "/session"), ("DELETE", "/session")):
+    for method, path in (
+        ("GET", "/node/v1alpha1/datasets"),
+        ("POST", "/node/v1alpha1/pull"),
+        ("POST", "/session"),
+        ("DELETE", "/session"),
+    ):
         status, told, _ = await asked.ask(method, path, mine | changed)
         assert status == 403, (method, path)
         assert "set-cookie" not in told
         assert not any(name.startswith("access-control") for name in told)
     assert not asked.passed
-    assert (await asked.ask("GET", "/v1/status", mine))[0] == 200
+    assert (await asked.ask("GET", "/node/v1alpha1/status", mine))[0] == 200
 
 
 async def test_what_acts_says_where_it_comes_from(asked: Asked) -> None:
     mine = await asked.session()
     silent = {name: value for name, value in mine.items() if name != "origin"}
-    assert (await asked.ask("GET", "/v1/status", silent))[0] == 200
-    assert (await asked.ask("POST", "/v1/pull", silent))[0] == 403
+    assert (await asked.ask("GET", "/node/v1alpha1/status", silent))[0] == 200
+    assert (await asked.ask("POST", "/node/v1alpha1/pull", silent))[0] == 403
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        "DELETE /v1/datasets/x", "POST /v1/apply", "POST /v1/import", "POST /v1/datasets/x/export", "POST /v1/backup",
-        "POST /v1/signers", "POST /v1/datasets/x/authority", "POST /v1/datasets/x/rewrite", "POST /v1/uploads",
-        "POST /v1/page", "POST /v1/validators", "DELETE /v1/resources/Dataset/x", "POST /v1/datasets/x/verify/more",
-        "POST /v1/collect", "PUT /v1/datasets/x/watermark", "POST /v1/networks", "TRACE /v1/status",
+        "DELETE /dataset/v1alpha1/datasets/x", "DELETE /dataset/v1alpha1/Dataset/x", "PUT /flow/v1alpha1/tasks/x",
+        *(f"POST /dataset/v1alpha1/datasets/x/{act}" for act in ("export", "authority", "rewrite", "verify/more")),
+        *(f"POST /node/v1alpha1/{act}" for act in ("import", "backup", "signers", "uploads", "page", "collect")),
+        "POST /resource/v1alpha1/apply", "POST /trust/v1alpha1/validators", "POST /net/v1alpha1/networks",
+        "PUT /dataset/v1alpha1/datasets/x/watermark", "TRACE /node/v1alpha1/status",
     ],
 )  # fmt: skip
 async def test_a_session_reads_no_files_and_deletes_nothing(asked: Asked, act: str) -> None:
@@ -130,8 +136,9 @@ async def test_a_session_reads_no_files_and_deletes_nothing(asked: Asked, act: s
 async def test_what_the_page_does_reaches_the_api(asked: Asked) -> None:
     mine = await asked.session()
     acts = (
-        "POST /v1/search", "POST /v1/pull", "POST /v1/datasets/a b/verify", "DELETE /v1/mirrors/x",
-        "PUT /v1/flows/x/pause",
+        "POST /node/v1alpha1/search", "POST /node/v1alpha1/pull", "POST /dataset/v1alpha1/datasets/a b/verify",
+        "DELETE /net/v1alpha1/mirrors/x", "DELETE /flow/v1alpha1/tasks/x",
+        "PUT /node/v1alpha1/flows/x/pause",
     )  # fmt: skip
     for act in acts:
         assert (await asked.ask(*act.split(" ", 1), mine))[0] == 200
@@ -140,7 +147,7 @@ async def test_what_the_page_does_reaches_the_api(asked: Asked) -> None:
 
 async def test_every_answer_says_what_a_browser_may_do_with_it(asked: Asked) -> None:
     mine = await asked.session()
-    for path in ("/", "/main.js", "/v1/status", "/none"):
+    for path in ("/", "/main.js", "/node/v1alpha1/status", "/none"):
         _, told, _ = await asked.ask("GET", path, mine)
         policy = dict(part.partition(" ")[::2] for part in told["content-security-policy"].split("; "))
         assert (policy["default-src"], policy["script-src"], policy["style-src"]) == ("'none'", "'self'", "'self'")
@@ -169,10 +176,10 @@ async def test_who_leaves_has_no_session(asked: Asked) -> None:
     mine = await asked.session()
     _, told, _ = await asked.ask("DELETE", "/session", mine)
     assert "Max-Age=0" in told["set-cookie"]
-    assert (await asked.ask("GET", "/v1/status", mine))[0] == 403
+    assert (await asked.ask("GET", "/node/v1alpha1/status", mine))[0] == 403
 
 
 @pytest.mark.parametrize("cookie", ["", "=", "\x01", f"{COOKIE}=x; {COOKIE}=y", "a" * 5000, f'{COOKIE}="\\000"'])
 async def test_no_cookie_breaks_it(asked: Asked, cookie: str) -> None:
     mine = await asked.session()
-    assert (await asked.ask("GET", "/v1/status", mine | {"cookie": cookie}))[0] == 403
+    assert (await asked.ask("GET", "/node/v1alpha1/status", mine | {"cookie": cookie}))[0] == 403

@@ -50,8 +50,8 @@ def looked(address: str) -> bytes:
     began = asked(f"{place}/session", {"origin": place}, json.dumps({"token": token}).encode())
     headers = {"cookie": began.headers["set-cookie"].partition(";")[0], "x-odfd-key": json.loads(began.read())["key"]}
     with pytest.raises(urllib.error.HTTPError):
-        asked(f"{place}/v1/status", {})
-    return bytes(asked(f"{place}/v1/status", headers).read())
+        asked(f"{place}/node/v1alpha1/status", {})
+    return bytes(asked(f"{place}/node/v1alpha1/status", headers).read())
 
 
 async def test_it_is_served_once_somebody_asks_for_it() -> None:
@@ -169,8 +169,8 @@ def test_over_tls_a_token_of_the_file_opens_a_session(tmp_path: Path) -> None:
             assert cookie.startswith("__Host-odfd-page-")
             assert cookie.endswith("; Secure")
             headers = {"cookie": cookie.partition(";")[0], "x-odfd-key": json.loads(began.read())["key"]}
-            assert opened("/v1/status", headers).read() == b'"told"'
-        assert refused(opened, "/v1/status", {}) == "page-session"
+            assert opened("/node/v1alpha1/status", headers).read() == b'"told"'
+        assert refused(opened, "/node/v1alpha1/status", {}) == "page-session"
         assert refused(opened, "/session", {"origin": place}, b'{"token": "0123456789abcdef"}') == "http-ui-tokens"
 
     over_tls(made("127.0.0.1:0", **said), said["ui_certificate"], ask)
