@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 import uuid
@@ -13,7 +15,6 @@ from functools import partial
 
 from chain.ids import DatasetId
 from odfd.api.access.accounts import AccountService, account_in_use
-from odfd.api.access.positions import KEY_BYTES
 from odfd.api.access.requests import AccessControl
 from odfd.api.access.state import AccessReader
 from odfd.api.controllers import (
@@ -72,6 +73,7 @@ from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import commit_point_of, holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
+from odfd.resources.declared import DeclaredStore
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 from odfd.volumes.mover import volume_in_use
@@ -143,11 +145,13 @@ def services_of(parts: NodeParts) -> Services:
 
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """Makes what decides who each request is from."""
-    visibility, run = parts.visibility, secrets.token_hex(4)
+    visibility = parts.visibility
     adopt = services.declarations.adopt
-    reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes, run)
+    reader = AccessReader(parts.home, visibility.public_of, adopt, lambda: visibility.changes)
     services.flow.check_inputs = services.portals.check_inputs = reader.check_inputs
-    key = secrets.token_bytes(KEY_BYTES)
+    with parts.home.database.read() as connection:
+        log = DeclaredStore(connection).epoch().encode()
+    key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
     return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good, key=key)
 
 

@@ -350,6 +350,19 @@ class DeclaredStore:
             found.append(_event(row))
         return found
 
+    def standing_at(self, number: int) -> list[DeclaredResource] | None:
+        """Lists resources as they were at a number, but for statuses; ``None`` where events that tell are not kept."""
+        select = "SELECT id, op, min(rv) FROM res_events WHERE rv > ? GROUP BY id"
+        later = {id_: (op, rv) for id_, op, rv in self._db.execute(select, (number,))}
+        found = [each for each in self.all() if each.id not in later]
+        for id_, (op, rv) in later.items():
+            last = EVENTS.one(self._db, "id = ? AND rv <= ? ORDER BY rv DESC LIMIT 1", (id_, number))
+            if op == "Modified" and last is None:
+                return None
+            row = None if op == "Added" else last or EVENTS.one(self._db, "rv = ?", (rv,))
+            found += [] if row is None else [_event(row).resource]
+        return found
+
     def moves(self, after: int, upto: int) -> list[tuple[int, str, Op]]:
         """Lists number, id and kind of the events after one and up to another."""
         select = "SELECT rv, id, op FROM res_events WHERE rv > ? AND rv <= ? ORDER BY rv"

@@ -52,13 +52,31 @@ class Guard:
     def look(self) -> tuple[Sight, str]:
         """Returns what the subject reads now, and the mark of its rights. Blocking.
 
-        The mark is another when rights of the subject changed, when other datasets are published, and in each run of
-        the node. It tells of nothing else: whatever private datasets come to, it stays.
+        The mark is another when rights of the subject changed, when other datasets are published, and where the subject
+        is looked at for the first time. It tells of nothing else: whatever private datasets come to, it stays.
         """
         account, published = self.subject.account, self.published  # first: what comes meanwhile is looked at again
         public = self._reader.public_digest()
         sight = self.positions.look(account, self.state(), published, self._handles_at)
-        return sight, f"{self._reader.run}.{public}.{self.positions.rights(account, sight)}"
+        return sight, f"{public}.{self.positions.rights(account, sight)}"
+
+    def has_rights_of(self, version: str, mark: str, readable: Collection[str]) -> bool:
+        """Whether a version was given to the subject by the rights that it has now. Blocking.
+
+        ``mark``, ``readable``: as of now. After a restart the mark is another, and the log tells what was readable.
+        """
+        position, _, said = version.partition("+")
+        if said == mark:
+            return True
+        account, (public, _, rights) = self.subject.account, said.partition(".")
+        at, rights_at = self.positions.opened(account, position), self.positions.opened_rights(account, rights)
+        if public != mark.partition(".")[0] or at is None or rights_at is None:
+            return False
+        before, now = self._reader.at(max(at, rights_at)), self.state()
+        if before is None:
+            return False
+        then = self._handles_at(before)
+        return all((each in then) == (each in readable) for each in before.accounts.keys() & now.accounts.keys())
 
     def version(self, number: int, mark: str) -> str:
         """Returns the version of the log at a number, as the subject gets it."""

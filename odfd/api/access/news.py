@@ -44,7 +44,9 @@ class Rights:
     async def begin(self, since: str | None) -> bool:
         """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights."""
         await trio.to_thread.run_sync(self._look)
-        return since is not None and since.partition("+")[2] != self.mark
+        if since is None:
+            return False
+        return not await trio.to_thread.run_sync(self._guard.has_rights_of, since, self.mark, self.readable)
 
     def version(self, number: int) -> str:
         """Returns the version of the log at a number."""

@@ -2,15 +2,14 @@
 
 A number of the log counts the changes of all. So an account gets the number of the last change that it may read of,
 encrypted: it stays as it is whatever else happens, and its order and distance to others are known to the node alone.
-The key, and so each position, is of one run of the node: after it an account lists anew.
+The key is the node's, so positions are good after a restart, too. A number of when rights of the account were last seen
+to change goes with each position, encrypted as well: the log tells what the account read then.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import threading
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
@@ -37,18 +36,16 @@ class Sight(NamedTuple):
     """Ids."""
     position: int
     """The number of the last change that it may read of; at first, of the log. Never one that the log has no more."""
-    since: tuple[str, int]
-    """The version of the log when it was looked at first."""
-    changes: int
-    """How often its rights on something that stood and stands were others than before."""
+    rights_at: int
+    """The number of the log when it was looked at first, or when rights on what stood and stands had changed."""
 
 
 class SealedPositions:
-    """The positions of all accounts in one run of a node. Used from worker threads."""
+    """The positions of all accounts. Used from worker threads."""
 
     def __init__(self, home: StateDirectory, key: bytes) -> None:
-        """``key``: of ``KEY_BYTES``, which no other run has."""
-        self._home, self._key = home, key
+        """``key``: of ``KEY_BYTES``, for the log that the node has now."""
+        self._home = home
         self._cipher = AESSIV(key)
         self._lock = threading.Lock()
         self._sights: LRUCache[str, Sight] = LRUCache(MOST)
@@ -61,7 +58,7 @@ class SealedPositions:
         with self._lock:
             held = self._sights.get(name)
             if held is None or held.state.version[0] != state.version[0]:
-                made = Sight(state, published, handles(state), state.version[1], state.version, 0)
+                made = Sight(state, published, handles(state), state.version[1], state.version[1])
             elif held.state.version[1] >= state.version[1] and held.published == published:
                 return held
             else:
@@ -85,21 +82,29 @@ class SealedPositions:
             published,
             readable,
             max(known, default=max(held.position, floor)),
-            held.since,
-            held.changes + is_changed,
+            state.version[1] if is_changed else held.rights_at,
         )
 
     def rights(self, account: str | None, sight: Sight) -> str:
         """Returns another text when the rights of an account have changed."""
-        said = f"{account or ''} {sight.since} {sight.changes}".encode()
-        return hmac.digest(self._key, said, hashlib.sha256).hex()[:16]
+        number = sight.rights_at.to_bytes(8, "big")
+        return self._cipher.encrypt(number, [b"rights", (account or "").encode()]).hex()
+
+    def opened_rights(self, account: str | None, text: str) -> int | None:
+        """Returns the number at which the rights of an account were as a text says; ``None`` for what is none."""
+        try:
+            return int.from_bytes(
+                self._cipher.decrypt(bytes.fromhex(text), [b"rights", (account or "").encode()]), "big"
+            )
+        except (InvalidTag, ValueError):
+            return None
 
     def sealed(self, account: str | None, number: int) -> str:
         """Returns a position in the log for an account: the same for the same number."""
         return self._cipher.encrypt(number.to_bytes(8, "big"), [(account or "").encode()]).hex()
 
     def opened(self, account: str | None, text: str) -> int | None:
-        """Returns the number of a position; ``None`` for what is none of this account's in this run."""
+        """Returns the number of a position; ``None`` for what is none of this account's."""
         try:
             return int.from_bytes(self._cipher.decrypt(bytes.fromhex(text), [(account or "").encode()]), "big")
         except (InvalidTag, ValueError):
@@ -111,7 +116,7 @@ class SealedPositions:
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
     def opened_text(self, account: str | None, text: str) -> str | None:
-        """Returns what was encrypted; ``None`` for what is none of this account's in this run."""
+        """Returns what was encrypted; ``None`` for what is none of this account's."""
         try:
             sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             return self._cipher.decrypt(sealed, [b"text", (account or "").encode()]).decode()

@@ -52,7 +52,7 @@ class AccessControl:
         *,
         key: bytes,
     ) -> None:
-        """``key``: of this run alone, by which positions in logs are encrypted (``KEY_BYTES``)."""
+        """``key``: of this node and its log, by which positions in it are encrypted (``KEY_BYTES``)."""
         self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
         self._tasks = TaskOwners(about)
         self._positions = SealedPositions(home, key)

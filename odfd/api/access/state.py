@@ -54,8 +54,8 @@ _LOOKED_AT: Final = 200
 class AccessReader:
     """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
 
-    ``public_of``: which datasets anybody may have; ``published``: grows when these may become others, from 0 in each
-    ``run``, which has a name of its own. All but that is called from worker threads. Raises Environment.
+    ``public_of``: which datasets anybody may have; ``published``: grows when these may become others. All but that is
+    called from worker threads. Raises Environment.
     """
 
     def __init__(
@@ -64,9 +64,7 @@ class AccessReader:
         public_of: Callable[[Iterable[DatasetId]], Collection[DatasetId]],
         adopt: Callable[[], None],
         published: Callable[[], int] = lambda: 0,
-        run: str = "",
     ) -> None:
-        self.run = run
         self._home, self.public_of, self._adopt, self.published = home, public_of, adopt, published
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
@@ -84,6 +82,13 @@ class AccessReader:
             elif self._kept.version != version:
                 self._kept = self._kept._replace(version=version)
             return self._kept
+
+    def at(self, number: int) -> AccessState | None:
+        """Returns what stood at a number of the log; ``None`` where the log does not tell any more."""
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            standing, epoch = store.standing_at(number), store.epoch()
+        return None if standing is None else state_of(standing, (epoch, number))
 
     def public_digest(self) -> str:
         """Returns a digest of which datasets anybody may have."""

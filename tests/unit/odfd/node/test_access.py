@@ -483,6 +483,47 @@ async def test_p12_a_watch_tells_of_what_may_be_read(world: Any) -> None:
         assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets"))[1]["items"] == []
 
 
+async def test_p04_an_account_goes_on_over_restarts_unless_its_rights_changed_meanwhile(world: Any) -> None:
+    """What others change in between is not told, and does not end it."""
+
+    async def news(asking: Asking, since: str | None) -> list[tuple[str, str, str]]:
+        """Until the bookmark, the first change, or the end."""
+        services, heard = await asking.services(BOB), []
+        with trio.fail_after(PATIENCE):
+            async with aclosing(services.declarations.news(since, "dataset")) as told:
+                async for shared in told:
+                    each = shared.value
+                    heard.append((each.op, each.resource.name if each.resource else "", each.version))
+                    if each.op == "Bookmark" or since is not None:
+                        break
+        return heard
+
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        since = (await news(asking, None))[-1][2]
+        await node.apply(GRANT.format(name="other", who="alice", role="reader", what="theirs"))
+        await node.apply(DATASET.format(name="theirs", more=", labels: {a: b}"))
+        await asking.apply(ALICE, DATASET.format(name="hers", more=", labels: {a: b}"))
+    async with world.running("node", private=True) as node:
+        asking = Asking(node)
+        ((op, name, later),) = await news(asking, since)
+        assert (op, name) == ("Modified", "hers")
+        await asking.apply(ALICE, "$schema: Relations\nheaders: {name: g}\nspec: {}\n")
+    async with world.running("node", private=True) as node:
+        asking = Asking(node)
+        for each in (since, later):
+            assert [op for op, _, _ in await news(asking, each)] == ["Reset"]
+        ((_, _, anew),) = await news(asking, None)
+        await node.apply(DATASET.format(name="more", more=""))
+        await node.apply(GRANT.format(name="g2", who="bob", role="reader", what="more"))
+    async with world.running("node", private=True) as node:
+        # It is new to whom it is told: nothing that stood is readable now and was not.
+        assert [op for op, _, _ in await news(Asking(node), anew)] == ["Added"]
+        forged = anew[:-1] + ("0" if anew[-1] != "0" else "1")
+        assert [op for op, _, _ in await news(Asking(node), forged)] == ["Reset"]
+
+
 async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -219,6 +219,9 @@ def test_p09_what_stands_is_the_sum_of_what_was_told(
         assert [each.rv for each in news] == sorted({each.rv for each in news})
         at = data.draw(st.sampled_from([0, *(each.rv for each in news)]))
         assert fold([each for each in news if each.rv <= at] + shelf.store.events(at, 1_000)) == standing
+        assert {each.id: each for each in shelf.store.standing_at(at) or ()} == fold(
+            [each for each in news if each.rv <= at]
+        )
 
 
 def test_a_damaged_row_is_no_opinion(empty: sqlite3.Connection) -> None:
