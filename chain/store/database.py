@@ -76,6 +76,8 @@ class Database:
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
         self._migrated: dict[str, tuple[str, ...]] = {}
+        self.brought_forward: list[tuple[str, int, int]] = []
+        """Tables that were of an older version, with it and the one that they have now."""
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -192,10 +194,13 @@ class Database:
         if not wanted:
             return
         with self.write() as connection:
+            before = dict(connection.execute("SELECT room, version FROM versions"))
             for room, steps in wanted:
                 self._migrate(connection, room, steps)
             self._check_schema(connection, wanted)
         self._migrated.update(wanted)
+        moved = [(room, before.get(room, 0), len(steps)) for room, steps in wanted] if before else []
+        self.brought_forward += [each for each in moved if each[1] != each[2]]
 
     def _migrate(self, connection: sqlite3.Connection, room: str, steps: Sequence[str]) -> None:
         row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()

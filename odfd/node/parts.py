@@ -317,6 +317,8 @@ class NodeParts:
             self.context.logger.error(
                 "what was committed last is lost: the database's log is damaged", pages=found.lost
             )
+        for room, here, now in found.brought_forward:
+            self.context.logger.info("tables of an older version brought forward", tables=room, version=here, to=now)
         found.settled, found.unsettled = self.import_export.mend()
         settle_visibility(self.home, self.visibility, self.settings, self.context)
         for name in found.settled:

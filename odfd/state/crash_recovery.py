@@ -41,6 +41,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     """Of work under way."""
     keys: int = 0
     """Of datasets that came to nothing: they were removed."""
+    brought_forward: Sequence[tuple[str, int, int]] = ()
+    """Tables that an older program wrote, with their version then and now."""
     settled: Sequence[str] = ()
     """Datasets whose import had been cut off."""
     unsettled: Sequence[str] = ()
@@ -50,6 +52,9 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         """For people."""
         ended = "the node was killed" if self.was_killed else "the node was stopped in order"
         findings = ["none: this is the first start" if self.is_first else ended]
+        if self.brought_forward:
+            told = ", ".join(f"{room} {here} to {now}" for room, here, now in self.brought_forward)
+            findings.append(f"tables of an older version were brought forward: {told}")
         if self.files:
             were = agree(self.files, "was", "were")
             findings.append(f"{plural(self.files, 'unfinished file')} ({size(self.bytes)}) {were} removed")

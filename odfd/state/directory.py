@@ -162,6 +162,7 @@ class StateDirectory:
         self.database = database
         # At once: each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
+        self.recovery.brought_forward = tuple(database.brought_forward)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.clock: Clock = SystemClock()
         """By which holds of readers expire; a node that has another one sets it."""
