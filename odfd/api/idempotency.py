@@ -30,13 +30,14 @@ WITHOUT: Final = frozenset({
 """POSTs whose body or answer is a stream, or whose answer may hold what only its receiver shall have."""
 
 
-def once(respond: Respond, path: str, answers: AnswerStore | None) -> Respond:
-    """Wraps the endpoint of a POST; ``answers``: where they are kept, if anywhere."""
+def once(respond: Respond, path: str, answers_of: Callable[[Request], AnswerStore | None]) -> Respond:
+    """Wraps the endpoint of a POST; ``answers_of``: where answers are kept, if anywhere."""
 
     async def endpoint(request: Request) -> Response:
         key = request.headers.get(HEADER)
         if key is None:
             return await respond(request)
+        answers = answers_of(request)
         try:
             if answers is None or path in WITHOUT:
                 raise Usage(

@@ -6,7 +6,8 @@ its trace to the log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -85,6 +86,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(Operation(*row) for row in _ROW
 """All of the API, in the order in which a path is looked for: those for any type come last."""
 
 
+class _Parts(NamedTuple):
+    """What requests of one application are answered by."""
+
+    services: Services
+    logger: Logger
+    answers: AnswerStore | None
+    access: AccessControl | None
+
+
 def application(
     services: Services, logger: Logger, answers: AnswerStore | None = None, access: AccessControl | None = None
 ) -> Application:
@@ -92,14 +102,27 @@ def application(
 
     ``access``: decides who asks; ``None``: always the node's owner.
     """
+    app = Starlette(routes=_routes(), exception_handlers={404: _nothing_there, 405: _nothing_there})
+    app.state.parts = _Parts(services, logger, answers, access)
+    return _canonically(app)
+
+
+@cache
+def _routes() -> Sequence[Route]:
+    """Shared by all applications: to make them takes longer than all else of one."""
     routes, methods = [], _methods()
     for each in OPERATIONS:
-        endpoint = _guarded(each.ask, services, logger, access)
-        endpoint = once(endpoint, each.path, answers) if each.method == "POST" else endpoint
+        endpoint = _guarded(each.ask)
+        endpoint = once(endpoint, each.path, lambda r: _parts(r).answers) if each.method == "POST" else endpoint
         routes.append(Route(each.path, endpoint, methods=[each.method]))
         if methods.get(each.path, [""])[-1] == each.method and not each.path.startswith(resource_protocol.ALL):
             routes.append(Route(each.path, _other_method(methods[each.path]), methods=METHODS))
-    return _canonically(Starlette(routes=routes, exception_handlers={404: _nothing_there, 405: _nothing_there}))
+    return routes
+
+
+def _parts(request: Request) -> _Parts:
+    found: _Parts = request.app.state.parts
+    return found
 
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
@@ -131,10 +154,9 @@ def _canonically(app: Application) -> Application:
     return asked
 
 
-def _guarded(
-    ask: Ask, services: Services, logger: Logger, access: AccessControl | None
-) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        services, logger, _, access = _parts(request)
         try:
             check_query(ask, request)
             theirs = services
