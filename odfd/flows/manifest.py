@@ -6,7 +6,7 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse
 from odfd.flows.selection import EVERY, is_pattern, parse_pattern
 from odfd.flows.spec import (
     DatasetSchedule,
+    DerivationPolicySpec,
     FlowPolicySpec,
     FlowSpec,
     IngestTask,
@@ -51,7 +52,8 @@ _MOST_RECORDS: Final = 10_000_000
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
 SCHEDULE: Final = "schedule"
-"""An annotation of a Dataset."""
+DERIVATION: Final = "derivationPolicy"
+"""Annotations of a Dataset."""
 
 
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +97,38 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class DerivationPolicy(NamedTuple):
+    """How a derived dataset follows its inputs, as its annotation says."""
+
+    is_manual: bool
+    cooldown: int | None
+    """In nanoseconds; ``None``: as the settings say."""
+
+
+def derivation_policy(owner: DeclaredResource) -> DerivationPolicy | None:
+    """Reads the annotation of a dataset; ``None`` where it has none. Raises Invalid."""
+    annotated = owner.annotations.get(DERIVATION)
+    if annotated is None:
+        return None
+    try:
+        policy = msgspec.convert(annotated, DerivationPolicySpec)
+    except msgspec.ValidationError as error:
+        hint = "derivationPolicy: {cooldown: 10min}, or {when: Manual}"
+        raise Invalid(f"{DERIVATION}: {error}", rule="flow-policy", hint=hint) from error
+    if policy.when not in ("Update", "Manual"):
+        raise Invalid(f"{DERIVATION}: unknown when {policy.when[:40]!r}", rule="enum-member", hint="Update or Manual")
+    cooldown = None if policy.cooldown is None else parse_duration(policy.cooldown)
+    if cooldown is not None and cooldown > _MOST_WINDOW:
+        raise Invalid(f"{DERIVATION}: its cooldown is out of range", rule="flow-duration", hint="at most 366d")
+    return DerivationPolicy(policy.when == "Manual", cooldown)
+
+
 def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
-    """Yields the flow of a dataset with a schedule. ``uri``: the long name of its annotation. Raises Invalid."""
+    """Yields the flow of a dataset with a schedule, and judges its other annotations of this kind. Raises Invalid.
+
+    ``uri``: the long name of the annotation.
+    """
+    derivation_policy(owner)
     annotated = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
     if annotated is None:
         return

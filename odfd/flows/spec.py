@@ -190,3 +190,14 @@ class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if (self.cron is None) == (self.every is None):
             raise Invalid("a schedule has either cron or every", rule="flow-trigger", hint="cron: '30 17 * * 1-5'")
         parse_every(self.every) if self.cron is None and self.every is not None else parse_cron(self.cron or "", zone)
+
+
+class DerivationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Whether and how a derived dataset without a Flow follows its inputs; else the settings say it ([flows])."""
+
+    when: Annotated[str, described("Update: it follows its inputs; Manual: it is derived when it is pulled.")] = (
+        "Update"
+    )
+    cooldown: (
+        Annotated[str, described("Between two runs that new data causes; flows.cooldown-seconds."), LENGTH] | None
+    ) = None

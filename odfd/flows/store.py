@@ -97,6 +97,18 @@ def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
     return Resources(connection).delete(KIND, name, now)
 
 
+def rename(connection: sqlite3.Connection, name: str, to: str, now: Instant) -> None:
+    """Takes a flow away whose next declaration has another name; that one goes on with the records of its runs."""
+    first, other = key_of(name), key_of(to)
+    moved = [
+        (row[0], row[1])
+        for row in RUNS.rows(connection, "key = ? OR substr(key, 1, ?) = ?", (first, len(first) + 1, f"{first} "))
+    ]
+    for key, held in moved:
+        RUNS.put(connection, other + key.removeprefix(first), held)
+    remove(connection, name, now)
+
+
 def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
     """Deletes the flows of a deleted dataset, and what selections did for it; returns the names of the former."""
     names = [plan.name for plan in flows_of(connection, dataset)]

@@ -36,9 +36,16 @@ Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
 class PartKeeper:
     """The store of owned resources, for one transaction."""
 
-    def __init__(self, parts: Parts, new_id: Callable[[], str], ended: Callable[[DeclaredResource], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        new_id: Callable[[], str],
+        ended: Callable[[DeclaredResource], None],
+        renamed: Callable[[DeclaredResource, str], None],
+    ) -> None:
+        """``renamed``: of what was declared under its former name, and is declared under another from now on."""
         self._parts, self._new_id = parts, new_id
-        self.ended = ended
+        self.ended, self._renamed = ended, renamed
 
     def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
         """Writes the parts of an owner, and removes former ones. Raises Invalid."""
@@ -47,7 +54,7 @@ class PartKeeper:
             before = held.pop((part.type, part.part), None)
             child = _child(part, owner, before, self._new_id, now)
             if before is not None and before.name != child.name:
-                self.ended(before)
+                self._renamed(before, child.name)
             if child != before:
                 store.put(child, now)
         for each in held.values():

@@ -25,6 +25,7 @@ from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
 from odfd.flows import selection, store
+from odfd.flows.manifest import DerivationPolicy, derivation_policy
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
 from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
@@ -253,17 +254,25 @@ class FlowWorker:
 
     def _following(self, dataset: DatasetId) -> list[FlowPlan]:
         """How a dataset follows its inputs that no flow names."""
-        follow = self._follow()
-        if not follow.on or not self._home.keys.has_dataset_key(dataset):
+        if not self._home.keys.has_dataset_key(dataset):
             return []
         block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
         with self._home.catalog() as catalog:
             entry = catalog.find(dataset)
         if entry is None or block is None or not isinstance(block.event, SetTransform):
             return []
+        follow, said = self._follow(), self._said(dataset)
+        if said.is_manual if said is not None else not follow.on:
+            return []
         inputs = frozenset(input_ids(block.event)) - {dataset}
-        policy = FlowPolicy(cooldown=follow.cooldown)
+        own = None if said is None else said.cooldown
+        policy = FlowPolicy(cooldown=follow.cooldown if own is None else own)
         return [FlowPlan(name=entry.name, target=dataset, inputs=inputs, policy=policy, declared=False)]
+
+    def _said(self, dataset: DatasetId) -> DerivationPolicy | None:
+        with self._home.database.read() as connection:
+            resource = DeclaredStore(connection).with_did(str(dataset))
+        return None if resource is None else derivation_policy(resource)
 
     def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:
         """Whether one of its inputs has blocks that it has not read; asked where a plan is new or another."""

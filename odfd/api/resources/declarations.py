@@ -386,7 +386,11 @@ class DeclarationService:
             if child.type == "Flow":
                 flow_store.remove(connection, child.name, self._clock.now())
 
-        return PartKeeper(self._parts, self._new_id, ended)
+        def renamed(child: DeclaredResource, name: str) -> None:
+            if child.type == "Flow":
+                flow_store.rename(connection, child.name, name, self._clock.now())
+
+        return PartKeeper(self._parts, self._new_id, ended, renamed)
 
     def _adopted(self, connection: sqlite3.Connection) -> DeclaredStore:
         store = self._declared(connection)

@@ -18,7 +18,7 @@ from odfd.datasets import manifest as datasets
 from odfd.flows import dialect as flow_dialect
 from odfd.flows import manifest as flows
 from odfd.flows import tasks as flow_tasks
-from odfd.flows.spec import DatasetSchedule, FlowPolicySpec, FlowSpec
+from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec, FlowPolicySpec, FlowSpec
 from odfd.ingest import source_manifest
 from odfd.portals.manifest import PortalSpec
 from odfd.queries import projections
@@ -36,7 +36,8 @@ _TYPES: Final = (
     _ODF(
         name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
         about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
-        spec=datasets.DatasetSpec, prepare=datasets.prepare, annotations={flows.SCHEDULE: DatasetSchedule},
+        spec=datasets.DatasetSpec, prepare=datasets.prepare,
+        annotations={flows.SCHEDULE: DatasetSchedule, flows.DERIVATION: DerivationPolicySpec},
         parts=partial(flows.scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
         example="""\
 $schema: Dataset

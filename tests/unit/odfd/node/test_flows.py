@@ -160,6 +160,58 @@ async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
         assert (seen.state, seen.runs) == ("waiting", 0)
 
 
+async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_renamed(world: Any) -> None:
+    """What it ran, and that it is paused: a rename is not a new flow."""
+    text = "$schema: Dataset\nheaders: {name: raw, annotations: {schedule: {every: 1min}}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(text + "spec: {kind: Root, metadata: []}\n")
+        await said(alice, {"raw": "every 1min"})
+        pass_time(alice, 60)
+        before = await ran(alice, "raw", 1)
+        assert (await alice.api.flows.pause("raw")).state == "paused"
+        await alice.api.datasets.rename("raw", wire.RenameRequest(name="other"))
+        await said(alice, {"other": "every 1min"})
+        after = await view(alice, "other")
+        assert (after.state, after.runs, after.last) == ("paused", before.runs, before.last)
+    async with world.running("alice") as alice:
+        assert (await view(alice, "other")).state == "paused"
+
+
+async def said(node: Any, wanted: dict[str, str]) -> None:
+    """Waits until the flows by name are these, with when each runs."""
+    with trio.fail_after(PATIENCE):
+        while {each.name: each.when for each in await node.api.flows.list()} != wanted:
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("on", [True, False])
+async def test_a_derived_dataset_says_how_it_follows_its_inputs(world: Any, on: bool) -> None:
+    """In place of the settings, and as soon as it is said."""
+    text = "$schema: Dataset\nheaders: {name: towns, annotations: {derivationPolicy: %s}}\nspec:\n  kind: Derivative\n"
+    text += "  metadata:\n  - kind: SetTransform\n    inputs: [{datasetRef: cities, alias: cities}]\n"
+    text += "    transform: {kind: Sql, engine: spark, query: 'select * from cities'}\n"
+    async with world.running("alice", flows=model.Flows(follow=on, cooldown_seconds=60)) as alice:
+        await alice.apply(ROOT, text % "{cooldown: 5min}")
+        await said(alice, {"towns": "new data of cities, each 5min at most"})
+        await alice.apply(text % "{when: Manual}")
+        await said(alice, {})
+        for wrong, rule in (
+            ("{cooldown: soon}", "flow-duration"),
+            ("{when: Often}", "enum-member"),
+            ("{cool: 1s}", ""),
+        ):
+            with pytest.raises(Invalid) as refused:
+                await alice.apply(text % wrong)
+            assert not rule or refused.value.rule == rule
+        request = wire.LabelRequest(annotations={"derivationPolicy": {"when": "Update"}})
+        await alice.api.declarations.label("dataset", "towns", request)
+        usual = {"towns": "new data of cities, each 1min at most"}
+        await said(alice, usual)
+        request = wire.LabelRequest(annotations={"derivationPolicy": None})
+        await alice.api.declarations.label("dataset", "towns", request)
+        await said(alice, usual if on else {})
+
+
 async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT.replace("{kind: FilesGlob, path: '*.csv', order: ByName}",

@@ -441,7 +441,8 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
     """``share``: another owner is written beside those that something has. The model is who owns what."""
     with Shelf(empty) as shelf:
         ended: list[str] = []
-        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda child: ended.append(child.id)))
+        keeper = PartKeeper(_parts, lambda: next(shelf.ids), lambda child: ended.append(child.id), lambda *_: None)
+        store = DeclaredStore(empty, keeper)
         owners: dict[str, set[str]] = {}
         for act, name, makes in acts:
             held = store.named("VariableSet", name)
@@ -474,7 +475,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
 
 def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda _: None))
+        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda _: None, lambda *_: None))
         thing = DesiredResource(type="Thing", name="a-x", spec={}, place="1.yaml:2")
         maker = desired("a", annotations={"makes": ["x"]})
 
