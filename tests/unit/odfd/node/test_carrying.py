@@ -104,7 +104,7 @@ async def test_names_are_checked_before_anything_is_copied(world: Any) -> None:
         with pytest.raises(Invalid, match="is here already"):
             await brought(alice, "airlines", "other")
         assert len(alice.home.chains.datasets()) == 1
-        with pytest.raises(NotFound, match="not a dataset"):
+        with pytest.raises(NotFound, match="no folder"):
             await brought(alice, "nothing", "n")
 
 

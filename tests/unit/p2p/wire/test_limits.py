@@ -12,8 +12,8 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, limits, lookup, objects, presence, refusal, trust
+from p2p.ports import Parts, PartsAsk, StatementRef, Tip, Topic
+from p2p.wire import chains, limits, lookup, objects, presence, refusal, swarm, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.contact import Contact
 from p2p.wire.frames import FrameReader, frame
@@ -41,6 +41,11 @@ def pack_of(*small: bytes) -> Any:
 def blocks_asked(blocks: int, size: int) -> Any:
     ask = BlockRange(request=0, dataset=DATASET, start=0, max_blocks=blocks, max_bytes=size)
     return chains.decode_range(chains.encode_range(ask))
+
+
+def parts_asked(count: int) -> Any:
+    ask = PartsAsk(dataset=DATASET, tip=Tip(count, bytes(32)), start=0, count=count, have=0)
+    return swarm.decode_parts(swarm.encode_parts(ask))
 
 
 def trust_reply(size: int) -> Any:
@@ -120,6 +125,12 @@ AT: dict[str, Callable[[int], Any]] = {
     ),
     "MAX_LOOKUP_ASK": lambda size: FrameReader(limits.MAX_LOOKUP_ASK).feed(frame(bytes(size))),
     "MAX_LOOKUP_ANSWER": lambda size: FrameReader(limits.MAX_LOOKUP_ANSWER).feed(frame(bytes(size))),
+    "MAX_SWARM_BLOCKS": parts_asked,
+    "MAX_SWARM_PEERS": lambda count: swarm.decode_told(
+        swarm.encode_told(swarm.PartsTold(Parts(has=0, offers=0, given=0), (b"x",) * count), 1), 1
+    ),
+    "MAX_SWARM_ASK": lambda size: FrameReader(limits.MAX_SWARM_ASK).feed(frame(bytes(size))),
+    "MAX_SWARM_ANSWER": lambda size: FrameReader(limits.MAX_SWARM_ANSWER).feed(frame(bytes(size))),
     "MAX_PEERS_ASK": lambda size: FrameReader(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
     "MAX_PEERS_ANSWER": lambda size: FrameReader(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
 }
