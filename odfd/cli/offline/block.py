@@ -103,7 +103,9 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     from odfd.control.client import part
 
     at = of_dataset["number"] or of_dataset["hash"]
-    detail = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail).value
+    detail = session.client.get(
+        f"/dataset/v1alpha1/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail
+    ).value
     beside = {"hash": detail.hash, "manifestVersion": detail.manifest_version, "size": detail.size}
     if detail.former_epoch is not None:
         beside["formerEpoch"] = detail.former_epoch

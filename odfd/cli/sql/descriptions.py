@@ -37,7 +37,9 @@ def describe(client: Client, name: str, form: str) -> None:
     if form not in ("table", "json"):
         raise Usage(f"descriptions are not written as {form}", hint="table or json")
     if name:
-        schema = client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema).value
+        schema = client.get(
+            f"/dataset/v1alpha1/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema
+        ).value
         _print(schema, schema_table(schema.fields), form)
     else:
         views = client.get("/node/v1alpha1/datasets", list[wire.DatasetView]).value
