@@ -116,6 +116,11 @@ async def _invite(services: Services, request: Request) -> object:
     return await services.networks.invite(_name(request, "name"), await body(request, wire.InvitationRequest))
 
 
+@asks(takes=wire.BackfillRequest, operation=lambda s: s.flows.backfill)
+async def _backfill(services: Services, request: Request) -> object:
+    return await services.flows.backfill(_name(request, "name"), await body(request, wire.BackfillRequest))
+
+
 @asks(answers=bytes, media_type=OCTETS)
 async def _evidence(services: Services, request: Request) -> object:
     found = await services.trust.evidence(_name(request, "id"))
@@ -302,6 +307,7 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("PUT", _MIRROR + "/pause", lambda s, r: s.mirrors.pause(_name(r))),
     ("DELETE", _MIRROR + "/pause", lambda s, r: s.mirrors.resume(_name(r))),
     ("POST", f"/net/{VERSION}/networks/{{name}}/invitations", _invite),
+    ("POST", f"/flow/{VERSION}/flows/{{name}}/backfill", _backfill),
 )
 """Below the path of a resource, or of the context of its type: what is done with it beside declaring it."""
 

@@ -229,6 +229,7 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
         TableColumn("RUNS", lambda row: formatting.count(row.runs), right=True),
         TableColumn("FAILED", lambda row: formatting.count(row.failures), right=True),
         TableColumn("MISSED", lambda row: formatting.count(row.missed), right=True),
+        TableColumn("OWED", lambda row: formatting.count(row.owed) if row.owed else formatting.NOTHING, optional=True),
         TableColumn("", lambda row: row.message, most=WHOLE),
     )
 

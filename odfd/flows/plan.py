@@ -162,8 +162,14 @@ class Outcome(enum.Enum):
 BAD: Final = frozenset({Outcome.FAILED, Outcome.REFUSED})
 
 
+MOST_OWED: Final = 1_000
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of the runs of one plan, over restarts. Its size does not grow with them."""
+    """The record of the runs of one plan, over restarts. Its size does not grow with them.
+
+    Only ``owed`` does, up to ``MOST_OWED``.
+    """
 
     since: Instant
     """Nothing is owed of times before this."""
@@ -172,6 +178,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The time that a run is for which began and has not ended well, or been given up."""
     attempts: int = 0
     """Of it that failed."""
+    owed: tuple[Instant, ...] = ()
+    """Past times that a person asked to make up for, oldest first; they count as fired."""
     retry_at: Instant | None = None
     paused: bool = False
     runs: int = 0

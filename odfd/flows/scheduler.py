@@ -19,7 +19,7 @@ import msgspec
 from chain.backoff import Backoff, Chance
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from odfd.flows.plan import BAD, MINUTE, CatchUp, FlowPlan, Outcome, Record
+from odfd.flows.plan import BAD, MINUTE, MOST_OWED, CatchUp, FlowPlan, Outcome, Record
 from odfd.flows.schedule import latest_time, next_time, passed_over
 
 SETTLE: Final = SECOND
@@ -150,6 +150,25 @@ class Scheduler:
         self._arm(key, entry, now)
         return entry.record
 
+    def backfill(self, key: str, first: Instant, last: Instant, now: Instant) -> tuple[Record, int, Instant | None]:
+        """Owes a run for each nominal time of a range that did not fire; ``key`` has a schedule.
+
+        Returns the record to store, the number of such times, and the first for which there is no room.
+        """
+        entry = self._entries[key]
+        record, schedule, last = entry.record, entry.plan.schedule, min(last, now)
+        assert schedule is not None
+        times, covered = list(record.owed), record.covered
+        at = next_time(schedule, covered, Instant(first - 1))
+        while at is not None and at <= last and len(times) < MOST_OWED:
+            times.append(at)
+            covered = covered.with_(at, schedule)
+            at = next_time(schedule, covered, at)
+        count = len(times) - len(record.owed)
+        entry.record = msgspec.structs.replace(record, owed=tuple(sorted(times)), covered=covered)
+        self._arm(key, entry, now)
+        return entry.record, count, at if at is not None and at <= last else None
+
     def next_time(self) -> Instant | None:
         """Returns when ``due`` may have something next."""
         while self._heap and not self._is_current(self._heap[0]):
@@ -253,6 +272,8 @@ class Scheduler:
             came = entry.awaited is not None and _awaited(entry, now) <= now
             if record.pending is None and (cooled or came):
                 record = msgspec.structs.replace(record, pending=now)
+            if record.pending is None and record.owed:
+                record = msgspec.structs.replace(record, pending=record.owed[0], owed=record.owed[1:])
         entry.record = record
         if record.pending is None:
             return False
@@ -351,6 +372,8 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
     times = [_cooled(entry, now)] if entry.touched is not None else []
+    if record.owed:
+        times.append(now)
     if entry.awaited is not None:
         times.append(_awaited(entry, now))
     if schedule is not None and (next_one := next_time(schedule, record.covered, _due_since(record, now))) is not None:

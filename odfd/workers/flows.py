@@ -126,6 +126,18 @@ class FlowWorker:
             await trio.to_thread.run_sync(self._keep_template, template, Record(since=now, paused=paused))
         self.loop.poke()
 
+    async def backfill(self, keys: Collection[str], first: Instant, last: Instant) -> tuple[int, Instant | None]:
+        """Makes up for times of plans with schedules, which are in force.
+
+        Returns how many there are, and the first for which a plan has no room.
+        """
+        now = self._clock.now()
+        told = {key: self.scheduler.backfill(key, first, last, now) for key in keys}
+        await trio.to_thread.run_sync(self._keep, [(key, record) for key, (record, _, _) in told.items()])
+        self.loop.poke()
+        left = [at for _, _, at in told.values() if at is not None]
+        return sum(count for _, count, _ in told.values()), min(left, default=None)
+
     def _keep_template(self, key: str, record: Record) -> None:
         with self._home.database.write() as connection:
             store.keep_record(connection, key, record)

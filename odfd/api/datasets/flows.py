@@ -70,6 +70,27 @@ class FlowService:
     async def resume(self, name: str) -> wire.FlowView:
         return await self._paused(name, paused=False)
 
+    async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
+        """Make up for times of its schedule that did not fire: one run each, oldest first, over restarts too.
+
+        Raises NotFound; Invalid for a flow without a schedule, and for a range that is none.
+        """
+        first, last = instant.parse(request.first), instant.parse(request.to)
+        if last < first:
+            raise Invalid("the range ends before it begins", rule="flow-backfill", hint="--from is before --to")
+        _, found = await self._find(name)
+        if request.target is not None:
+            entry = await trio.to_thread.run_sync(self._home.resolve, request.target)
+            found = [each for each in found if each[1].plan.target == entry.id]
+        scheduled = [key for key, entry in found if entry.plan.schedule is not None and entry.plan.target != EVERY]
+        if not scheduled:
+            text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
+            raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
+        count, left = await self._worker.backfill(scheduled, first, last)
+        told = await trio.to_thread.run_sync(about_flow, self._home, found[0][1].plan)
+        self._events.emit("flow.backfilled", name, f"{plural(count, 'time')} to make up for", about=told)
+        return wire.BackfillView(flow=found[0][1].plan.name, times=count, left_from=_text(left))
+
     async def delete(self, name: str) -> wire.FlowView:
         """Remove a flow; the result is its last view. Raises Refused for a flow that is not declared."""
         await self.check_unowned("Flow", name)
@@ -231,6 +252,7 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
         runs=record.runs,
         failures=record.failures,
         missed=record.missed,
+        owed=len(record.owed),
     )
 
 
@@ -254,6 +276,7 @@ def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView]) -> wire.FlowView
         runs=sum(each.runs for each in views),
         failures=max((each.failures for each in views), default=0),
         missed=sum(each.missed for each in views),
+        owed=sum(each.owed for each in views),
     )
 
 

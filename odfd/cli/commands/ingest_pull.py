@@ -243,3 +243,22 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 def _resume(session: Session, args: argparse.Namespace) -> None:
     moved = session.client.delete(f"/node/v1alpha1/flows/{part(args.name)}/pause", wire.FlowView)
     session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))
+
+
+@flow.add(
+    "backfill",
+    argument("name", metavar="NAME", help="name of a flow with a schedule"),
+    argument("--from", dest="first", metavar="TIME", required=True, help="the first time to make up for"),
+    argument("--to", metavar="TIME", required=True, help="the last; times after now are left out"),
+    argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
+    help="run a flow for past times of its schedule",
+    description="Run a flow once for each time of its schedule in a range for which it did not run, the oldest first: "
+    "at most 1,000 at once, and each once only, over restarts too.",
+    example="fx-daily --from 2024-05-01T00:00:00Z --to 2024-05-31T23:59:59Z",
+)
+def _backfill(session: Session, args: argparse.Namespace) -> None:
+    request = wire.BackfillRequest(first=args.first, to=args.to, target=args.target)
+    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/backfill", wire.BackfillView, request)
+    session.answer(told, lambda row: f"{row.flow} makes up for {formatting.plural(row.times, 'time')}")
+    if told.value.left_from is not None:
+        session.remark(f"there is no room for more now; ask again --from {told.value.left_from}")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from odfd.control.wire.value import Problem, Value
+from odfd.control.wire.value import Problem, Request, Value
 
 
 class EngineProcess(Value, frozen=True, kw_only=True):
@@ -146,6 +146,27 @@ class FlowView(Value, frozen=True, kw_only=True):
     """In a row."""
     missed: int = 0
     """Times of its schedule that passed without a run, up to a thousand for each time that they did."""
+    owed: int = 0
+    """Past times that are still to be made up for (``backfill``)."""
+
+
+class BackfillRequest(Request, frozen=True, kw_only=True):
+    """A range of times of a flow's schedule, both ends included."""
+
+    first: str = msgspec.field(name="from")
+    to: str
+    target: str | None = None
+    """A dataset, of a flow of many; all of them."""
+
+
+class BackfillView(Value, frozen=True, kw_only=True):
+    """The times of a range that a flow will make up for, one run each."""
+
+    flow: str
+    times: int
+    """Times that did not fire before, of all its datasets."""
+    left_from: str | None = None
+    """The first time for which there is no room now; ask again from there."""
 
 
 class TaskRef(Value, frozen=True, kw_only=True):

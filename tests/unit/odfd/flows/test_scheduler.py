@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.flows import store
-from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Selection, Verify
+from odfd.flows.plan import MOST_OWED, CatchUp, FlowPlan, FlowPolicy, Ingest, Outcome, Record, Retry, Selection, Verify
 from odfd.flows.schedule import Every
 from odfd.flows.scheduler import PARALLEL, SETTLE, Scheduler
 from odfd.resources.store import Resources
@@ -76,6 +76,12 @@ class Life:
             self.running.append(each.key)
         return [each.key for each in firings]
 
+    def backfill(self, first: int, last: int) -> tuple[int, Instant | None]:
+        """Seconds from now, of d0."""
+        ends = [Instant(self.now + each * SECOND) for each in (first, last)]
+        self.kept["d0"], count, left = self.scheduler.backfill("d0", *ends, self.now)
+        return count, left
+
     def touch(self, number: int) -> None:
         """New data, which has settled."""
         self.scheduler.touch(dataset(number), self.now)
@@ -124,6 +130,33 @@ def test_of_missed_times_so_many_are_caught_up_as_was_said(catch_up: CatchUp, ti
     assert life.kept["d0"].missed == missed
     if catch_up is not CatchUp.ALL:
         assert life.step() == []
+
+
+def test_past_times_are_made_up_for_once_each_the_oldest_first_over_a_start() -> None:
+    life = Life()
+    life.put(plan())
+    assert life.backfill(-50, 600) == (5, None), "what is to come comes by itself"
+    assert life.backfill(-30, 0) == (0, None), "they are owed already"
+    life.step()
+    life.finish("d0")
+    life.begin()
+    life.until(4)
+    assert [time // SECOND for _, time in life.fired] == [999_960 + 10 * number for number in range(5)]
+    life.until(10)
+    assert life.kept["d0"].owed == ()
+    assert life.backfill(-80, 0) == (2, None), "those before"
+    assert life.kept["d0"].missed == 0
+
+
+def test_no_more_is_owed_than_there_is_room_for_and_what_is_due_goes_first() -> None:
+    life = Life()
+    life.put(plan())
+    count, left = life.backfill(-20_000, 0)
+    assert (count, left) == (MOST_OWED, Instant(990_010 * SECOND))
+    assert life.backfill(-20_000, 0) == (0, left)
+    life.now = Instant(START + 10 * SECOND)
+    life.step()
+    assert [time // SECOND for _, time in life.fired] == [1_000_010]
 
 
 def test_without_catching_up_a_time_that_passed_a_while_ago_is_given_up_and_counted() -> None:
@@ -328,6 +361,7 @@ def test_looking_for_what_is_next_costs_nothing_however_often_it_moved() -> None
 EVENTS = st.one_of(
     st.tuples(st.just("pass"), st.integers(0, 40)),
     st.tuples(st.just("jump"), st.integers(-500, 500)),
+    st.tuples(st.just("backfill"), st.integers(-300, 100)),
     st.tuples(st.sampled_from(["begin", "step", "crash before it is noted", "fail", "pause", "resume"]), st.just(0)),
 )
 
@@ -343,6 +377,8 @@ def test_p11_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock
             life.until(amount)
         elif kind == "jump":
             life.now = Instant(life.now + amount * SECOND)
+        elif kind == "backfill":
+            life.backfill(amount - 50, amount + 50)
         elif kind == "crash before it is noted":
             life.step(keeps=False)
             life.begin()

@@ -363,7 +363,7 @@ OF_THE_OWNER: dict[str, str] = {
     "reads or writes files with the rights of the node's user":
         "backups.backup flow.export flow.import_ page.open queries.slices",
     "changes what the node does by itself; flows act in the name of who declares them, and accounts declare none":
-        "declarations.check_unowned flows.delete flows.pause flows.resume",
+        "declarations.check_unowned flows.backfill flows.delete flows.pause flows.resume",
     "holds or frees room of the disk, which all share":
         "collection.collect holds.list holds.release holds.renew holds.take",
     "tells of the private input of a portal, and signs in the node's name what was found of it":
