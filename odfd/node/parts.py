@@ -186,11 +186,13 @@ class NodeParts:
         self.board.networks = network_rules(self.visibility, clock.now)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
+        self.arriving = Arriving(self.evaluator.passes_on_unjudged)
+        swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys.has_dataset_key, clock.now)
         self.library = ServingLibrary(
             home.database,
             home.chains,
             home.objects,
-            ServingTerms(public_of, self._served, self.visibility.within, self._swarm_parts()),
+            ServingTerms(public_of, self._served, self.visibility.within, swarms),
             clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
@@ -199,11 +201,6 @@ class NodeParts:
         reading = (self.readers, self.engine), self.damage, self.library.size
         made = queries_of(home, planner, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made
-
-    def _swarm_parts(self) -> SwarmParts:
-        home = self.home
-        self.arriving = Arriving(self.evaluator.passes_on_unjudged)
-        return SwarmParts(home.database, home.chains, self.arriving, home.keys.has_dataset_key, self.context.clock.now)
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Wires the parts that talk to peers, publish elsewhere, and send by themselves."""

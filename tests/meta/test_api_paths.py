@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from odfd.api.resources.types import TYPES
 from odfd.resources.types import VERSION
 from worlds.source_tree import nodes
 
 TREE: Final = Path(__file__).parents[2]
 ASKING: Final = ("odfd/cli", "client", "demo", "bench", "examples")
-CONTEXTS: Final = "auth|config|dataset|flow|net|node|resource|sink|source|storage|trust"
+CONTEXTS: Final = "|".join({"resource", *(each.context for each in TYPES)})
 ASKS: Final = {"ask", "delete", "get", "patch", "post", "put", "stream", "submit"}
 BESIDE: Final = {"/graphql", "/livez", "/metrics", "/openapi.json", "/readyz", "/schemas/", "/version"}
 OF_OTHERS: Final = {"client/odfd_client/flight_transport.py", "client/odfd_client/site_transport.py"}
