@@ -1,7 +1,7 @@
 """Knows the objects of blocks that a mirror has proven and not committed, so that they can be passed on meanwhile.
 
 A mirror commits blocks when all their objects are here, which takes hours where the line is slow. Until then no stored
-reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR @).
+reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR 61).
 Called from any thread.
 """
 

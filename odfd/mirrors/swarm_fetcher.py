@@ -1,4 +1,4 @@
-"""Fetches the objects of some blocks together with other mirrors that fetch them too (ADR @).
+"""Fetches the objects of some blocks together with other mirrors that fetch them too (ADR 61).
 
 Asks connected peers every two seconds which of the objects they have, takes what ``p2p.machines.swarm`` plans, and so
 leaves the publisher's line to those who have nothing yet. It ends when all is here, or when nobody gives anything for

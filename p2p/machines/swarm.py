@@ -1,4 +1,4 @@
-"""Plans from whom a mirror takes which objects of a dataset, while others fetch the same (ADR @).
+"""Plans from whom a mirror takes which objects of a dataset, while others fetch the same (ADR 61).
 
 The objects are divided into pieces: runs of blocks. Peers tell which blocks they have and which they offer. What a
 publisher offers is taken first, since nobody else has it; then what fewest others have, equally rare pieces by lot, so

@@ -1,4 +1,4 @@
-"""Encodes and decodes what nodes that fetch or hold one dataset tell each other of its objects (ADR @).
+"""Encodes and decodes what nodes that fetch or hold one dataset tell each other of its objects (ADR 61).
 
 One question and one answer a stream, numbers in network order::
 
