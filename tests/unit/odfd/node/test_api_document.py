@@ -108,6 +108,26 @@ def test_what_has_a_version_has_a_context_that_is_served() -> None:
     assert not hidden, "a type's name hides what the path is for"
 
 
+def test_what_clients_ask_is_in_the_table() -> None:
+    """The command line, the page and the Python client write whole paths."""
+    table = {re.sub(r"\{\w+(:path)?\}", "x", each.path) for each in routes.OPERATIONS}
+    types = {f"/{each.context}/v1alpha1/{each.plural}" for each in TYPES}
+    known = table | {f"{each}{more}" for each in types for more in ("", "/x", "/x/labels", "/x/rename")}
+    literal = re.compile(r"""["'`](/(?:\w+/v1alpha1|v1/|datasets/)[^\s`]*?)["`](?=[,)\s;+.]|$)""", re.MULTILINE)
+    asked: dict[str, str] = {}
+    for folder in ("odfd/cli", "odfd/page/static", "client/odfd_client"):
+        for path in sorted((TREE / folder).rglob("*.*")):
+            if path.suffix in (".py", ".js") and "vendor" not in path.parts:
+                asked |= dict.fromkeys(literal.findall(path.read_text()), path.name)
+    assert len(asked) > 80, "the test no longer finds what it is about"
+    chosen = {"/node/v1alpha1/{word}": "publish and unpublish"}
+    plain = {each: re.sub(r"\$?\{[^{}]*\}", "x", each.removesuffix("{query}")).partition("?")[0] for each in asked}
+    assert not {each: asked[each] for each, path in plain.items() if path not in known and each not in chosen}
+
+
+TREE = Path(__file__).parents[4]
+
+
 @pytest.mark.parametrize("decode", [
     lambda text: signatures_of([wire.SignatureText(key="did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp",
                                                    signature=text)]),
