@@ -109,13 +109,13 @@ def test_what_has_a_version_has_a_context_that_is_served() -> None:
 
 
 def test_what_clients_ask_is_in_the_table() -> None:
-    """The command line, the page and the Python client write whole paths."""
+    """The command line, the page, the Python client, the demo and benchmarks write whole paths."""
     table = {re.sub(r"\{\w+(:path)?\}", "x", each.path) for each in routes.OPERATIONS}
     types = {f"/{each.context}/v1alpha1/{each.plural}" for each in TYPES}
     known = table | {f"{each}{more}" for each in types for more in ("", "/x", "/x/labels", "/x/rename")}
     literal = re.compile(r"""["'`](/(?:\w+/v1alpha1|v1/|datasets/)[^\s`]*?)["`](?=[,)\s;+.]|$)""", re.MULTILINE)
     asked: dict[str, str] = {}
-    for folder in ("odfd/cli", "odfd/page/static", "client/odfd_client"):
+    for folder in ("odfd/cli", "odfd/page/static", "client/odfd_client", "demo", "bench"):
         for path in sorted((TREE / folder).rglob("*.*")):
             if path.suffix in (".py", ".js") and "vendor" not in path.parts:
                 asked |= dict.fromkeys(literal.findall(path.read_text()), path.name)
