@@ -96,7 +96,8 @@ def test_data_show_tells_columns_and_rows(capsys: pytest.CaptureFixture[str]) ->
 def test_golden_datasets_verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = answer(capsys, "verify", folder)
     assert told.keys() == {"ref", "datasetId", "head", "blocks", "level", "ok", "checked", "failures"}
-    assert told["checked"].keys() == {"blocks", "slices", "bytes", "transforms", "remembered", "notHeld", "toCome"}
+    counts = {"blocks", "slices", "bytes", "transforms", "remembered", "notHeld", "toCome"}
+    assert told["checked"].keys() == {*counts, "portal"}
     assert (told["ok"], told["level"], told["failures"]) == (True, "data", [])
     assert told["head"] == (folder / "refs" / "head").read_text()
 
@@ -121,7 +122,7 @@ def test_a_failure_ends_with_one(capsys: pytest.CaptureFixture[str], tmp_path: P
 @pytest.mark.parametrize(
     "words, code, says",
     [
-        (["verify", "./not-there"], 5, "is not a dataset"),
+        (["verify", "./not-there"], 5, "there is no folder"),
         (["verify", str(KAMU), "--from", "x"], 2, "not a block number"),
         (["verify", str(KAMU), "--level", "deep"], 2, "invalid choice"),
         (["block", "show", "not-there"], 5, "not there"),
