@@ -290,92 +290,40 @@ def _declared(
     return Kind(name, aliases, path, _name, columns, wire.ResourceManifest, declared=path)
 
 
-DATASET: Final = Kind(
-    "dataset",
-    ("datasets", "ds"),
-    "/node/v1alpha1/datasets",
-    _name,
-    _datasets,
-    wire.DatasetView,
-    declared="/dataset/v1alpha1/datasets",
-)
-FLOW: Final = Kind(
-    "flow",
-    ("flows",),
-    "/node/v1alpha1/flows",
-    _name,
-    _flows,
-    wire.FlowView,
-    single=False,
-    declared="/flow/v1alpha1/flows",
-)
-MIRROR: Final = Kind(
-    "mirror",
-    ("mirrors",),
-    "/node/v1alpha1/mirrors",
-    _name,
-    _mirrors,
-    wire.MirrorView,
-    single=False,
-    declared="/net/v1alpha1/mirrors",
-)
-ENGINE: Final = Kind(
-    "engine",
-    ("engines",),
-    "/node/v1alpha1/engine-processes",
-    lambda row: row.name.partition(" ")[0],
-    _engines,
-    wire.EngineView,
-    single=False,
-    declared="/node/v1alpha1/engines",
-)
-NETWORK: Final = Kind(
-    "network",
-    ("networks", "net"),
-    "/node/v1alpha1/networks",
-    _name,
-    _networks,
-    wire.NetworkView,
-    declared="/net/v1alpha1/networks",
-)
-PEER: Final = Kind(
-    "peer",
-    ("peers",),
-    "/node/v1alpha1/peers",
-    lambda row: row.peer_id,
-    _peers,
-    wire.PeerInfo,
-    declared="/net/v1alpha1/peers",
-)
-VALIDATOR: Final = Kind(
-    "validator",
-    ("validators",),
-    "/node/v1alpha1/validators",
-    lambda row: row.key,
-    _validators,
-    wire.ValidatorView,
-    single=False,
-    declared="/trust/v1alpha1/validators",
+def _viewed(
+    context: str,
+    name: str,
+    aliases: tuple[str, ...],
+    key: Callable[[V], str],
+    columns: Callable[[Instant], tuple[TableColumn[V], ...]],
+    view: type[V],
+    *,
+    single: bool = True,
+    views: str = "",
+) -> Kind[V]:
+    """A type whose things the node also computes views of; ``views``: where, if not by the plural."""
+    path, declared = f"/node/v1alpha1/{views or aliases[0]}", f"/{context}/v1alpha1/{aliases[0]}"
+    return Kind(name, aliases, path, key, columns, view, single, declared)
+
+
+DATASET: Final = _viewed("dataset", "dataset", ("datasets", "ds"), _name, _datasets, wire.DatasetView)
+FLOW: Final = _viewed("flow", "flow", ("flows",), _name, _flows, wire.FlowView, single=False)
+MIRROR: Final = _viewed("net", "mirror", ("mirrors",), _name, _mirrors, wire.MirrorView, single=False)
+ENGINE: Final = _viewed(
+    "node", "engine", ("engines",), lambda row: row.name.partition(" ")[0], _engines, wire.EngineView,
+    single=False, views="engine-processes",
+)  # fmt: skip
+NETWORK: Final = _viewed("net", "network", ("networks", "net"), _name, _networks, wire.NetworkView)
+PEER: Final = _viewed("net", "peer", ("peers",), lambda row: row.peer_id, _peers, wire.PeerInfo)
+VALIDATOR: Final = _viewed(
+    "trust", "validator", ("validators",), lambda row: row.key, _validators, wire.ValidatorView, single=False
 )
 RENDITION: Final = Kind(
-    "rendition",
-    ("renditions",),
-    "/node/v1alpha1/renditions",
-    lambda row: row.dataset,
-    _renditions,
-    wire.RenditionView,
+    "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions, wire.RenditionView,
     single=False,
-)
+)  # fmt: skip
 UNMANAGED: Final = Kind("unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, wire.UnmanagedView)
-TASK: Final = Kind(
-    "task",
-    ("tasks",),
-    "/node/v1alpha1/tasks",
-    lambda row: row.id,
-    _tasks,
-    wire.TaskView,
-    declared="/flow/v1alpha1/tasks",
-)
+TASK: Final = _viewed("flow", "task", ("tasks",), lambda row: row.id, _tasks, wire.TaskView)
 VARIABLE_SET: Final = _declared("config", "variableset", ("variablesets", "vs"), partial(tables.sets, "variables"))
 VARIABLE: Final = _declared("config", "variable", ("variables",), tables.elements)
 SECRET_SET: Final = _declared("config", "secretset", ("secretsets", "ss"), partial(tables.sets, "secrets"))

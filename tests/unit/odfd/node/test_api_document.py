@@ -32,6 +32,7 @@ from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
 from odfd.api.services import Services
 from odfd.api.trust.authority import signatures_of
+from odfd.cli.kinds import KINDS
 from odfd.control import wire
 from odfd.runtime.http import Limits
 from odfd.runtime.serving import HttpServer, Response
@@ -123,6 +124,7 @@ def test_what_clients_ask_is_in_the_table() -> None:
     chosen = {"/node/v1alpha1/{word}": "publish and unpublish"}
     plain = {each: re.sub(r"\$?\{[^{}]*\}", "x", each.removesuffix("{query}")).partition("?")[0] for each in asked}
     assert not {each: asked[each] for each, path in plain.items() if path not in known and each not in chosen}
+    assert {path for each in KINDS for path in (each.path, each.declared) if path} <= known
 
 
 TREE = Path(__file__).parents[4]
