@@ -21,6 +21,9 @@ def find_peer(views: Iterable[PeerView], beginning: str) -> PeerView:
     found = [view for view in views if view.peer.startswith(beginning)]
     if len(found) == 1:
         return found[0]
+    if beginning.startswith("/"):
+        hint = "odfctl peer connect ADDRESS; then name it by its id, the part after /p2p/"
+        raise Invalid(f"{beginning[:120]!r} is an address, and a peer is named by its id", rule="peer", hint=hint)
     if not found:
         raise NotFound(f"no peer {beginning[:60]!r} is known here", rule="peer", hint="odfctl peer list")
     raise Invalid(f"{len(found)} peers begin with {beginning!r}", rule="peer", hint="write more of it")
