@@ -299,19 +299,18 @@ def _viewed(
     view: type[V],
     *,
     single: bool = True,
-    views: str = "",
 ) -> Kind[V]:
-    """A type whose things the node also computes views of; ``views``: where, if not by the plural."""
-    path, declared = f"/node/v1alpha1/{views or aliases[0]}", f"/{context}/v1alpha1/{aliases[0]}"
+    """A type whose things the node also computes views of. The first alias is the plural."""
+    path, declared = f"/node/v1alpha1/{aliases[0]}", f"/{context}/v1alpha1/{aliases[0]}"
     return Kind(name, aliases, path, key, columns, view, single, declared)
 
 
 DATASET: Final = _viewed("dataset", "dataset", ("datasets", "ds"), _name, _datasets, wire.DatasetView)
 FLOW: Final = _viewed("flow", "flow", ("flows",), _name, _flows, wire.FlowView, single=False)
 MIRROR: Final = _viewed("net", "mirror", ("mirrors",), _name, _mirrors, wire.MirrorView, single=False)
-ENGINE: Final = _viewed(
-    "node", "engine", ("engines",), lambda row: row.name.partition(" ")[0], _engines, wire.EngineView,
-    single=False, views="engine-processes",
+ENGINE: Final = Kind(
+    "engine", ("engines",), "/node/v1alpha1/engine-processes", lambda row: row.name.partition(" ")[0], _engines,
+    wire.EngineView, single=False, declared="/node/v1alpha1/engines",
 )  # fmt: skip
 NETWORK: Final = _viewed("net", "network", ("networks", "net"), _name, _networks, wire.NetworkView)
 PEER: Final = _viewed("net", "peer", ("peers",), lambda row: row.peer_id, _peers, wire.PeerInfo)
