@@ -179,17 +179,6 @@ class DeclaredStore:
         rows = CURRENT.rows(self._db, f"{where} ORDER BY key LIMIT ?", (*values, limit))
         return [found for row in rows if (found := _resource(row)) is not None]
 
-    def labels(self, type_: str) -> dict[str, dict[str, Json]]:
-        """Returns the labels of a type's resources by did; those without labels cost nothing."""
-        found: dict[str, dict[str, Json]] = {}
-        for did, key, value in self._db.execute(
-            "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
-            " WHERE l.type = ? AND did IS NOT NULL ORDER BY l.key",
-            (type_,),
-        ):
-            found.setdefault(did, {})[key] = json.loads(value)
-        return found
-
     def put(self, resource: DeclaredResource, now: Instant) -> int:
         """Writes a resource; returns the number of the event. Raises Invalid where another has its name."""
         other = self.named(resource.type, resource.name)

@@ -33,7 +33,7 @@ from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import BASE_KIND, ApplyOperation
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
 from odfd.api.resources.types import TYPES
-from odfd.api.views.data_sizes import DataSizes
+from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
@@ -52,8 +52,10 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.renditions import tables as renditions
 from odfd.resources.declared import DeclaredStore
+from odfd.resources.label_query import labels_by_did, labels_of
 from odfd.resources.store import Resources
 from odfd.runtime.about import about
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
@@ -91,6 +93,8 @@ class DatasetService:
         self._home = home
         self._scheduler = scheduler
         self._views, self._sizes = views, DataSizes(home)
+        self.summing = ReconcileLoop(self._sum)
+        """Sums the sizes of long chains beside the questions; rests while nobody asked for one."""
         self._applying = applying
         self._events = context.events
         self._clock = context.clock
@@ -193,14 +197,21 @@ class DatasetService:
         """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
         return await self._applying.submit(request, terms)
 
-    def _labels(self) -> Mapping[str, dict[str, Any]]:
+    def _labels(self, views: Sequence[wire.DatasetView]) -> Mapping[str, dict[str, Any]]:
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).labels("Dataset")
+            one = views[0].id if len(views) == 1 else None
+            return {one: labels_of(connection, one)} if one is not None else labels_by_did(connection, "Dataset")
+
+    async def _sum(self) -> float:
+        await _in_thread(self._sizes.step)
+        return PAUSE_SECONDS if self._sizes.is_behind else UNTIL_POKED
 
     async def _completed(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
         """With what changes while the chain stands still, and what is summed along it."""
         datasets = [DatasetId.parse(view.id) for view in views]
-        labels, sizes = await _in_thread(lambda: (self._labels(), self._sizes.of(datasets)))
+        labels, sizes = await _in_thread(lambda: (self._labels(views), self._sizes.of(datasets)))
+        if self._sizes.is_behind:
+            self.summing.poke()
         counts = self._holders.of(datasets)
         return [
             msgspec.structs.replace(

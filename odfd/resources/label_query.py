@@ -1,0 +1,29 @@
+"""Reads labels of resources from their table. Synchronous, on the connection that is given."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from odfd.resources.declared import Json
+
+
+def labels_by_did(connection: sqlite3.Connection, type_: str) -> dict[str, dict[str, Json]]:
+    """Returns the labels of a type's resources by did; those without labels cost nothing."""
+    found: dict[str, dict[str, Json]] = {}
+    for did, key, value in connection.execute(
+        "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
+        " WHERE l.type = ? AND did IS NOT NULL ORDER BY l.key",
+        (type_,),
+    ):
+        found.setdefault(did, {})[key] = json.loads(value)
+    return found
+
+
+def labels_of(connection: sqlite3.Connection, did: str) -> dict[str, Json]:
+    """Returns the labels of one resource, however many others have some."""
+    rows = connection.execute(
+        "SELECT key, value FROM res_labels WHERE id = (SELECT id FROM res_current WHERE did = ?) ORDER BY key",
+        (did,),
+    )
+    return {key: json.loads(value) for key, value in rows}
