@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -142,8 +144,14 @@ def _shown(value: Any) -> str:
 
 
 def from_text(key: Key, text: str) -> Any:
-    """Parses the text of an environment variable as TOML would; returns the text itself when it does not fit."""
+    """Parses the text of a variable or flag as TOML would; returns the text itself when it does not fit.
+
+    A list is written as in a file of settings, ``["a", "b"]``, or with commas: ``a,b``.
+    """
     if key.type == tuple[str, ...]:
+        if text[:1] + text[-1:] == "[]":  # not [::]:8080
+            with suppress(tomllib.TOMLDecodeError):
+                return tomllib.loads(f"list = {text}")["list"]
         return [part.strip() for part in text.split(",") if part.strip()]
     if key.type is bool:
         return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)

@@ -68,6 +68,26 @@ def test_every_setting_has_a_reason_and_numbers_have_bounds() -> None:
             assert key.about.low is not None, key.name
 
 
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ('["127.0.0.1:80", "[::]:80"]', ("127.0.0.1:80", "[::]:80")),
+        ("[]", ()),
+        ("", ()),
+        ("127.0.0.1:80,[::]:80", ("127.0.0.1:80", "[::]:80")),
+        ("[::]:80", ("[::]:80",)),
+    ],
+)
+def test_a_list_in_a_variable_is_as_in_a_file_or_with_commas(tmp_path: Path, text: str, taken: tuple[str, ...]) -> None:
+    assert load(HOME | {"ODFD_HTTP_LISTEN": text}, None).settings.http.listen == taken
+
+
+def test_a_broken_list_in_a_variable_is_told_as_it_stands() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(HOME | {"ODFD_HTTP_LISTEN": '["127.0.0.1:80]'}, None)
+    assert '["127.0.0.1:80]' in caught.value.problems[0].message
+
+
 def test_order_of_power(tmp_path: Path) -> None:
     file = tmp_path / "odfd.toml"
     file.write_text('[node]\nname = "file"\n[engine]\ncores = 2\n[p2p]\nmax-peers = 9\n')
