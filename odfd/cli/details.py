@@ -29,7 +29,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("about", clean(detail.description or "", 200)),
             ("keywords", ", ".join(detail.keywords)),
             ("state", view.state),
-            ("published", "yes" if view.published else f"no: odfctl publish {view.name} lets others have it"),
+            ("published", _published(view)),
             ("shared with", ", ".join(view.shared_with)),
             ("head", f"#{view.blocks - 1}  {view.head or ''}"),
             ("license", _license(detail.license)),
@@ -55,6 +55,12 @@ def dataset(detail: wire.DatasetDetail) -> str:
     parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
     parts += [attachment_text(each) for each in detail.attachments]
     return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+def _published(view: wire.DatasetView) -> str:
+    if not view.published:
+        return f"no: odfctl publish {view.name} lets others have it"
+    return "yes" if view.state != "unsigned" else "yes, but its head is not signed: others see nothing of it yet"
 
 
 def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:

@@ -185,6 +185,10 @@ class VisibilityService:
             newest = Ledger(connection).newest_head(dataset)
         return versions if newest is None else [*versions, newest[1]]
 
+    def _is_signed(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            return Ledger(connection).newest_head(dataset) is not None
+
     def _notes(self, entry: DatasetEntry, *, public: bool) -> Iterator[str]:
         inputs = self._inputs(entry.id)
         hidden = [each for each in inputs if not self._visibility.is_told(each)] if public else []
@@ -193,6 +197,11 @@ class VisibilityService:
                 f"it derives from {self._names(hidden)}, private here, whose"
                 f" {agree(len(hidden), 'id stands', 'ids stand')} in its blocks, and without which nobody else can run"
                 " it again"
+            )
+        if public and not self._is_signed(entry.id):
+            yield (
+                "its head is not signed: it can be pushed and exported, but peers and readers over HTTP do not see it"
+                " until its key signs, or it is pulled from a node that has the signature"
             )
         if not public:
             entries = self._home.entries()

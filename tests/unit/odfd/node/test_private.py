@@ -428,3 +428,14 @@ def test_a_packet_on_the_lan_says_who_and_where_and_nothing_else() -> None:
 
 
 PEER: Any = "12D3KooWGRUVh7PNDWUWwSgkVCHcBrrS2wwnVVJyTzsjUx8V8wjp"
+
+
+async def test_publishing_what_nobody_signed_says_that_peers_do_not_see_it(world: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        await alice.done(
+            alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "airlines"), as_name="airlines"))
+        )
+        (view,) = await alice.publish("airlines")
+        (note,) = view.notes
+        assert note.startswith("its head is not signed")
+        assert told_of(alice, alice.dataset("airlines")) == []
