@@ -1,4 +1,4 @@
-"""Tells callers who they are, makes their tokens, and keeps accounts that have something from being deleted."""
+"""Manages the caller's account and tokens, and refuses to delete accounts that still have resources."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _SHOWN: Final = 3
 
 
 class AccountService:
-    """The API service for the account that asks and its tokens; accounts themselves are resources."""
+    """The API service for the caller's account and its tokens. Accounts themselves are resources."""
 
     def __init__(self, home: StateDirectory, tokens: TokenStore, context: Context) -> None:
         self._home, self._tokens, self._context = home, tokens, context
 
     async def me(self) -> wire.AccountView:
-        """Returns who asks: of the services that the node's owner gets, they."""
+        """Returns the caller: here always the node's owner (``odfd.api.access.rules`` answers for others)."""
         return wire.AccountView(node_owner=True)
 
     async def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
-        """Makes a token of an account; its answer alone has the token. Raises Refused, Invalid."""
+        """Makes a token of an account. Only this answer contains the token. Raises Refused, Invalid."""
         if account is None:
             hint = "odfctl --account NAME token create; one of every right is of an account with the attribute admin"
             raise Refused("a token is of an account, and the owner of a node is none", rule="token-account", hint=hint)
@@ -54,11 +54,11 @@ class AccountService:
         )  # fmt: skip
 
     async def tokens(self, account: str | None = None) -> list[wire.TokenView]:
-        """Lists the tokens of an account, or of all."""
+        """Lists the tokens of one account, or of all."""
         return await self._views(await trio.to_thread.run_sync(self._tokens.list, account))
 
     async def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
-        """Ends a token at once. Raises NotFound."""
+        """Revokes a token, effective at once. Raises NotFound."""
         grant = await trio.to_thread.run_sync(self._tokens.revoke, id_, account)
         view = (await self._views([grant]))[0]
         self._context.events.emit("token.revoked", view.account, view.id, about=About(account=grant.account))
@@ -80,7 +80,7 @@ class AccountService:
 
 
 def _length(request: wire.TokenRequest) -> int:
-    """Nanoseconds. Raises Invalid."""
+    """Returns the requested validity in nanoseconds. Raises Invalid."""
     length = parse_duration(request.expires)
     if not 0 < length <= LONGEST:
         raise Invalid(f"a token is good for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")

@@ -1,4 +1,4 @@
-"""Gives administrators every operation, and ends an answer that goes on when they are administrators no more."""
+"""Gives administrators every operation, and ends a stream once its caller is no longer an administrator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odfd.api.access.guard import OWNER_ONLY, Guard
 
 
 def of_administrator(guard: Guard, operation: Any) -> Any:
-    """Returns the operation, of which streams are looked after."""
+    """Returns the operation; a stream that it returns ends when the caller loses the rights of an administrator."""
 
     def call(*args: Any, **more: Any) -> Any:
         value = operation(*args, **more)

@@ -1,7 +1,7 @@
-"""Judges what accounts apply: own datasets and relations over what they own, made of what they may read.
+"""Decides what accounts may apply: their own datasets over readable inputs, and relations over what they own.
 
-It is judged before it is planned, since a plan tells of what stands. A name is taken whoever has it: names are unique
-in a node, and that one bit of what others have is told to who asks for their name, in the same words whatever it is.
+The decision comes before planning, because a plan reveals what exists. Names are unique in a node, so an account learns
+that a name is taken, and nothing more, in the same words whatever has that name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from odfd.resources.manifest import Draft
 from odfd.resources.references import ANY, FinalState, reference_key, references_of
 
 TYPES: Final = ("Dataset", RELATIONS)
-"""Types that accounts may apply; the others set up the node, or act for its owner."""
+"""Types that accounts may apply. The others configure the node, or act in its owner's name."""
 _VALUES: Final = ("VariableSet", "SecretSet")
 
 
 def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``datasets.apply``."""
+    """Restricts ``datasets.apply``."""
 
     async def guarded(request: wire.ApplyRequest) -> wire.TaskRef:
         guard.identified("to apply manifests", Role.MAINTAINER)
@@ -46,7 +46,7 @@ def apply(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def _judge(guard: Guard, wanted: DesiredState) -> None:
-    """Raises the first Fault of what may not be applied. Blocking."""
+    """Raises a fault for the first thing that the account may not apply. Blocking."""
     legacy = next((each for each in wanted.snapshots if each.is_legacy), None)
     if legacy is not None:
         text = f"a DatasetSnapshot names no account, and {legacy.name} would be the node's owner's"
@@ -62,7 +62,7 @@ def _judge(guard: Guard, wanted: DesiredState) -> None:
 
 
 class _Judged:
-    """The facts that one apply is judged by."""
+    """The facts by which one apply is judged."""
 
     def __init__(self, guard: Guard, state: Any, store: DeclaredStore, batch: set[tuple[str, str]]) -> None:
         self.guard, self.state, self.store, self.batch = guard, state, store, batch
@@ -87,7 +87,7 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
 
 
 def check_name(guard: Guard, name: str, before: str) -> None:
-    """Raises Invalid for a name that others have, of which the subject reads nothing. Blocking."""
+    """Raises Invalid for a name that is taken by something that the subject cannot read. Blocking."""
     state = guard.state()
     with guard.home.database.read() as connection:
         store = DeclaredStore(connection)

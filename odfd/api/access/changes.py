@@ -1,7 +1,7 @@
-"""Tells accounts what became of the resources that they may read: changes of the log of resources.
+"""Gives accounts the history of the resources that they can read: changes of the log of resources.
 
-As a watch (``news``) a stream of changes ends with ``Reset`` when rights change. A change names others by references
-and owners: those that may not be read are left out, and a change that says nothing else is not told.
+Like a watch (``news``), a stream of changes ends with ``Reset`` when rights change. References and owners that the
+account cannot read are left out of a change; a change that contains nothing else is not sent.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from odfd.control import wire
 from odfd.resources.declared import DeclaredResource
 
 _SILENT: Final = ("Observed", "Changed")
-"""Changes that say nothing without details."""
+"""Kinds of change that are empty without details."""
 
 
 def last(guard: Guard, _: TaskOwners, operation: Any) -> Any:
-    """The rule of ``history.last``."""
+    """Restricts ``history.last``."""
 
     async def guarded(of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
         rights = await _begun(guard)
@@ -36,7 +36,7 @@ def last(guard: Guard, _: TaskOwners, operation: Any) -> Any:
 
 
 def followed(guard: Guard, _: TaskOwners, operation: Any) -> Any:
-    """The rule of ``history.follow``."""
+    """Restricts ``history.follow``."""
 
     async def guarded(since: str | None, of: str | None, limit: int) -> AsyncIterator[wire.ResourceChange]:
         rights, history = Rights(guard), operation.__self__
@@ -70,7 +70,7 @@ async def _told(
     at: int,
     standing: Sequence[wire.ResourceChange],
 ) -> AsyncIterator[wire.ResourceChange]:
-    """``only``: ids of the resources that were asked for; nothing: of all."""
+    """``only``: ids of the requested resources; empty for all."""
     for each in standing:
         yield each
     epoch, _ = await trio.to_thread.run_sync(history.epoch_and_newest)
@@ -104,7 +104,7 @@ def _standing(
 
 
 def _chosen(history: HistoryService, rights: Rights, of: str | None) -> Collection[str]:
-    """Returns the ids of what is asked for, as far as it may be read. Blocking. Raises NotFound."""
+    """Returns the readable ids among the requested ones. Blocking. Raises NotFound."""
     if of is None:
         return rights.readable
     try:
@@ -130,7 +130,7 @@ def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | N
 
 
 def _known(resource: DeclaredResource, rights: Rights) -> DeclaredResource:
-    """Returns a resource without what it names and may not be read."""
+    """Returns a resource without references and owners that cannot be read."""
     references = {
         key: held if held is not None and held.id in rights.readable else None
         for key, held in resource.references.items()

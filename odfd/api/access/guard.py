@@ -1,4 +1,4 @@
-"""Judges what one subject asks: what it may not read is not there, what it may not do is refused with the remedy."""
+"""Decides what one caller may do: hides what it may not read, and refuses what it may not do, with the remedy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from odfd.state.directory import StateDirectory
 ROLE: Final = "access-role"
 OWNER_ONLY: Final = "access-owner"
 NO_ACCOUNT: Final = "access-identity"
-"""A caller without an account asks for more than to read: 401 over HTTP."""
+"""The rule of a caller without an account who asks for more than to read; 401 over HTTP."""
 _HOW: Final = "a Relations manifest with  subject: Account:{who}, relation: role, value: {role}, object: {what}"
 
 
 class Guard:
-    """The judgement for one subject who is not the node's owner. Lives for one request."""
+    """Decides for one caller (the subject) who is not the node's owner. Lives for one request."""
 
     def __init__(
         self,
@@ -35,25 +35,25 @@ class Guard:
         positions: SealedPositions,
         again: Callable[[], Principal] | None = None,
     ) -> None:
-        """``again``: says anew who asks, for answers that go on. Blocking; raises Refused."""
+        """``again`` identifies the caller anew, for answers that last; it blocks, and raises Refused."""
         self.positions = positions
         self.home, self._reader, self.subject = home, reader, subject
         self._again = again if again is not None else lambda: subject
 
     def is_same_caller(self) -> bool:
-        """Whether who asks is still the subject. Blocking. Raises Refused for a token that is no longer good."""
+        """Whether the caller is still the subject. Blocking. Raises Refused for a token that is no longer valid."""
         return self._again() == self.subject
 
     @property
     def published(self) -> int:
-        """Another one when it may be that datasets are published, or are so no more."""
+        """A counter that grows when datasets may have been published or withdrawn."""
         return self._reader.published()
 
     def look(self) -> tuple[Sight, str]:
-        """Returns what the subject reads now, and the mark of its rights. Blocking.
+        """Returns what the subject can read now, and a mark of its rights. Blocking.
 
-        The mark is another when rights of the subject changed, when other datasets are published, and where the subject
-        is looked at for the first time. It tells of nothing else: whatever private datasets come to, it stays.
+        The mark changes when the subject's rights or the set of published datasets change, and when the subject is seen
+        for the first time. It depends on nothing else: changes of private datasets do not show in it.
         """
         account, published = self.subject.account, self.published  # first: what comes meanwhile is looked at again
         public = self._reader.public_digest()
@@ -61,9 +61,10 @@ class Guard:
         return sight, f"{public}.{self.positions.rights(account, sight)}"
 
     def has_rights_of(self, version: str, mark: str, readable: Collection[str]) -> bool:
-        """Whether a version was given to the subject by the rights that it has now. Blocking.
+        """Whether the subject has the same rights now as when it was given ``version``. Blocking.
 
-        ``mark``, ``readable``: as of now. After a restart the mark is another, and the log tells what was readable.
+        ``mark`` and ``readable`` are those of now. The mark differs after a restart; then the log shows what was
+        readable at ``version``.
         """
         position, _, said = version.partition("+")
         if said == mark:
@@ -79,11 +80,11 @@ class Guard:
         return all((each in then) == (each in readable) for each in before.accounts.keys() & now.accounts.keys())
 
     def version(self, number: int, mark: str) -> str:
-        """Returns the version of the log at a number, as the subject gets it."""
+        """Returns the version of the log at ``number``, in the form that the subject gets."""
         return f"{self.positions.sealed(self.subject.account, number)}+{mark}"
 
     def number(self, version: str) -> int:
-        """Returns the number of a version that the subject was given. Blocking. Raises Invalid for another text."""
+        """Returns the log number of a version that the subject was given. Blocking. Raises Invalid for other texts."""
         found = self.positions.opened(self.subject.account, version.partition("+")[0])
         hint = "list anew: odfctl get KIND -w without --since"
         if found is None:
@@ -99,20 +100,20 @@ class Guard:
     # Datasets.
 
     async def dataset(self, ref: str, action: Action) -> DatasetEntry:
-        """Returns a dataset on which an action is allowed. Raises NotFound, Invalid, Refused."""
+        """Returns the dataset ``ref`` if ``action`` is allowed on it. Raises NotFound, Invalid, Refused."""
         return await trio.to_thread.run_sync(self.dataset_now, ref, action)
 
     async def readable(self, datasets: Iterable[DatasetId]) -> Collection[DatasetId]:
-        """Returns those of some datasets that may be read."""
+        """Returns those of ``datasets`` that the subject can read."""
         return await trio.to_thread.run_sync(self.readable_of, list(datasets))
 
     def readable_of(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
-        """Blocking."""
+        """Does as ``readable``, blocking."""
         state, public = self._reader.read(), self._reader.public_of(datasets)
         return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
 
     def size_for(self, dataset: DatasetId) -> int:
-        """Returns how many blocks of a dataset may be read: all, or none. Blocking."""
+        """Returns the number of blocks of a dataset that the subject can read: all or none. Blocking."""
         head = self.home.chains.chain(dataset).head()
         return head.size if head is not None and self.readable_of([dataset]) else 0
 
@@ -136,11 +137,11 @@ class Guard:
     # Other resources.
 
     async def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
-        """Returns those of some resources that may be read."""
+        """Returns those of ``views`` that the subject can read."""
         return await trio.to_thread.run_sync(self._reads, views)
 
     async def judge(self, view: wire.ResourceView, action: Action) -> None:
-        """Raises Refused where an action on a resource that may be read is not allowed."""
+        """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
         await trio.to_thread.run_sync(self._judge, view, action)
 
     def _reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
@@ -162,11 +163,11 @@ class Guard:
             raise self.denied(decision, f"{view.type}:{view.name}")
 
     def handles(self, ids: Iterable[str]) -> Collection[str]:
-        """Returns those of some ids of resources that may be read. Blocking."""
+        """Returns those of some resource ids that the subject can read. Blocking."""
         return self.readable_things(self._reader.read(), ids)
 
     def readable_things(self, state: AccessState, things: Iterable[str]) -> Collection[str]:
-        """Returns those of some resources, by their ids or dids, that stand and may be read. Blocking."""
+        """Returns those of some resources (ids or dids) that exist and that the subject can read. Blocking."""
         standing = {each: id_ for each in things if (id_ := state.id_of(each)) is not None}
         public = self._reader.public_of([state.dids[id_] for id_ in standing.values() if id_ in state.dids])
         return {
@@ -176,7 +177,7 @@ class Guard:
         }
 
     def me(self) -> wire.AccountView:
-        """Returns who asks. Blocking."""
+        """Returns the caller's account and its organisations. Blocking."""
         state, account = self._reader.read(), self.subject.account
         if account is None:
             return wire.AccountView()
@@ -189,16 +190,16 @@ class Guard:
         return self._reader.read()
 
     def role_of(self, state: AccessState, id_: str) -> Role | None:
-        """Returns what the subject is to a resource; ``None``: it shall not know of it."""
+        """Returns the subject's role on a resource; ``None`` if the subject must not learn that it exists."""
         return self._role(state, self._thing(state, id_))
 
     def denial(self, state: AccessState, id_: str, action: Action, what: str) -> Refused | None:
-        """Returns the fault for an action on a resource that may be read, where it is not allowed."""
+        """Returns the fault if ``action`` on a readable resource is not allowed; ``None`` if it is."""
         decision = authorize(self.subject, action, self._thing(state, id_), state.relations)
         return self.denied(decision, what) if isinstance(decision, Deny) else None
 
     def account(self, account: str) -> str | None:
-        """Returns the id of an account, by name or id, if it is the subject's, or an organisation's of it. Blocking."""
+        """Returns the id of a named account that is the subject's, or one of its organisations. Blocking."""
         state, sought = self._reader.read(), account.casefold()
         acting = state.relations.identities(self.subject.account or "")
         return next((each for each in acting if sought in (each, state.names.get(each, "").casefold())), None)
@@ -211,7 +212,7 @@ class Guard:
     # Words.
 
     def denied(self, decision: Deny, what: str) -> Refused:
-        """Makes the fault for a resource that may be read, and no more."""
+        """Builds the fault for an action on a resource that the subject can only read."""
         needed = decision.needed.word
         if self.subject.account is None:
             return self.nobody(f"{what} needs the role {needed}")
@@ -223,19 +224,19 @@ class Guard:
         return Refused(text, rule=ROLE, hint=f"its owner grants it: {how}")
 
     def nobody(self, text: str) -> Refused:
-        """Makes the fault for a caller who has no account."""
+        """Builds the fault for a caller without an account."""
         hint = "the node's owner names your user or group in unixCallers of an Account (docs/access.md)"
         return Refused(f"{text}, and you have no account here", rule=NO_ACCOUNT, hint=hint)
 
     def owner_only(self, what: str) -> Refused:
-        """Makes the fault for what no role on a resource allows."""
+        """Builds the fault for an operation that no role on a resource allows."""
         if self.subject.account is None:
             return self.nobody(f"{what} is for the node's owner")
         text = f"{what} is for the node's owner, and you act as {self.subject.name}"
         return Refused(text, rule=OWNER_ONLY, hint="ask them, or for the attribute admin of your account")
 
     def identified(self, what: str, least: Role = Role.EDITOR) -> None:
-        """Raises Refused for a caller without an account, and for one whose token is good for less than ``least``."""
+        """Raises Refused for a caller without an account, or with a token whose role is below ``least``."""
         if self.subject.account is None:
             raise self.nobody(f"{what} needs an account")
         if self.subject.most is not None and self.subject.most < least:
@@ -247,7 +248,7 @@ class Guard:
         return Refused(text, rule=ROLE, hint=f"ask with another: odfctl token create --role {needed.word}")
 
     def by_socket(self, what: str) -> None:
-        """Raises Refused for who asks with a token: what is lost with one makes no other."""
+        """Raises Refused for a caller with a token: a stolen token must not be able to make another one."""
         if self.subject.token:
             hint = "ask there: odfctl --socket PATH, without --node"
             raise Refused(f"{what} is done at the control socket of the node", rule="token-by-token", hint=hint)
@@ -260,7 +261,7 @@ class Guard:
 
 
 _NOBODYS: Final = DatasetId.from_public_key(bytes(32))
-"""Stands for a dataset that is not here."""
+"""Stands for a dataset that does not exist here."""
 
 
 def is_admin(subject: Principal, relations: Relations) -> bool:
@@ -277,5 +278,5 @@ def _resource(state: AccessState, id_: str, *, is_published: bool = False) -> Th
 
 
 def not_meant(ref: str) -> Invalid:
-    """Makes the fault for a request that leaves out which datasets it is of."""
+    """Builds the fault for a request that does not name its datasets."""
     return Invalid(f"{ref} needs the names of datasets", rule="access-refs", hint="name each")

@@ -1,8 +1,8 @@
-"""Tells one subject what becomes of the resources that it may read, until its rights change.
+"""Streams changes of the resources that one account can read, until its rights change.
 
-Then the watch ends with ``Reset``: who listens lists anew, and watches from there. So what may no longer be read is
-told of no more, and what may be read now is not missed. Each change is judged before it is told. Versions that accounts
-get are ``POSITION+MARK``: the encrypted number of the last change that they may read of, and a mark of their rights.
+The watch then ends with ``Reset``, and the client lists and watches anew. So it hears nothing more about resources that
+it may no longer read, and misses none that it may read now. Each change is judged before it is sent. Versions that
+accounts get are ``POSITION+MARK``: the encrypted number of the last readable change, and a mark of the rights.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ TASK: Final = "Task"
 
 
 class Rights:
-    """The rights of a subject, as they were last looked at."""
+    """The rights of a subject, as of the last look."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._state: AccessState | None = None
         self.readable: Collection[str] = ()
-        """Ids of resources."""
+        """Ids of the resources that the subject can read."""
         self.mark = ""
-        """In versions that are given: of rights, when it was looked first."""
+        """The mark of the rights at the first look, which goes into versions."""
         self.position = 0
-        """The number of the last change that it may read of, when it was looked."""
+        """The log number of the last change that the subject could read, as of the last look."""
         self._published = 0
         self.told: set[str] = set()
-        """Ids and dids of what was readable during this watch: their deletion is reported."""
+        """Ids and dids that were readable at any time during this watch: their deletion is reported."""
 
     async def begin(self, since: str | None) -> bool:
-        """Looks for the first time. Returns whether what was told up to ``since`` may have been by other rights."""
+        """Looks for the first time. Returns whether the rights differ from those under which ``since`` was given."""
         await trio.to_thread.run_sync(self._look)
         if since is None:
             return False
@@ -53,9 +53,9 @@ class Rights:
         return self._guard.version(number, self.mark)
 
     async def have_changed(self, *, has_moved: bool) -> bool:
-        """Whether something that stood and stands is readable now and was not, or the other way round.
+        """Whether a resource that existed before and still exists became readable or unreadable.
 
-        ``has_moved``: the log of resources has. Raises Refused where the token is no longer good.
+        ``has_moved``: whether the log of resources has grown. Raises Refused if the token is no longer valid.
         """
         if not (has_moved or self._guard.subject.token or self._guard.published != self._published):
             return False
@@ -72,7 +72,7 @@ class Rights:
         return any((each in readable) != (each in self.readable) for each in both)
 
     def _look(self) -> AccessState:
-        """The mark stays that of the first look: when rights are others, what has it ends."""
+        """Looks anew. Keeps the mark of the first look: a watch ends when its rights change."""
         sight, mark = self._guard.look()
         self.mark = self.mark or mark
         self.position = sight.position
@@ -82,12 +82,12 @@ class Rights:
         return sight.state
 
     def is_declared(self, id_: str) -> bool:
-        """Whether a resource stands in the log, as far as was looked."""
+        """Whether a resource was declared in the log at the last look."""
         return self._state is not None and id_ in self._state.accounts
 
 
 def news(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``declarations.news``. What others share is made for the subject alone."""
+    """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
 
     async def guarded(since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
         rights = Rights(guard)
@@ -111,9 +111,10 @@ async def _told(
     news: AsyncIterator[SharedValue[wire.ResourceNews]],
     began: int | None,
 ) -> AsyncGenerator[wire.ResourceNews, None]:
-    """``began``: the number that the watch goes on from; ``None``: it begins with what stands.
+    """Yields the readable news. ``began``: the log number to continue from; ``None`` to begin with a list.
 
-    What is told has the number of its change; what stands, and what is in no log, that of the last that was told.
+    A change carries its own log number. Items of the initial list, and tasks outside the log, carry the last number
+    that the subject was given.
     """
     at, has_begun, shown = "", began is not None, rights.position if began is None else began
     async for one in news:
@@ -138,7 +139,7 @@ async def _told(
 
 
 async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
-    """Returns those of some resources that may be read: tasks that no manifest declares by what they are about."""
+    """Returns those of ``views`` that the subject can read. An undeclared task is judged by what it is about."""
     state = await trio.to_thread.run_sync(guard.state)
     passing = [each for each in views if each.type == TASK and each.id not in state.accounts]
     if not passing:
@@ -152,7 +153,7 @@ async def readable(guard: Guard, tasks: TaskOwners, views: Sequence[wire.Resourc
 async def readable_views(
     guard: Guard, tasks: TaskOwners, views: Any, *, is_judged: bool = False
 ) -> list[wire.ResourceView]:
-    """Those that may be read, with references to what may be read alone: others look as if they found nothing."""
+    """Returns the readable ones of ``views``. A reference to an unreadable resource looks dangling."""
     found = views if is_judged else await readable(guard, tasks, views)
     ids = {held["id"] for each in found for held in each.status.get("references", ()) if "id" in held}
     known = await trio.to_thread.run_sync(guard.handles, ids)

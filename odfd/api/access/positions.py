@@ -1,9 +1,9 @@
-"""Gives accounts positions in the log of resources that tell nothing of what others change.
+"""Gives accounts positions in the log of resources that reveal nothing about changes made by others.
 
-A number of the log counts the changes of all. So an account gets the number of the last change that it may read of,
-encrypted: it stays as it is whatever else happens, and its order and distance to others are known to the node alone.
-The key is the node's, so positions are good after a restart, too. A number of when rights of the account were last seen
-to change goes with each position, encrypted as well: the log tells what the account read then.
+A log number counts the changes of all accounts. An account therefore gets the number of the last change that it can
+read, encrypted: it does not move when others change something, and only the node knows its order and its distance to
+others. The key belongs to the node, so positions survive a restart. Each position carries a second encrypted number:
+when the account's rights last changed, by which the log shows what the account could read then.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from odfd.state.directory import StateDirectory
 
 KEY_BYTES: Final = 64
 MOST: Final = 1_000
-"""Accounts of which it is known what they read; one that is forgotten lists anew."""
+"""Accounts whose readable resources are cached; an account that drops out lists anew."""
 
 
 class Sight(NamedTuple):
-    """The resources that one account reads, at one state of access."""
+    """The resources that one account can read, at one state of access."""
 
     state: AccessState
     published: int
     readable: Collection[str]
-    """Ids."""
+    """Ids of the resources."""
     position: int
-    """The number of the last change that it may read of; at first, of the log. Never one that the log has no more."""
+    """The log number of the last change that the account can read; the newest at first. Never below the log's floor."""
     rights_at: int
-    """The number of the log when it was looked at first, or when rights on what stood and stands had changed."""
+    """The log number of the first look, or of the last change of the account's rights on existing resources."""
 
 
 class SealedPositions:
-    """The positions of all accounts. Used from worker threads."""
+    """Caches what accounts can read, and encrypts their positions. Used from worker threads."""
 
     def __init__(self, home: StateDirectory, key: bytes) -> None:
-        """``key``: of ``KEY_BYTES``, for the log that the node has now."""
+        """``key``: ``KEY_BYTES`` bytes, for the log that the node has now."""
         self._home = home
         self._cipher = AESSIV(key)
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class SealedPositions:
     def look(
         self, account: str | None, state: AccessState, published: int, handles: Callable[[AccessState], Collection[str]]
     ) -> Sight:
-        """Returns what an account reads now. ``handles``: the ids that it may read at a state."""
+        """Returns what an account can read now. ``handles`` returns the ids that it can read at a state."""
         name = account or ""
         with self._lock:
             held = self._sights.get(name)
@@ -86,12 +86,12 @@ class SealedPositions:
         )
 
     def rights(self, account: str | None, sight: Sight) -> str:
-        """Returns another text when the rights of an account have changed."""
+        """Returns a text that differs once the account's rights have changed."""
         number = sight.rights_at.to_bytes(8, "big")
         return self._cipher.encrypt(number, [b"rights", (account or "").encode()]).hex()
 
     def opened_rights(self, account: str | None, text: str) -> int | None:
-        """Returns the number at which the rights of an account were as a text says; ``None`` for what is none."""
+        """Decrypts the log number in a text of ``rights``; ``None`` if the text is not one of this account."""
         try:
             return int.from_bytes(
                 self._cipher.decrypt(bytes.fromhex(text), [b"rights", (account or "").encode()]), "big"
@@ -100,23 +100,23 @@ class SealedPositions:
             return None
 
     def sealed(self, account: str | None, number: int) -> str:
-        """Returns a position in the log for an account: the same for the same number."""
+        """Encrypts a log number for an account; the same number always gives the same text."""
         return self._cipher.encrypt(number.to_bytes(8, "big"), [(account or "").encode()]).hex()
 
     def opened(self, account: str | None, text: str) -> int | None:
-        """Returns the number of a position; ``None`` for what is none of this account's."""
+        """Decrypts a position; ``None`` if the text is not one of this account."""
         try:
             return int.from_bytes(self._cipher.decrypt(bytes.fromhex(text), [(account or "").encode()]), "big")
         except (InvalidTag, ValueError):
             return None
 
     def sealed_text(self, account: str | None, text: str) -> str:
-        """Encrypts a text for an account, such as what asks for the next page of a list."""
+        """Encrypts a text for an account, such as the token of a list's next page."""
         sealed = self._cipher.encrypt(text.encode(), [b"text", (account or "").encode()])
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
     def opened_text(self, account: str | None, text: str) -> str | None:
-        """Returns what was encrypted; ``None`` for what is none of this account's."""
+        """Decrypts a text of ``sealed_text``; ``None`` if it is not one of this account."""
         try:
             sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             return self._cipher.decrypt(sealed, [b"text", (account or "").encode()]).decode()

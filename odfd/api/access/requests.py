@@ -1,6 +1,6 @@
-"""Gives each request the services that its caller may call: all of them, or those that judge each call.
+"""Gives each request the services that its caller may call: all of them, or guarded ones that judge each call.
 
-This is the one point of enforcement: whatever a way in is called, it asks services, and gets them here.
+This is the only point of enforcement: every transport obtains services here.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from odfd.runtime.http import Message
 from odfd.state.directory import StateDirectory
 
 _WATCHED: Final = ("declarations.page", "declarations.news")
-"""A list and the watch that goes on from its version, of which an administrator too is told when rights change."""
+"""A list, and the watch that continues from its version: these report a change of rights to administrators, too."""
 S = TypeVar("S")
-"""The services of a node."""
+"""The type of a node's services."""
 
 
 class AccessControl:
-    """Decides who each request is from. ``own_uid``: that of the node.
+    """Identifies the caller of each request. ``own_uid``: the user of the node's process.
 
-    ``about``: what a task is about, by its id; ``is_good``: whether a token still is, by its.
+    ``about``: returns what a task is about, by its id; ``is_good``: whether a token is still valid, by its id.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class AccessControl:
         *,
         key: bytes,
     ) -> None:
-        """``key``: of this node and its log, by which positions in it are encrypted (``KEY_BYTES``)."""
+        """``key``: encrypts positions in the log (``KEY_BYTES``); it belongs to this node and its log."""
         self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
         self._tasks = TaskOwners(about)
         self._positions = SealedPositions(home, key)
 
     async def subject(self, scope: Message) -> Principal:
-        """Returns who asks. Raises Refused, NotFound."""
+        """Returns the caller. Raises Refused, NotFound."""
         wanted = _wanted(scope)
         caller: Caller | None = scope.get(CALLER)
         if scope.get(GRANT) is not None:
@@ -71,7 +71,7 @@ class AccessControl:
         return await trio.to_thread.run_sync(self._now, scope)
 
     def services(self, services: S, subject: Principal, scope: Message | None = None) -> S:
-        """Returns what a subject may call. ``scope``: of the request, by which they are known later too."""
+        """Returns the services that a subject may call. ``scope``: the request, to identify the caller again later."""
         if subject == OWNER:
             return services
         again = None if scope is None else partial(self._now, scope)
@@ -79,7 +79,7 @@ class AccessControl:
         return cast("S", GuardedServices(services, guard, self._tasks))
 
     def guard_of(self, grant: TokenGrant) -> Guard:
-        """Returns what judges a request that has a token outside of the control API. Blocking. Raises Refused."""
+        """Returns the guard for a request with a token outside of the control API. Blocking. Raises Refused."""
         again = partial(self._bearer, grant, "")
         return Guard(self._home, self._reader, again(), self._positions, again)
 
@@ -91,7 +91,7 @@ class AccessControl:
         return self._subject(scope.get(CALLER) or Caller(0, self._own_uid, 0), _wanted(scope))
 
     def _bearer(self, grant: TokenGrant, wanted: str) -> Principal:
-        """Returns who asks with a token: its account, or the owner by one of an administrator without a limit."""
+        """Returns the caller of a token: its account, or the owner for an administrator's token without a limit."""
         state = self._reader.read()
         name = state.names.get(grant.account)
         if name is None or not self._is_good(grant.id):
@@ -113,7 +113,7 @@ class AccessControl:
 
 
 class GuardedServices:
-    """The services of a node, each operation of which asks the guard."""
+    """The services of a node, each call of which passes through the guard."""
 
     def __init__(self, services: object, guard: Guard, tasks: TaskOwners) -> None:
         self._services, self._guard, self._tasks = services, guard, tasks
@@ -142,7 +142,7 @@ class _GuardedService:
 
 
 def _wanted(scope: Message) -> str:
-    """The account to act as that a request names."""
+    """Returns the account that a request asks to act as."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
 
 

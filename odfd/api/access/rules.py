@@ -1,7 +1,7 @@
-"""Says of each operation of the API who may call it and what of its answer they get; the node's owner is not asked.
+"""States for each API operation who may call it, and what of its answer they get; not applied to the node's owner.
 
-An operation without a row here is for the node's owner alone. A test compares the rows with the operations that
-endpoints call, and the ways to read a dataset with what they answer to who may not.
+An operation without a row here is for the node's owner only. A test compares the rows with the operations of all
+endpoints, and checks what each way to read a dataset answers to callers who may not read it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _IN_USE: Final = "dataset-in-use"
 
 
 def free(_: Guard, __: TaskOwners, operation: Operation) -> Operation:
-    """Tells nothing of what is here."""
+    """Allows the operation to everybody: it reveals nothing about what is here."""
     return operation
 
 
 def on_dataset(action: Action) -> Rule:
-    """The first argument names a dataset; the operation is given its id."""
+    """Judges the dataset that the first argument names; the operation gets its id."""
 
     def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         async def guarded(ref: str, *args: Any, **more: Any) -> Any:
@@ -53,7 +53,7 @@ def on_dataset(action: Action) -> Rule:
 
 
 def on_rename(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    """Does ``on_dataset``, and refuses a name that others have before any of their data is read."""
+    """Does as ``on_dataset``, and refuses a taken name before any data of its holder is read."""
     maintain = on_dataset(Action.MAINTAIN)(guard, tasks, operation)
 
     async def guarded(ref: str, request: wire.RenameRequest) -> Any:
@@ -65,7 +65,7 @@ def on_rename(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operatio
 
 
 def on_refs(action: Action) -> Rule:
-    """The request names datasets, all of which are judged."""
+    """Judges all datasets that the request names."""
 
     def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         async def guarded(request: Any) -> Any:
@@ -92,7 +92,7 @@ def _listed(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _graph(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """Datasets that may not be read look as those that are not here."""
+    """Shows datasets that cannot be read as if they were not here."""
 
     async def guarded(ref: str) -> Any:
         entry = await guard.dataset(ref, Action.READ)
@@ -102,7 +102,7 @@ def _graph(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _traced(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    """Does as ``_graph``; the task, which has rows, is of who began it alone."""
+    """Does as ``_graph``. The task holds rows, so only its beginner can read it."""
 
     async def guarded(ref: str, request: wire.LineageRequest) -> Any:
         entry = await guard.dataset(ref, Action.READ)
@@ -113,7 +113,7 @@ def _traced(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
 
 
 def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """Rules the renditions of one dataset by the right to read it; those of all are the node's owner's."""
+    """Allows the renditions of one dataset to those who can read it, and those of all datasets to the owner only."""
 
     async def guarded(ref: str | None = None) -> Any:
         if ref is None:
@@ -127,7 +127,7 @@ def _renditions(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _described(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """Without the names that datasets have here which may not be read; the dids of inputs are in the chain."""
+    """Removes local names of datasets that cannot be read; the dids of inputs are in the chain anyway."""
 
     async def guarded(ref: str, **more: Any) -> Any:
         entry = await guard.dataset(ref, Action.READ)
@@ -173,7 +173,7 @@ def _resources(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operati
 
 def _resource(action: Action) -> Rule:
     def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-        """The operation is ``get``, or another of the service that has it, with the same first arguments."""
+        """Judges ``get``, or an operation of the same service with the same first arguments."""
 
         async def guarded(word: str, name: str, *args: Any, **more: Any) -> Any:
             view = await _one(guard, tasks, operation, word, name)
@@ -192,7 +192,7 @@ def _resource(action: Action) -> Rule:
 
 
 def _endpoint(action: Action) -> Rule:
-    """The endpoint of a Source, by the rights over its resource."""
+    """Judges the endpoint of a Source by the rights on its resource."""
 
     def rule(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
         async def guarded(name: str, *args: Any) -> Any:
@@ -214,7 +214,7 @@ def _checked(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation
 
 
 async def _one(guard: Guard, tasks: TaskOwners, operation: Operation, word: str, name: str) -> wire.ResourceView:
-    """Returns a resource that may be read. Raises the same NotFound for others as for none."""
+    """Returns a readable resource. Raises the same NotFound for an unreadable one as for a missing one."""
     get = cast("Any", operation).__self__.get
     try:
         found = await readable(guard, tasks, [await get(word, name)])
@@ -229,7 +229,7 @@ async def _one(guard: Guard, tasks: TaskOwners, operation: Operation, word: str,
 
 
 def _paged(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
-    """A page is filled with what may be read, so that neither its size nor where it goes on tells of the others."""
+    """Fills a page with readable resources, so that neither its size nor its end reveals others."""
 
     async def guarded(word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         views: list[wire.ResourceView] = []
@@ -252,7 +252,7 @@ def _paged(guard: Guard, tasks: TaskOwners, operation: Operation) -> Operation:
 
 
 def _asked_page(guard: Guard, rest: str | None) -> tuple[str | None, str]:
-    """Returns what asks for the next page, and the version of the list. Raises Usage."""
+    """Returns the token of the next page, and the version of the list. Raises Usage."""
     if rest is None:
         return None, ""
     opened = guard.positions.opened_text(guard.subject.account, rest)
@@ -263,7 +263,7 @@ def _asked_page(guard: Guard, rest: str | None) -> tuple[str | None, str]:
 
 
 def _version_at(guard: Guard, newest: int) -> str:
-    """Returns the version of a list that was read at a number of the log. Blocking."""
+    """Returns the version of a list that was read at a log number. Blocking."""
     sight, mark = guard.look()
     return guard.version(min(sight.position, newest), mark)
 
@@ -283,7 +283,7 @@ def _queried(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _searched(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """Without cards of datasets that are here and may not be read."""
+    """Leaves out cards of datasets that are here and cannot be read."""
 
     async def guarded(request: wire.SearchRequest) -> wire.SearchView:
         found = await operation(msgspec.structs.replace(request, limit=max(request.limit, MAX_FOUND)))
@@ -349,7 +349,7 @@ def _own_tokens(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
 
 
 def _token_revoked(guard: Guard, _: TaskOwners, operation: Operation) -> Operation:
-    """A token revokes itself too, so that who finds that it was lost need not find the node."""
+    """Lets a token revoke itself, so that whoever finds a lost token need not find the node."""
 
     async def guarded(id_: str) -> Any:
         guard.identified("to revoke a token", Role.READER)

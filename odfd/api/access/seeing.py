@@ -1,7 +1,8 @@
-"""Decides what one subject is told of what happens on a node: flows, mirrors, tasks, events, changes, lines of the log.
+"""Decides which items one account may see of what happens on a node: flows, mirrors, tasks, events, changes, log lines.
 
-One predicate for all. An item is told when each thing that it tells of may be read, or when it is the subject's own;
-what tells of no thing is the node's owner's. So an answer is that of a node without what may not be read.
+There is one predicate for all of them. An item is shown if the account can read every resource that the item names, or
+if the item is the account's own; an item that names no resource is shown to the node's owner only. An answer therefore
+looks as if resources that the account cannot read did not exist.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _TRANSFORM: Final = (SetTransform.__name__,)
 
 
 class _Judged(NamedTuple):
-    """The things of some items at one state of access."""
+    """The resources that some items name, at one state of access."""
 
     readable: Collection[str]
     here: Collection[str]
     inputs: dict[str, Collection[str]]
-    """Of datasets, what they derive from."""
+    """The inputs of derived datasets, by dataset."""
 
     def may_be_told(self, item: About, told: Collection[str], *, is_own: bool) -> bool:
-        """``told``: what was readable before; of such a thing it is told that it is gone."""
+        """``told``: resources that were readable before; their deletion is shown."""
         known = (each in self.readable or (each not in self.here and (is_own or each in told)) for each in item.things)
         return all(known) and (is_own or (bool(item.things) and self._may_name_inputs(item)))
 
@@ -45,10 +46,10 @@ class Seeing:
     def __init__(self, guard: Guard, tasks: TaskOwners) -> None:
         self._guard, self._tasks = guard, tasks
         self.told: Collection[str] = ()
-        """Things that were readable while an answer goes on."""
+        """Resources that were readable at any time while an answer lasts."""
 
     async def __call__(self, items: Sequence[About]) -> Sequence[bool]:
-        """Returns for each item whether the subject is told of it."""
+        """Returns for each item whether the subject may see it."""
         own = [self._is_own(each) for each in items]
         return await trio.to_thread.run_sync(self._judge, items, own)
 

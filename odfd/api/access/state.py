@@ -1,4 +1,4 @@
-"""Reads accounts and relations as they stand, for each question anew: a role ends with the apply that revokes it."""
+"""Reads accounts and relations anew for each request: a role ends with the apply that revokes it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from odfd.state.directory import StateDirectory
 
 
 class AccessState(NamedTuple):
-    """The grants in force, at one version of the log of resources."""
+    """Accounts, resources and relations at one version of the log of resources."""
 
     version: tuple[str, int]
     relations: Relations
     callers: list[AccountCallers]
     names: Mapping[str, str]
-    """Of accounts, by id."""
+    """Names of accounts, by id."""
     accounts: Mapping[str, str | None]
-    """By id of each resource, its account."""
+    """The account of each resource, by the resource's id."""
     datasets: Mapping[str, str]
     """Ids of resources, by did."""
     dids: Mapping[str, DatasetId]
-    """The same the other way round."""
+    """Dids of resources, by id."""
 
     def id_of(self, thing: str) -> str | None:
-        """Returns the id of a resource that stands, by its id or, of a dataset, its did."""
+        """Returns the id of an existing resource, given by its id or by a dataset's did."""
         return self.datasets.get(thing, thing if thing in self.accounts else None)
 
     def holds_after(self, event: ResourceEvent) -> bool:
-        """Whether a change, such as one of a status, says nothing of access."""
+        """Whether a change, such as a change of status, leaves access as it is."""
         after = event.resource
         return (
             event.op != "Deleted"
@@ -48,14 +48,14 @@ class AccessState(NamedTuple):
 
 _UNKNOWN: Final = object()
 _LOOKED_AT: Final = 200
-"""Changes after which the state is computed anew without looking at each."""
+"""Changes up to which each is examined; after more, the state is computed anew at once."""
 
 
 class AccessReader:
     """Reads the state of access of one node. ``adopt``: takes over resources that came by other ways.
 
-    ``public_of``: which datasets anybody may have; ``published``: grows when these may become others. All but that is
-    called from worker threads. Raises Environment.
+    ``public_of``: returns which of some datasets are public. ``published``: a counter that grows when that may have
+    changed; it alone is called from the event loop, all else from worker threads. Raises Environment.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class AccessReader:
         self._lock = threading.Lock()
         self._kept: AccessState | None = None
         self._digest: tuple[int, str] | None = None
-        """What ``published`` was, and the digest then."""
+        """A value of ``published``, and the digest at that time."""
 
     def read(self) -> AccessState:
-        """Returns what stands now; it is computed anew where the log of resources has a change of access."""
+        """Returns the current state; computes it anew if the log of resources has changed access."""
         self._adopt()
         with self._lock, self._home.database.read() as connection:
             store = DeclaredStore(connection)
@@ -84,14 +84,14 @@ class AccessReader:
             return self._kept
 
     def at(self, number: int) -> AccessState | None:
-        """Returns what stood at a number of the log; ``None`` where the log does not tell any more."""
+        """Returns the state at a log number; ``None`` if the log no longer reaches back so far."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             standing, epoch = store.standing_at(number), store.epoch()
         return None if standing is None else state_of(standing, (epoch, number))
 
     def public_digest(self) -> str:
-        """Returns a digest of which datasets anybody may have."""
+        """Returns a digest of the set of public datasets."""
         published = self.published()
         with self._lock:
             if self._digest is not None and self._digest[0] == published:
@@ -103,7 +103,7 @@ class AccessReader:
         return made
 
     def check_inputs(self, dataset: DatasetId, inputs: Sequence[DatasetId]) -> None:
-        """Raises Refused where the account of a derived dataset may not read one of its inputs."""
+        """Raises Refused if the account of a derived dataset may not read one of its inputs."""
         self._adopt()
         with self._home.database.read() as connection:
             declared = DeclaredStore(connection).with_did(str(dataset))
@@ -128,7 +128,7 @@ def _holds(kept: AccessState, store: DeclaredStore) -> bool:
 
 
 def state_of(resources: Iterable[DeclaredResource], version: tuple[str, int]) -> AccessState:
-    """Makes the state of all resources."""
+    """Computes the state from all resources."""
     every = list(resources)
     datasets = {each.did: each.id for each in every if each.type == "Dataset" and each.did is not None}
     owners = {each.id: each.account for each in every}

@@ -1,4 +1,4 @@
-"""Notes who began which task, so that accounts see and cancel their own."""
+"""Records which account began which task, so that accounts can see and cancel their own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from odfd.control import wire
 from odfd.runtime.about import NODE, About
 
 MOST: Final = 10_000
-"""Tasks that are noted; the board keeps fewer."""
+"""Recorded tasks at most; the task board keeps fewer."""
 
 
 class TaskOwners:
-    """Remembers who began tasks, in this run of the node. Used in the event loop."""
+    """Maps tasks to the accounts that began them, for this run of the node. Used in the event loop."""
 
     def __init__(self, about: Callable[[str], About]) -> None:
-        """``about``: what a task is about, by its id. Raises NotFound."""
+        """``about``: returns what a task is about, by its id. Raises NotFound."""
         self._about = about
         self._accounts: LRUCache[str, str] = LRUCache(MOST)
 
     def noted(self, subject: Principal, value: Any) -> Any:
-        """Returns a value; that of a new task is noted."""
+        """Returns ``value`` unchanged; if it is a new task, records ``subject`` as its beginner."""
         if isinstance(value, wire.TaskRef) and subject.account is not None:
             self._accounts[value.id] = subject.account
         return value
@@ -34,7 +34,7 @@ class TaskOwners:
         return subject.account is not None and self._accounts.get(task) == subject.account
 
     def about(self, task: str) -> About:
-        """Returns what a task is about; of one that is not there, nothing."""
+        """Returns what a task is about; empty for a task that does not exist."""
         try:
             return self._about(task)
         except NotFound:
@@ -42,6 +42,6 @@ class TaskOwners:
 
 
 def no_task(task: str) -> NotFound:
-    """Makes the fault for a task that the subject is not told of, as for one that is not there."""
+    """Builds the fault for a task that does not exist, or that the subject may not see."""
     hint = "odfctl get tasks lists those that you may see"
     return NotFound(f"there is no task {task[:80]!r} that you may see", rule="task", hint=hint)

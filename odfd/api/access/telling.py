@@ -1,4 +1,4 @@
-"""Rules of operations that tell what happens on a node: an account gets what ``Seeing`` says that it is told of."""
+"""Restricts operations that report what happens on a node: an account gets the items that ``Seeing`` lets it see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS: Final = "what you may read has changed: ask anew"
 
 
 def status(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``about.status``."""
+    """Restricts ``about.status``."""
 
     async def guarded() -> wire.Status:
         said: wire.Status = await operation.__self__.account_status(guard.subject.name, Seeing(guard, tasks))
@@ -33,7 +33,7 @@ def status(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of lists that ask who sees each of their items."""
+    """Restricts lists whose operation takes ``sees``, the predicate for each item."""
 
     async def guarded(*args: Any, **more: Any) -> Any:
         return await operation(*args, **more, sees=Seeing(guard, tasks))
@@ -45,13 +45,13 @@ def seen(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 async def _check_task(guard: Guard, tasks: TaskOwners, task: str) -> None:
-    """Raises NotFound for a task that the subject is not told of, as for one that is not there."""
+    """Raises NotFound for a task that the subject may not see, as for one that does not exist."""
     if not (await Seeing(guard, tasks)([tasks.about(task)]))[0]:
         raise no_task(task)
 
 
 def task(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``tasks.get``."""
+    """Restricts ``tasks.get``."""
 
     async def guarded(id_: str) -> Any:
         await _check_task(guard, tasks, id_)
@@ -61,7 +61,7 @@ def task(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def cancelled(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``tasks.cancel``: who began a task ends it."""
+    """Restricts ``tasks.cancel``: the account that began a task can cancel it."""
 
     async def guarded(id_: str) -> Any:
         await _check_task(guard, tasks, id_)
@@ -74,7 +74,7 @@ def cancelled(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def followed(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``tasks.follow``."""
+    """Restricts ``tasks.follow``."""
 
     async def guarded(id_: str) -> AsyncIterator[wire.TaskView]:
         await _check_task(guard, tasks, id_)
@@ -96,7 +96,7 @@ async def _check_again(guard: Guard, tasks: TaskOwners, task: str) -> None:
 
 
 def lines(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``log_lines.last``."""
+    """Restricts ``log_lines.last``."""
 
     async def guarded(filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
         await _check_lines(guard, tasks, filter_)
@@ -106,7 +106,7 @@ def lines(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
 
 
 def followed_lines(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``log_lines.follow``."""
+    """Restricts ``log_lines.follow``."""
 
     async def guarded(filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
         await _check_lines(guard, tasks, filter_)
@@ -129,7 +129,7 @@ async def _check_lines(guard: Guard, tasks: TaskOwners, filter_: LineFilter) -> 
 
 
 def _counted(number: int, line: wire.LogLineView) -> wire.LogLineView:
-    """A line under a number that does not count those of others."""
+    """Returns a log line with a number that does not count lines of others."""
     if line.part:
         return msgspec.structs.replace(line, sequence=number)
     return wire.LogLineView(sequence=number, event="some lines of the log are no longer kept")
@@ -139,7 +139,7 @@ def _counted(number: int, line: wire.LogLineView) -> wire.LogLineView:
 
 
 def followed_events(guard: Guard, tasks: TaskOwners, operation: Any) -> Any:
-    """The rule of ``events.follow``: the last line is ``reset`` when rights of who follows have changed."""
+    """Restricts ``events.follow``: the last line is ``reset`` when the follower's rights have changed."""
 
     async def guarded(since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         rights, seeing = Rights(guard), Seeing(guard, tasks)
