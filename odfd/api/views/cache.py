@@ -1,9 +1,10 @@
-"""Keeps the views of datasets until something that they rest on changes, and saves them for the next start.
+"""Caches the views of datasets until something that they depend on changes, and saves them for the next start.
 
-A write (``Database.has_changed``), another policy or the time ends what is kept. What an earlier run saved is taken at
-the first question, by a few questions to the database for all datasets: of chains whose head is still the same, by
-rules that are in force. ``ViewRefresher`` looks at each dataset once after a start, whatever was saved of it; later at
-those that a write or the time changed. A list that comes meanwhile shows what was saved and looks at the rest itself.
+A cached view becomes outdated by a write to the database that concerns it (``Database.has_changed``), by another
+policy, or by the time. After a start the first request loads the saved views, with a few queries for all datasets, and
+keeps those whose chain has the same head and whose rules are still in force. ``ViewRefresher`` then computes each view
+once more in the background; later it computes those that a write or the time has outdated. A list that is requested
+meanwhile shows saved views and computes the others itself.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.policy.policy import Policy
 
 ROUND_SECONDS: Final = 3600.0
-"""Between rounds when nothing is written: signed heads age within days."""
+"""Between two rounds if nothing is written: signed heads expire within days."""
 QUIET_SECONDS: Final = 5.0
-"""Before each round: what is written meanwhile is looked at once, and a start has other work."""
+"""Waited before each round: requested views are computed at once anyway, and a node that starts has other work."""
 
 
 class Views(Protocol):
-    """The port of a store of views. Called in worker threads."""
+    """The port to a store of views. Called in worker threads."""
 
     def load(self) -> None:
-        """Read what an earlier run saved, so that the first list does not have to."""
+        """Loads the views that an earlier run saved, so that the first list need not."""
 
     def outdated(self) -> Sequence[DatasetEntry]:
-        """Lists datasets whose view is outdated, or was saved by an earlier run and not checked since."""
+        """Lists datasets whose view is outdated, or was saved by an earlier run and not computed since."""
 
     def look(self, entry: DatasetEntry) -> object:
-        """Compute the dataset's view again, and cache it."""
+        """Computes a dataset's view again, and caches it."""
 
     def save(self) -> None:
         """Saves computed views."""
 
 
 class ViewRefresher:
-    """A background refresh of the views of one node."""
+    """Refreshes the views of one node in the background."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
         self.loop = ReconcileLoop(self._round)
 
     async def refresh(self) -> None:
-        """Compute outdated views again, in a thread per dataset, so that other work runs in between."""
+        """Computes outdated views again, one dataset in a thread at a time, so that other work runs in between."""
         for entry in await trio.to_thread.run_sync(self._views.outdated):
             await trio.to_thread.run_sync(self._views.look, entry)
         await trio.to_thread.run_sync(self._views.save)
@@ -79,13 +80,13 @@ class ViewRefresher:
 DAMAGED: Final = "damaged"
 _TRANSFORMS: Final = (SetTransform.__name__,)
 EDITION: Final = (__version__, 4)
-"""Of what is saved: the number is raised whenever a view comes to mean something else within one version."""
+"""The version of saved views. Raise the number if the meaning of a view changes within one release."""
 _NO_HEAD: Final = b""
-"""In place of the head of a chain that is damaged."""
+"""Stands for the head of a damaged chain."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A view, and what it rests on: the writes up to ``since``, the policy, the time, and all that ``keys`` name."""
+    """A cached view with what it depends on: the database up to write ``since``, the policy, the time, and ``keys``."""
 
     view: wire.DatasetView
     since: int
@@ -94,7 +95,7 @@ class _Kept(msgspec.Struct, frozen=True):
     until: Instant
     keys: frozenset[bytes]
     is_looked_at: bool = True
-    """``False``: an earlier run saved it."""
+    """``False`` for a view that an earlier run saved and that was not computed since."""
 
 
 class ViewCache:
@@ -107,7 +108,7 @@ class ViewCache:
         visibility: Visibility,
         view_of: Callable[[DatasetEntry, dict[DatasetId, int]], wire.DatasetView],
     ) -> None:
-        """``view_of`` looks at a dataset, and adds to its second argument the others that it looked at."""
+        """``view_of`` computes the view of a dataset, and adds to its second argument other datasets that it read."""
         self._home = home
         self._evaluator = evaluator
         self._visibility = visibility
@@ -118,7 +119,7 @@ class ViewCache:
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
 
     def load(self) -> None:
-        """Read what an earlier run saved, unless that was done before."""
+        """Loads the views that an earlier run saved; does nothing the second time."""
         self._known()
 
     def all(self) -> list[wire.DatasetView]:
@@ -127,11 +128,11 @@ class ViewCache:
 
     @property
     def kept(self) -> int:
-        """Views in memory."""
+        """The number of views in memory."""
         return len(self._kept or ())
 
     def standings(self) -> tuple[Counter[str], int]:
-        """How many datasets there are by state, and how many are published, as they were last looked at."""
+        """Counts datasets by state, and published datasets, by the cached views."""
         views = [kept.view for kept in list(self._known().values())]
         return Counter(view.state for view in views), sum(view.published for view in views)
 
@@ -148,7 +149,7 @@ class ViewCache:
         return entries
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
-        """Returns the current view; computed again where a write, the time or an input may have changed it."""
+        """Returns the current view; computes it if a write, the time or an input may have changed it."""
         kept = self._known().get(entry.id)
         return kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
 
@@ -162,7 +163,7 @@ class ViewCache:
         return [entry for entry in self.entries() if not is_current(entry)]
 
     def look(self, entry: DatasetEntry) -> wire.DatasetView:
-        """Computes the current view, whatever is cached."""
+        """Computes the current view and caches it, even if the cached one is current."""
         known = self._known()
         before = known.get(entry.id)
         since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
@@ -183,9 +184,9 @@ class ViewCache:
         return view
 
     def _keys(self, of: Iterable[DatasetId]) -> frozenset[bytes] | None:
-        """Returns the keys to watch for the datasets, and for all inputs that their transforms ever named.
+        """Returns the database keys on which views of ``of`` depend: the datasets, and all inputs they ever had.
 
-        An input may arrive later. ``None`` if a damaged block hides the inputs.
+        An input may arrive later, so its key counts as well. ``None`` if a damaged block hides the inputs.
         """
         found: set[bytes] = set()
         try:
@@ -214,14 +215,14 @@ class ViewCache:
         )
 
     def _known(self) -> dict[DatasetId, _Kept]:
-        """Returns what is kept; at first what an earlier run saved, by a few questions for all."""
+        """Returns the cached views; the first call loads those that an earlier run saved."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._saved()
             return self._kept
 
     def _saved(self) -> dict[DatasetId, _Kept]:
-        """Returns what was saved of chains whose head is still the same, by the rules that are in force."""
+        """Loads saved views whose chain has the same head, and whose rules are still in force."""
         since, policy, basis = self._home.database.writes, self._evaluator.policy, self._basis()
         with self._home.database.read() as connection:
             rows = [row for row in saved_views.whole(connection) if row.basis == basis]
@@ -236,7 +237,7 @@ class ViewCache:
         return found
 
     def save(self) -> None:
-        """Saves views computed since the last time, in one transaction, except those that changed meanwhile."""
+        """Saves the views computed since the last call, in one transaction; leaves out those that changed meanwhile."""
         with self._lock:
             names, self._unsaved = self._unsaved, set()
         if not names:
@@ -263,14 +264,14 @@ class ViewCache:
         return any(self._home.database.has_changed(each, kept.since) for each in kept.keys)
 
     def _basis(self) -> bytes:
-        """Names all that a view is made by beside what is stored: rules, settings, and the code that makes it."""
+        """Returns a digest of all that views depend on besides the database: rules, settings, version of the code."""
         policy = self._evaluator.policy
         said = (policy.digest, *map(str, policy.floors), self._visibility.publishes_all, self._evaluator.me, EDITION)
         return hashlib.sha3_256(msgspec.msgpack.encode(said, enc_hook=str)).digest()
 
 
 def _is_same(one: _Kept, other: _Kept) -> bool:
-    """Whether they would be saved alike."""
+    """Whether two views would be saved alike."""
     return one.view == other.view and one.until == other.until and one.keys == other.keys
 
 

@@ -1,8 +1,8 @@
-"""Sums the bytes of the slices that each chain names, and keeps the sums in memory.
+"""Sums the sizes of the slices that each chain names, and caches the sums in memory.
 
-A question reads the few blocks that came since the last one. A long chain that came at once is summed beside the
-questions, by the worker that ``step`` is for: blocks of one shape are added up together. What is not summed up to the
-head yet is not told, so that no part of a size passes for all of it.
+A request sums the few blocks that were appended since the last one. A chain that is far behind is summed in the
+background by a worker that calls ``step``, many blocks of one shape at a time. A size is returned only if it is summed
+up to the head, so that a partial sum never passes for the whole.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from chain.store.base import Head
 from odfd.state.directory import StateDirectory
 
 AT_ONCE: Final = 128
-"""Blocks that one question reads, however many datasets it names: about three milliseconds."""
+"""Blocks that one request sums, for all its datasets together: about three milliseconds."""
 STEP_BLOCKS: Final = 512
-"""Read in one step beside the questions: three milliseconds, in which other threads wait for the interpreter."""
+"""Blocks that one step sums: about three milliseconds, in which other threads wait for the interpreter."""
 PAUSE_SECONDS: Final = 0.005
-"""Between two steps: answers go first."""
+"""Between two steps, so that requests go first."""
 FEW: Final = 32
 _SIZE: Final = "event.new_data.size"
 
@@ -34,7 +34,7 @@ _SIZE: Final = "event.new_data.size"
 class _Summed(NamedTuple):
     blocks: int
     last: Multihash | None
-    """The block up to which it is summed: another history has another there."""
+    """The last block of the sum; after a history rewrite the chain has another block at its position."""
     bytes: int
 
 
@@ -48,7 +48,7 @@ class DataSizes:
         self._home, self._at_once, self._step = home, at_once, step_blocks
         self._summed: dict[DatasetId, _Summed] = {}
         self._behind: dict[DatasetId, None] = {}
-        """Asked for and not summed up to the head, in the order of the questions."""
+        """Datasets that were requested and are not summed up to their head, in the order of the requests."""
         self._lock = threading.Lock()
 
     @property
@@ -57,7 +57,7 @@ class DataSizes:
         return bool(self._behind)
 
     def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
-        """Returns the sizes that are known up to the head; the others are left to ``step``. Raises Environment."""
+        """Returns the sizes that are summed up to the head; leaves the others to ``step``. Raises Environment."""
         wanted, found, left = tuple(datasets), {}, self._at_once
         heads = self._heads(wanted)
         with self._lock:
@@ -76,7 +76,7 @@ class DataSizes:
         return found
 
     def step(self) -> None:
-        """Sums more of one dataset that a question found behind, until it is summed or a block cannot be read."""
+        """Sums more blocks of one dataset that a request found behind; gives up at a block that cannot be read."""
         with self._lock:
             dataset = next(iter(self._behind), None)
             if dataset is None:
@@ -95,7 +95,7 @@ class DataSizes:
                 self._behind[dataset] = None
 
     def _heads(self, wanted: Sequence[DatasetId]) -> Mapping[DatasetId, Head | None]:
-        """Of few datasets one by one, of many by one question for all; then what is gone is forgotten."""
+        """Returns the heads of ``wanted``: one query each for few, one for all for many, which also drops deleted ones."""
         chains = self._home.chains
         if len(wanted) < FEW:
             return {each: chains.chain(each).head() for each in wanted}
@@ -106,7 +106,7 @@ class DataSizes:
         return heads
 
     def _further(self, dataset: DatasetId, known: _Summed, size: int, most: int) -> tuple[_Summed, int]:
-        """Sums ``most`` blocks more, or those before one that cannot be read; says how many it read."""
+        """Sums up to ``most`` more blocks, or those before an unreadable one; returns how many these were, too."""
         chain, start = self._home.chains.chain(dataset), known.blocks
         raws: list[bytes] = []
         with suppress(Environment, Invalid, NotFound):
@@ -121,7 +121,7 @@ class DataSizes:
 
 
 def sum_sizes(raws: Sequence[bytes]) -> tuple[int, int]:
-    """Adds up the slices of blocks up to the first that is damaged. Returns how many they are, and their bytes."""
+    """Sums slice sizes of blocks up to the first damaged one. Returns the number of these blocks, and the bytes."""
     total = 0
     for stretch in (page := Pages().sort(None, raws)).stretches:
         if stretch.groups:
@@ -138,7 +138,7 @@ def sum_sizes(raws: Sequence[bytes]) -> tuple[int, int]:
 
 
 def _bytes_of(group: Group) -> int:
-    """The slices of blocks of one shape; where their size is no value of its own, it is the same in all."""
+    """Sums slice sizes of blocks of one shape; if the shape has no such value, the size is equal in all of them."""
     sizes = group.values.get(_SIZE)
     if sizes is not None:
         return sum(sizes.copy().view("<u8").ravel().tolist())

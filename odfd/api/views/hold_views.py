@@ -1,4 +1,4 @@
-"""Shows read holds, as ``odfctl hold list`` and ``describe`` do."""
+"""Builds the views of read holds for ``odfctl hold list`` and ``describe``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Spread(NamedTuple):
 class HolderCounts:
     """Counts connected peers that claim to serve a dataset, by their answer to a mirror or by their presence.
 
-    What a peer says of itself is not checked; a peer that is not connected does not count, whatever it said before.
+    A peer's claim is not checked. A peer that is no longer connected does not count.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class HolderCounts:
         serving: Callable[[Iterable[DatasetId]], Mapping[DatasetId, AbstractSet[PeerId]]],
         share_of: Callable[[PeerId], str],
     ) -> None:
-        """``serving`` and ``share_of``: as those of ``odfd.network.membership.Membership``."""
+        """``serving`` and ``share_of``: see ``odfd.network.membership.Membership``."""
         self._scheduler = scheduler
         self._serving = serving
         self._share_of = share_of
@@ -40,14 +40,14 @@ class HolderCounts:
         return {dataset: len(peers) for dataset, peers in self.peers(datasets).items()}
 
     def spread(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, Spread]:
-        """Counts the holders, and the blocks of addresses they are in: one operator may hold all of a block."""
+        """Counts the holders, and the address blocks that they are in, since one operator may control a whole block."""
         return {
             dataset: Spread(len(peers), len(set(map(self._share_of, peers))))
             for dataset, peers in self.peers(datasets).items()
         }
 
     def peers(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, AbstractSet[PeerId]]:
-        """The peers themselves."""
+        """Returns the holders of each of ``datasets``."""
         wanted = tuple(datasets)
         told, asked = self._serving(wanted), self._scheduler.holders(wanted)
         nobody: frozenset[PeerId] = frozenset()

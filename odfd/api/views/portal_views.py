@@ -1,4 +1,4 @@
-"""Says what a portal promises, and which auditors have seen what its rows were made of."""
+"""Builds the view of a portal: its rule, and which auditors attested its rows against the private input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odfd.trust.ledger.observations import Observations
 
 
 def portal_facts(home: StateDirectory, dataset: DatasetId, state: ChainState) -> wire.PortalFacts | None:
-    """Returns them for a portal; ``None`` for another dataset, or a rule of a newer version. Blocking."""
+    """Returns the facts of a portal; ``None`` for another dataset, or a rule of a newer version. Blocking."""
     rule = None
     with suppress(Invalid):
         rule = None if state.schema is None else portal_rule(schema_of(state.schema))

@@ -1,4 +1,4 @@
-"""Shows steps of ingests, transforms and mirrors in the tasks that wait for them."""
+"""Shows the progress of ingests, transforms and mirrors in the tasks that wait for them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def show_ingest(report: Report, step: IngestStep) -> None:
 
 
 def show_transform(report: Report, step: TransformStep) -> None:
-    """Counts rows that are read, of those that the transaction reads; recorded transactions where these are repeated.
+    """Shows the rows read so far and their total; for repeated transactions, the number of those done.
 
-    A query that reads a slice twice reads more rows than there are: then no total is told.
+    A query that reads a slice twice reads more rows than there are: then no total is shown.
     """
     report.message = str(step)
     if step.repeats:
@@ -38,13 +38,13 @@ def show_transform(report: Report, step: TransformStep) -> None:
 
 
 def show_block(report: Report, number: int, step: TransformStep) -> None:
-    """Shows a transaction that is executed again for a judgement of its block."""
+    """Shows the re-execution of a transaction whose block is being judged."""
     show_transform(report, step)
     report.message = f"block #{number:,}: {report.message}"
 
 
 SHOW_SECONDS: Final = 0.2
-"""How often a mirror's progress is copied into the task that shows it."""
+"""Between two updates of a task from a mirror's progress."""
 
 
 def show_mirror(report: Report, mirror: Mirror) -> None:
@@ -56,14 +56,14 @@ def show_mirror(report: Report, mirror: Mirror) -> None:
 
 
 async def keep_showing(report: Report, mirror: Mirror) -> None:
-    """Shows a mirror again and again, until cancelled."""
+    """Updates a task from a mirror's progress until cancelled."""
     while True:
         show_mirror(report, mirror)
         await trio.sleep(SHOW_SECONDS)
 
 
 def show_failures(report: Report, items: Sequence[wire.PullItem | wire.PushItem]) -> None:
-    """Says at the end of a task how many of its datasets failed, and why the first did: the task itself is done."""
+    """Reports at the end of a task how many of its datasets failed, and why the first did; the task itself succeeds."""
     failed = [f"{item.ref}: {item.fault.fault()}" for item in items if item.fault is not None]
     if failed:
         report.message = f"{len(failed)} of {len(items)} failed: {failed[0]}"

@@ -1,4 +1,4 @@
-"""Makes the values that show datasets to people, from chain, catalogue and trust; finds derived datasets."""
+"""Builds the views of datasets from chain, catalogue and trust, and finds derived datasets by their inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 
 
 class DatasetViews:
-    """Computes views of datasets; changes nothing but saved views. Called from worker threads."""
+    """Computes views of datasets; writes nothing but cached views. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
@@ -54,7 +54,7 @@ class DatasetViews:
         return self.cache.dataset(entry)
 
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
-        """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
+        """Computes a view. A damaged chain gets a view that says so, so that it does not hide the other datasets."""
         try:
             return self._readable(entry, within)
         except Environment as fault:
@@ -78,7 +78,7 @@ class DatasetViews:
         )
 
     def _readable(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
-        """``within`` is filled with the datasets that were looked at for this one."""
+        """Computes the view of a readable chain; adds to ``within`` the other datasets that it depends on."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         shards = self._home.shards_of(entry.id)
@@ -146,7 +146,7 @@ class DatasetViews:
         )
 
     def blocks(self, dataset: DatasetId, blocks: Sequence[Block]) -> list[wire.BlockView]:
-        """Blocks of a dataset's chain, with what this node counted when it made them."""
+        """Returns views of blocks, with the row counts of those that this node made."""
         numbers = [block.sequence_number for block in blocks]
         if not numbers:
             return []
@@ -170,13 +170,13 @@ class DatasetViews:
         return "fresh" if known.extent.fresh and not is_old else "stale"
 
     def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
-        """Whether it is refuted by two agreeing groups, or was given up by a person; else it is only accused."""
+        """Returns ``refuted`` if two agreeing groups refute it or a person gave it up, ``accused`` otherwise."""
         given_up = known.decided.abandoned is not None
         refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
         return "refuted" if refuted else "accused"
 
     def _fact(self, known: DatasetFacts, found: ReachAssessment) -> str:
-        """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
+        """Formats how far a dataset can be relied on: ``data``, ``attested 2/3``, ``refuted at #7``."""
         if found.blocks < known.size and found.why.block is not None:
             return f"{found.why.rule} at #{found.why.block}"
         plain = "data" if known.extent.data >= found.blocks else "chain"
@@ -194,7 +194,7 @@ class DatasetViews:
         return plain
 
     def _observed(self, known: DatasetFacts) -> str:
-        """Formats ``observed 1/2``, and the last observed block; empty without a counted observer."""
+        """Formats ``observed 1/2`` and the last observed block; empty if no counted observer exists."""
         said, have = self._evaluator.sighted(known.dataset)
         policy, me = self._evaluator.policy, self._evaluator.me
         if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
@@ -204,7 +204,7 @@ class DatasetViews:
         return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
 
     def _last_judged(self, known: DatasetFacts) -> int | None:
-        """Returns the newest step with a verdict: verdicts extend to it."""
+        """Returns the newest block with a verdict; ``None`` without any."""
         judged = [
             span.last
             for attestation in known.attestations.values()
@@ -233,7 +233,7 @@ def _conditions(known: DatasetFacts) -> Iterator[str]:
 
 
 def frontiers_view(upper: int) -> wire.Frontiers:
-    """``upper``: in whole milliseconds. A dataset that is one chain can be read from the beginning."""
+    """``upper``: in whole milliseconds. A dataset of one chain can be read from its first block: no ``since``."""
     if upper == SEALED:
         return wire.Frontiers(sealed=True)
     return wire.Frontiers(upper=instant.render(instant.from_millis(upper)))
@@ -279,7 +279,7 @@ _TRANSFORM: Final = SetTransform.__name__
 
 
 class _Kept(NamedTuple):
-    """Ids of inputs, as the transform names them, and the writes up to which they are known."""
+    """The inputs of a transform, as written in it, valid up to write ``since`` of the database."""
 
     since: int
     inputs: frozenset[str]
@@ -293,7 +293,7 @@ class DerivativeIndex:
         self._kept: dict[DatasetId, _Kept] = {}
 
     def of(self, source: DatasetId) -> Sequence[DatasetEntry]:
-        """Datasets here that are derived from ``source``, by name. Raises Environment for a damaged block."""
+        """Lists datasets here that are derived from ``source``, by name. Raises Environment for a damaged block."""
         there = self._home.chains.having(_TRANSFORM)
         found = [each for each in there if each != source and str(source) in self._inputs(each)]
         self._kept = {each: self._kept[each] for each in there if each in self._kept}
@@ -306,7 +306,7 @@ class DerivativeIndex:
         return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
 
     def inputs(self, some_of: PublicOf) -> set[DatasetId]:
-        """Returns the inputs of ``some_of`` the datasets here. Raises Environment for a damaged block."""
+        """Returns the inputs of the derived datasets that ``some_of`` selects. Raises Environment for a damaged block."""
         found = set()
         for name in {name for each in some_of(self._home.chains.having(_TRANSFORM)) for name in self._inputs(each)}:
             with suppress(Invalid):  # a name that is no id
@@ -314,7 +314,7 @@ class DerivativeIndex:
         return found
 
     def own(self, source: DatasetId) -> str | None:
-        """The name of one of this node's own that is derived from ``source``; ``None`` when there is none."""
+        """Returns the name of one of this node's own datasets derived from ``source``; ``None`` if there is none."""
         return next((entry.name for entry in self.of(source) if self._home.keys.has_dataset_key(entry.id)), None)
 
     def _inputs(self, dataset: DatasetId) -> frozenset[str]:
