@@ -32,7 +32,7 @@ class Signer(NamedTuple):
 
 
 class AnswerProof:
-    """The proof of one answer, used as a context. Use it as a context."""
+    """The proof of one answer. Use it as a context."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -45,7 +45,7 @@ class AnswerProof:
         self._rows.close()
 
     def take(self, content: bytes | memoryview) -> None:
-        """The next bytes of the Arrow stream. Raises Refused."""
+        """Adds the next bytes of the Arrow stream. Raises Refused."""
         self._rows.write(content)
         if self._rows.tell() > self._signer.most:
             raise Refused(
@@ -53,7 +53,7 @@ class AnswerProof:
             )
 
     def signed(self, sql: str, head: wire.QueryHead, rows: int) -> dict[str, Any]:
-        """The envelope. Raises Invalid for columns that have no hash. In a worker thread."""
+        """Signs the spooled answer; returns the envelope. Raises Invalid for columns without a hash. Blocking."""
         self._rows.seek(0)
         with pa.ipc.open_stream(self._rows) as reader:
             schema = reader.schema
@@ -81,5 +81,5 @@ class AnswerProof:
 
 
 def engine() -> str:
-    """Names the engine that answers queries here."""
+    """Returns the name of the engine that answers queries here."""
     return f"{DIALECT} {version('duckdb')}"

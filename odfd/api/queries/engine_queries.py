@@ -1,7 +1,7 @@
-"""Has an engine of transforms answer queries (``ExecuteRawQuery``) over what a query process judged and made ready.
+"""Runs queries on an engine of transforms (``ExecuteRawQuery``), after a query process has checked and prepared them.
 
-That process finds the tables in the statement, refuses what no query may say, and writes the views that are more than
-whole slices: what holds of a log, a cut by event time, a schema that changed. All else the engine reads by itself.
+The query process finds the tables of the statement, refuses forbidden statements, and writes those views that are more
+than whole slices: folds of a log, cuts by event time, changed schemas. The engine reads all other slices itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from odfd.queries.planning import PlannedView, QueryPlan
 
 _RULE: Final = "query-engine"
 STATEMENT: Final = "SELECT * FROM answer"
-"""The statement that reads the rows of an engine."""
+"""Reads the rows that an engine computed."""
 
 
 class EngineQueries:
@@ -38,7 +38,7 @@ class EngineQueries:
         self._engines, self._inputs, self.folder, self._most = engines, inputs, folder, most
 
     def check(self, request: wire.QueryRequest) -> None:
-        """Raises Invalid for an engine that is not here, Refused for what only the query's own process does."""
+        """Raises Invalid for an engine that is not here, Refused for a request that only a query process can answer."""
         self._engines.engine(request.engine)
         asked = {"a proof": request.prove, "a plan": request.explain, "parameters": bool(request.parameters)}
         if refused := [name for name, is_asked in asked.items() if is_asked]:
@@ -47,7 +47,7 @@ class EngineQueries:
     async def prepared(
         self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path
     ) -> tuple[str, tuple[RawQueryView, ...]]:
-        """Returns the statement as the engine reads it, and its views, which the query process has written by then."""
+        """Returns the statement for the engine, and its views, once the query process has written them."""
         made = [process.made(f"view-{number}") for number in range(len(views))]
         names = [seen if _is_made(planned) else "" for planned, (_, seen) in zip(plan.views, made, strict=True)]
         saved = await process.save(views, tuple(plan.places), tuple(names), self._most)
@@ -67,7 +67,9 @@ class EngineQueries:
         tables: Sequence[tuple[str, TableNamed]],
         place: Path,
     ) -> SliceView:
-        """The rows, as a view over the file ``place / "answer"``. Raises Invalid, EngineLost, LimitExceeded."""
+        """Runs the query; returns its rows as a view over the file ``place / "answer"``. Raises Invalid, EngineLost,
+        LimitExceeded.
+        """
         statement, views = asked
         path = place / "answer"
         outcome = await self._engines.engine(engine).raw_query(

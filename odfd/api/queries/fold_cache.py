@@ -1,7 +1,7 @@
 """Caches the current rows of datasets (folds of their changelogs), so that a query folds only rows added since.
 
-A fold is made after a query that had much to fold, in a process that reads this dataset alone: rows that a stranger
-puts into one dataset cannot change the fold of another. No query waits for it.
+A fold is made after a query that had much to fold, by a process that reads this dataset alone: hostile rows in one
+dataset cannot change the fold of another. No query waits for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from odfd.queries.planning import PlannedView, QueryPlan
 from odfd.state.directory import StateDirectory
 
 LEAST_ROWS: Final = 100_000
-"""Since the last fold; fewer are folded as quickly as a fold is found."""
+"""Rows since the last fold that are worth a new one; fewer are folded as fast as a fold is loaded."""
 _SHARE: Final = 4
-"""A fold is made again when a quarter of its size has been added."""
+"""A fold is made again once a quarter of its size has been added."""
 Failed = Callable[[DatasetId, Fault], None]
 
 
 class FoldCache:
-    """Keeps the folds of one node; ``failed`` is called for folds that could not be made, which queries do without."""
+    """Stores the folds of one node. ``failed`` is called for a fold that could not be made; queries work without it."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class FoldCache:
         self._alone = trio.CapacityLimiter(1)
 
     def shortened(self, plan: QueryPlan) -> QueryPlan:
-        """Returns a plan with the same answer from fewer slices, where there are folds. In a worker thread."""
+        """Returns an equivalent plan that reads folds instead of slices where possible. In a worker thread."""
         return msgspec.structs.replace(plan, views=[self._shortened(each) for each in plan.views])
 
     def after(self, plan: QueryPlan) -> None:
-        """Decides after a query whether to keep what it folded."""
+        """Decides after a query whether to store a fold, and starts it."""
         for planned in plan.views:
             if _is_folded(planned) and planned.dataset not in self._making and self._is_due(planned):
                 self._making.add(planned.dataset)
@@ -102,7 +102,7 @@ class FoldCache:
 
 
 def _is_folded(planned: PlannedView) -> bool:
-    """One of several shards is no fold: it is kept of one chain at one block."""
+    """Whether a planned input is foldable: one chain at one block, not one of several shards."""
     return planned.view.fold != "log" and planned.view.until is None and not planned.shards
 
 

@@ -1,4 +1,4 @@
-"""Computes the tables of Projections, and says how far each is behind the datasets that it is made of."""
+"""Computes the tables of Projections, and reports how far each is behind its inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from odfd.state.directory import PROJECTIONS, StateDirectory
 
 
 class ProjectionState(msgspec.Struct, frozen=True, kw_only=True):
-    """The table of a projection, beside its inputs as they are."""
+    """The table of a projection, and the current heads of its inputs."""
 
     record: TableRecord | None
     inputs: Sequence[RecordedInput]
@@ -39,7 +39,7 @@ class ProjectionState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Blocks of the inputs that the table does not have."""
+        """Returns the number of input blocks that the table does not include."""
         held = {} if self.record is None else {each.dataset: each.size for each in self.record.inputs}
         return sum(max(0, each.size - held.get(each.dataset, 0)) for each in self.inputs)
 
@@ -54,13 +54,13 @@ class ProjectionTables:
             self._store.sweep({each.id for each in DeclaredStore(connection).all(TYPE)})
 
     def named(self, name: str) -> KeptTable | None:
-        """The table of a projection by its name. Blocking."""
+        """Returns the table of a projection by name. Blocking."""
         with self._home.database.read() as connection:
             found = DeclaredStore(connection).named(TYPE, name)
         return None if found is None else self._store.table(found.id, found.name)
 
     def state(self, resource: DeclaredResource) -> ProjectionState:
-        """Blocking. Raises NotFound for an input that is not here, or has no blocks."""
+        """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
         spec = spec_of(resource.spec)
         inputs = [each for each, _ in self._inputs(resource, spec)]
         record = self._store.find(resource.id)
@@ -103,13 +103,13 @@ class ProjectionTables:
             part.unlink(missing_ok=True)
 
     def remove(self, resource: DeclaredResource) -> None:
-        """Blocking."""
+        """Deletes the table of a projection. Blocking."""
         self._store.remove(resource.id)
 
     def _inputs(
         self, resource: DeclaredResource, spec: ProjectionSpec
     ) -> Sequence[tuple[RecordedInput, tuple[str, ...]]]:
-        """Each with its head, and the names that the query may call it by. Raises NotFound."""
+        """Returns each input at its head, with the names by which the query may call it. Raises NotFound."""
         found = []
         for each in spec.inputs:
             held = resource.references.get(reference_key(each.dataset_ref, "Dataset"))

@@ -24,11 +24,11 @@ from odfd.queries.planning import HINT_READABLE, OWNER, Asker, Bound
 from odfd.state.directory import StateDirectory
 
 WAITING: Final = 16
-"""Questions that wait for a turn; more are refused."""
+"""Queries that wait for a turn; more are refused."""
 
 
 class PublicQueries:
-    """Answers others, for all listeners of a node. ``served``: blocks of a dataset that anyone may read; 0: none."""
+    """Answers queries of others, for all listeners of a node. ``served``: how many blocks of a dataset are public."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PublicQueries:
         *,
         proves: bool = False,
     ) -> None:
-        """``readers``: queries of the node at once; others than its owner get half of them, or the one."""
+        """``readers``: concurrent queries of the node; callers other than its owner get half of them, at least one."""
         self._home, self._queries, self._served, self._proves = home, queries, served, proves
         self._turns = trio.CapacityLimiter(max(1, readers // 2))
 
@@ -51,8 +51,8 @@ class PublicQueries:
         rows: RowSelection,
         piped: GiveFiles | None = None,
     ) -> None:
-        """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
-        proof: this node signs answers for its owner alone.
+        """Sends frames, as ``QueryService.answer``. Raises Refused if too many queries wait (``query-busy``), and for a
+        proof: this node signs answers only for its owner.
         """
         check_public(request)
         if self._turns.statistics().tasks_waiting >= WAITING:
@@ -85,7 +85,7 @@ class PublicQueries:
         return [(entry.name, load_state(self._home.chains.chain(entry.id), size)) for entry, size in sizes]
 
     def state(self, ref: str) -> ChainState:
-        """Raises NotFound, Environment."""
+        """Returns the public part of a dataset. Raises NotFound, Environment."""
         entry = None
         with suppress(Invalid), self._home.catalog() as catalog:
             entry = catalog.look(ref)
@@ -96,7 +96,7 @@ class PublicQueries:
 
 
 def check_public(request: wire.QueryRequest) -> None:
-    """Raises Refused for a question that the node would sign the answer of, or ask its engine of transforms."""
+    """Raises Refused for a request that asks for a signed answer, or for the engine of transforms."""
     if request.prove:
         raise Refused("a node proves answers to its owner alone", rule=UNPROVEN, hint="odfctl sql --prove, there")
     if request.engine:
@@ -122,7 +122,7 @@ class FlightQueries:
         *,
         owner: bool,
     ) -> None:
-        """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
+        """Sends frames, as ``QueryService.answer``. Raises Refused for a proof: the Flight process is not the owner."""
         check_public(request)
         if owner:
             await self._queries.answer(request, send, OWNER, rows, piped)
@@ -130,7 +130,7 @@ class FlightQueries:
             await self._public.answer(request, send, {}, rows, piped)
 
     def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
-        """Datasets by name, as far as they may be read. Raises Environment."""
+        """Returns datasets by name, each up to the last readable block. Raises Environment."""
         if not owner:
             return self._public.states()
         entries = sorted(self._home.entries(), key=lambda entry: entry.name)

@@ -1,4 +1,4 @@
-"""Answers queries: plans which slices are read, holds them, and passes on what a confined process makes of them."""
+"""Answers queries: plans which slices are read, holds them, and passes on the rows that a confined process computes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while the receiver does not read."""
 GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
-"""The same, with descriptors of files that go with it."""
+"""Takes a whole frame, and descriptors of the files that it lists."""
 MOST_SLICES: Final = 512
-"""Files that are given to a reader, who may have a thousand open."""
+"""Files given to one reader, which may have a thousand open."""
 _TOGETHER: Final = 128
 """Descriptors of one message; the kernel takes 253."""
 
@@ -50,7 +50,7 @@ class QueryService:
         signer: Signer,
         more: tuple[FoldCache | None, EngineQueries | None] = (None, None),
     ) -> None:
-        """``more``: keeps folds, and asks engines of transforms, where there are such."""
+        """``more``: stores folds, and runs queries on engines of transforms, if there are any."""
         self._planner, self._processes, self._inputs, self._signer = planner, processes, inputs, signer
         self._folding, self._engines = more
 
@@ -130,10 +130,10 @@ class QueryService:
         )
 
     async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
-        """Descriptors of the files that all of a log at a cut is read from. No statement, and no process for it.
+        """Gives descriptors of the files that make up a log at a cut, without a statement or a query process.
 
-        What was opened stays readable, whatever is collected. Raises as ``answer`` does, and Refused for a log that is
-        not read as it lies in its slices.
+        An opened file stays readable, whatever is collected. Raises as ``answer`` does, and Refused for a log that its
+        slices do not hold as it is read.
         """
         times = tuple((each.kind, each.value) for each in request.times)
         table = TableNamed(path=(request.dataset,), place="", clauses=times)
@@ -164,7 +164,7 @@ class QueryService:
             await give(frame(END, msgspec.json.encode(wire.SlicesEnd(rows=rows, offsets=tuple(spans)))), ())
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
-        """The engine has no turn of a query's process; its rows are read by another one."""
+        """Runs the query on an engine of transforms; a query process prepares it before and reads its rows after."""
         request, _, rows = asked
         if self._engines is None:
             raise Invalid(f"no engine called {request.engine!r} here", rule="query-engine", hint="leave --engine out")
@@ -206,9 +206,9 @@ class QueryService:
         sends: tuple[SendFrame, SendFrame],
         signing: Callable[[bytes, memoryview], Awaitable[bytes | memoryview]],
     ) -> None:
-        """Sends what is read with the first rows: until then a fault is the whole answer.
+        """Sends the first frame together with the first rows: a fault before them becomes the whole answer.
 
-        ``sends`` take the first frame, and the others.
+        ``sends``: functions that send the first frame, and the others.
         """
         begin, send = sends
         head: bytes | None = frame(HEAD, msgspec.json.encode(said))
@@ -226,7 +226,7 @@ class QueryService:
 
 @contextmanager
 def _begun(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> Iterator[tuple[str, SendFrame]]:
-    """The pipe of rows, as the process sees it (empty: none), and what sends the first frame."""
+    """Yields the query process's path of the row pipe (empty without one), and the function for the first frame."""
     if piped is None:
         yield "", send
         return
@@ -243,7 +243,7 @@ def _begun(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> I
 def _signing(
     proof: AnswerProof | None, sql: str, head: wire.QueryHead
 ) -> Callable[[bytes, memoryview], Awaitable[bytes | memoryview]]:
-    """Returns what is sent for a frame: the end of an answer that is proven has the statement with it."""
+    """Returns the function that completes a frame before it is sent: the end of a proven answer gets the statement."""
 
     async def sent(kind: bytes, whole: memoryview) -> bytes | memoryview:
         if proof is None:
@@ -261,6 +261,6 @@ def _signing(
 
 
 def _by_pins(pins: Sequence[wire.Pin], asker: Asker) -> Asker:
-    """Names are those of the pins."""
+    """Resolves names as the pins do."""
     bound = {pin.name.lower(): Bound(DatasetId.parse(pin.id)) for pin in pins}
     return msgspec.structs.replace(asker, bound=bound)

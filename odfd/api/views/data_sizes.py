@@ -95,7 +95,7 @@ class DataSizes:
                 self._behind[dataset] = None
 
     def _heads(self, wanted: Sequence[DatasetId]) -> Mapping[DatasetId, Head | None]:
-        """Returns the heads of ``wanted``: one query each for few, one for all for many, which also drops deleted ones."""
+        """Returns the heads of ``wanted``: a query each for few, one in all for many, which also drops deleted ones."""
         chains = self._home.chains
         if len(wanted) < FEW:
             return {each: chains.chain(each).head() for each in wanted}

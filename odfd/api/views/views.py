@@ -306,7 +306,7 @@ class DerivativeIndex:
         return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
 
     def inputs(self, some_of: PublicOf) -> set[DatasetId]:
-        """Returns the inputs of the derived datasets that ``some_of`` selects. Raises Environment for a damaged block."""
+        """Returns the inputs of the derived datasets that ``some_of`` selects. Raises Environment for a bad block."""
         found = set()
         for name in {name for each in some_of(self._home.chains.having(_TRANSFORM)) for name in self._inputs(each)}:
             with suppress(Invalid):  # a name that is no id
