@@ -1,7 +1,8 @@
-"""Finds cards by words: a full-text index over all that are kept here, on disk and in memory.
+"""Finds cards by words: a full-text index over all cards that this node keeps, on disk and in memory.
 
-Made in memory (SQLite FTS5), and brought up to date by each search: cards that came or went since are read, others are
-not. It holds what the stores of statements hold, whose bounds are its own. Safe to use from any thread.
+The index is an SQLite FTS5 table in memory. Each search first brings it up to date, reading only cards that came or
+went since the last one. It holds what the stores of statements hold, which have their own bounds. Safe to use from any
+thread.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from odfd.network.look_alikes import likeness
 from odfd.trust.ledger.cards import Cards
 
 MAX_MATCHES: Final = 200
-"""Of matching cards the best ones, as ranked by the caller."""
+"""Matching cards that one search returns at most: the best, by the caller's ranking."""
 MAX_WORDS: Final = 16
 _SCRIPT: Final = """
 CREATE VIRTUAL TABLE words USING fts5(name, publisher, keywords, description, columns, tokenize='unicode61');
@@ -42,7 +43,7 @@ CREATE INDEX likenesses ON cards (likeness);
 _WORD: Final = re.compile(r"\w+")
 
 Tables = Callable[[], AbstractContextManager[sqlite3.Connection]]
-"""Gives tables of the ledger to read."""
+"""Opens the ledger's tables for reading."""
 
 
 class CardQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class CardQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardIndex:
-    """The index of one node. ``sources``: where cards are kept; of one dataset that of the first counts."""
+    """The index of one node. ``sources``: the stores of cards; if two have a dataset's card, the first one's counts."""
 
     def __init__(self, sources: Sequence[Tables]) -> None:
         self._sources = sources
@@ -66,7 +67,7 @@ class CardIndex:
         self._known: dict[DatasetId, Multihash] = {}
 
     def card(self, dataset: DatasetId) -> Card | None:
-        """The card that is kept of a dataset, taken back or not."""
+        """Returns the kept card of a dataset, also a withdrawn one."""
         for tables in self._sources:
             with tables() as connection:
                 found = Cards(connection).of(dataset)
@@ -75,15 +76,15 @@ class CardIndex:
         return None
 
     def latest(self, dataset: DatasetId) -> Card | None:
-        """The same as ``card``; namesakes are then counted among all cards that are kept now."""
+        """Brings the index up to date, and returns the dataset's card as ``card`` does."""
         with self._lock:
             self._bring_up_to_date()
         return self.card(dataset)
 
     def search(self, query: CardQuery, now: Instant) -> tuple[list[Card], int]:
-        """Finds at most ``MAX_MATCHES`` cards, best match first, and counts the cards searched.
+        """Finds at most ``MAX_MATCHES`` cards, best match first; also returns how many cards were searched.
 
-        Cards that were taken back or have expired are not among them. Raises Environment.
+        Withdrawn and expired cards are left out. Raises Environment.
         """
         with self._lock:
             self._bring_up_to_date()

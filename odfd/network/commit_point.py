@@ -1,7 +1,7 @@
-"""Takes proposals of other nodes at the commit point of this node's datasets, and proposes to those of others.
+"""Accepts other writers' proposals for this node's datasets, and lets this node propose to the datasets of others.
 
-Whose key may write a dataset may propose to it: the authority says so. Objects that are lacking come before the blocks
-that name them; then compare-and-append decides, in the transaction that stores and signs.
+A node may propose if its key may write the dataset by the dataset's authority. Objects that are missing here are
+fetched before the blocks that name them; then compare-and-append decides, in the transaction that stores and signs.
 Spec: docs/spec/collections.md#propose.
 """
 
@@ -33,20 +33,20 @@ from p2p.identity import did_of_peer
 from p2p.ports import PeerId
 
 MAX_OBJECTS_BYTES: Final = 4 << 30
-"""Bytes of the objects of one proposal."""
+"""Bytes of all objects of one proposal."""
 MayPropose = Callable[[PeerId, DatasetId], bool]
 """Whether a peer may append to a shard. Called in worker threads."""
 
 
 class OwnedShards(SqliteShards):
-    """The shards of a node's own datasets: what is appended is checked as an author's, counted in the tree, signed."""
+    """The shards of a node's own datasets: appended blocks are checked like an author's, added to the tree, signed."""
 
     def __init__(self, database: Database, chains: SqliteChains, committer: OwnerCommitter) -> None:
         super().__init__(database, chains)
         self._committer = committer
 
     def write(self, reading: Reading, changes: Sequence[tuple[Proposal, Shard]]) -> bool:
-        """Raises Invalid for a block that breaks a rule."""
+        """Appends the changes; returns whether they were. Raises Invalid for a block that breaks a rule."""
         with_blocks = [(each, new) for each, new in changes if each.blocks]
         if not with_blocks:
             return super().write(reading, changes)
@@ -62,7 +62,7 @@ class OwnedShards(SqliteShards):
 
 
 class Authorised:
-    """Says whose proposals are taken: of writers that a dataset's authority names, if its key is here."""
+    """Decides who may propose: writers that a dataset's authority names, if the dataset's key is here."""
 
     def __init__(self, database: Database, keys: KeyStore, now: Callable[[], Instant]) -> None:
         self._database, self._keys, self._now = database, keys, now

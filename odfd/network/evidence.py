@@ -1,8 +1,8 @@
 """Fetches bundles of evidence from peers: first the manifest, whose hash is the bundle's id, then its objects.
 
-When a person asks, or ``odfd.trust.validation.evidence_rechecker``, one bundle at a time, within the limits of bundles,
-so much disk and ten minutes. Every byte is hashed, the accused head must be signed by a writer of its dataset, and
-nothing shows in the bundle store before all is here.
+A fetch starts when a person asks for a bundle, or ``odfd.trust.validation.evidence_rechecker`` does: one bundle at a
+time, within the size limits of bundles, a disk reserve and ten minutes. Every byte is hashed, the accused head must be
+signed by a writer of its dataset, and a bundle enters the bundle store only when it is complete.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 
 SECONDS: Final = 600.0
-"""For one bundle."""
+"""Limit for one bundle."""
 PROBE_SECONDS: Final = 10.0
-"""For a peer to say whether it keeps it."""
+"""Limit for a peer to say whether it has a bundle."""
 MANIFEST_SECONDS: Final = 30.0
-"""For a peer to give its manifest, before another is asked."""
+"""Limit for a peer to give the manifest, before another peer is tried."""
 ASKED: Final = 16
-"""Peers asked at one time."""
+"""Peers that are queried at once."""
 
 
 class EvidenceFetcher:
-    """The fetcher of bundles of one node. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
+    """Fetches bundles for one node. ``folder`` is used by nothing else; ``reserve``: bytes of disk that stay free."""
 
     def __init__(
         self, replication: Replication, bundles: BundleStore, folder: Path, reserve: Callable[[], int]
@@ -46,7 +46,7 @@ class EvidenceFetcher:
         self._alone = trio.Lock()
 
     async def fetch(self, name: Multihash) -> Path:
-        """The bundle, as a file in our own store. Raises NotFound, Remote, Invalid (no evidence), Environment."""
+        """Fetches a bundle into our store; returns its file. Raises NotFound, Remote, Invalid, Environment."""
         async with self._alone:
             if self._bundles.has(name):
                 return self._bundles.path(name)
@@ -91,7 +91,7 @@ class EvidenceFetcher:
                 piece.unlink()
 
     async def _holders(self, name: Multihash) -> list[tuple[PeerId, int]]:
-        """Peers that say to keep it, and how large its manifest is."""
+        """Returns the peers that claim to have the bundle, with the size of its manifest."""
         found: list[tuple[PeerId, int]] = []
 
         async def ask(peer: PeerId) -> None:
@@ -112,7 +112,7 @@ class EvidenceFetcher:
         return found
 
     async def _manifest(self, name: Multihash, holders: Sequence[tuple[PeerId, int]], folder: Path) -> Manifest:
-        """From one after the other, each at its word: a wrong size spoils nothing for others."""
+        """Fetches the manifest from one peer after the other, each with the size it stated: a lie harms only itself."""
         path, reasons = folder / "manifest", []
         for peer, size in holders:
             with trio.move_on_after(MANIFEST_SECONDS):
@@ -126,13 +126,13 @@ class EvidenceFetcher:
         raise Remote(f"evidence {name.short}: {'; '.join(reasons[:3])}", rule="no-peer", hint="odfctl peer list")
 
     def _check_disk(self, size: int) -> None:
-        """It is here twice for a moment: in pieces, and as one file."""
+        """Raises Refused without room for the bundle twice: for a moment it is there in pieces and as one file."""
         why = f"the evidence has {size:,} bytes, which take twice as much"
         check_room(self._folder, self._reserve(), 2 * size, why)
 
 
 def _read(name: Multihash, path: Path) -> Manifest:
-    """Raises Invalid for what is named so and is no evidence."""
+    """Reads a manifest. Raises Invalid for a file with the right hash that is not evidence."""
     manifest = decode_manifest(path.read_bytes())
     if manifest.id != name:
         raise Invalid(f"{name.short} is not a manifest as this node writes it", rule="bundle-manifest")
@@ -141,7 +141,7 @@ def _read(name: Multihash, path: Path) -> Manifest:
 
 
 class _File:
-    """One object, into a file of our own naming. Implements ``p2p.ports.ObjectSink``."""
+    """Receives one object into a file. Implements ``p2p.ports.ObjectSink``."""
 
     def __init__(self, path: Path, name: Multihash) -> None:
         self._path, self._name = path, name
@@ -166,7 +166,7 @@ class _File:
 
 
 class _Files:
-    """Small objects, each into a file. Implements ``p2p.ports.PackSink``."""
+    """Receives small objects, each into a file. Implements ``p2p.ports.PackSink``."""
 
     def __init__(self, folder: Path, names: Sequence[Multihash]) -> None:
         self._folder, self._names = folder, names

@@ -1,9 +1,9 @@
 """Serves bundles of evidence to peers: a manifest by the bundle's id, which is its hash, and its objects by theirs.
 
-They are served by hash alone, whatever policy says of the chains they concern: evidence must not depend on the accused
-signer. But a bundle holds blocks and rows of several datasets, and is given while all of them are public here. It is
-read whole, and every hash checked, when its manifest is first asked for; what an answer is cut
-from is compared again. Implements part of ``p2p.ports.Library``; called from worker threads; memory is bounded.
+Bundles are served whatever policy says of the chains they concern, because evidence must not depend on the accused
+signer. A bundle holds blocks and rows of several datasets, though, and is served only while all of them are public
+here. When its manifest is first requested, it is read whole and every hash is checked; parts that an answer is cut
+from are compared again. Implements part of ``p2p.ports.Library``; called from worker threads; memory is bounded.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId
 
 MAX_PLACES: Final = 65_536
-"""Objects of all bundles that are given at one time; bundles asked for longest ago make room."""
+"""Objects of all served bundles at most; the bundles requested least recently make room."""
 _PART: Final = 1 << 20
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The place of an object in its file, and a check of every MiB against bit rot."""
+    """The place of an object in its bundle's file, with a checksum of every MiB against bit rot."""
 
     offset: int
     size: int
@@ -46,7 +46,7 @@ class _Open(msgspec.Struct, frozen=True):
     manifest: bytes
     places: dict[Multihash, _Place]
     datasets: frozenset[DatasetId]
-    """Datasets whose chains it holds, each from its Seed on."""
+    """Datasets whose chains the bundle holds from their Seed on."""
 
 
 class EvidenceProvider:
@@ -57,7 +57,7 @@ class EvidenceProvider:
         self._public_of = public_of
         self._open: OrderedDict[Multihash, _Open] = OrderedDict()
         self._spoilt: dict[Multihash, tuple[int, int]] = {}
-        """Files found damaged, by their state then, so that no peer makes us read them repeatedly."""
+        """Damaged files, by their size and time of change, so that no peer can make us read them repeatedly."""
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> EvidenceProvider:
@@ -119,7 +119,7 @@ class EvidenceProvider:
         return self._open[name] if self._is_public(self._open[name]) else None
 
     def _open_it(self, name: Multihash, path: Path) -> bool:
-        """Whether it is whole; one that is not is, for others, not here."""
+        """Whether the bundle is whole; a damaged one is reported to peers as absent."""
         try:
             with disk(path):
                 found = path.stat()
@@ -155,7 +155,7 @@ class EvidenceProvider:
 
 
 def _read_through(path: Path) -> _Open:
-    """Raises Invalid for a bundle that is damaged."""
+    """Reads and checks a whole bundle. Raises Invalid for a damaged one."""
     places: dict[Multihash, _Place] = {}
     datasets: set[DatasetId] = set()
     with disk(path), path.open("rb") as file:
@@ -174,7 +174,7 @@ def _read_through(path: Path) -> _Open:
 
 
 def _whose(raw: bytes) -> DatasetId | None:
-    """Returns the dataset of a first block."""
+    """Returns the dataset of a Seed block; ``None`` for other bytes."""
     try:
         event = decode_block(raw).event
     except Invalid:

@@ -1,11 +1,11 @@
 """Finds the block where a contradicting history leaves ours, and makes the proof of the fork.
 
-A head that contradicts our chain says only that there is another branch; one of a longer history not even that, before
-its blocks are seen not to fit (``doubt``). The peer that sent it is asked for blocks, by halving, until the first that
-differs is known, then for the branch from there on; its tree must be the one that was signed. Every block is verified:
-a wrong one makes no proof. Contradictions are looked into one at a time, peers asked one at a time, and
-what does not fit the queue is met again when someone repeats it. Made with the node, alive while ``run`` is. Spec:
-docs/spec/trust.md#forks.
+A signed head that contradicts our chain proves only that another branch exists; a head of a longer history does not
+even prove that, until its blocks are seen not to extend ours (``doubt``). The peer that sent the head is asked for
+blocks, by bisection, until the first different one is found, and then for the branch from there on; the branch's tree
+must be the signed one. Every block is verified: a wrong one makes no proof. One contradiction is examined at a time,
+with one peer at a time; those that do not fit the queue are found again when they are repeated. Runs while ``run``
+does. Spec: docs/spec/trust.md#forks.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ MAX_PEERS: Final = 8
 """Peers asked for one branch."""
 WAITING: Final = 16
 DOUBT_SECONDS: Final = 300.0
-"""How soon a dataset is checked again whose newest head no peer proves to extend the chain here."""
+"""Interval of checks of a dataset whose newest head no peer has proven to extend our chain."""
 MAX_DOUBTED: Final = 1024
-"""Datasets of which that is remembered."""
+"""Datasets whose last check is remembered."""
 PAUSES: Final = Backoff(first=300.0, most=86400.0)
-"""Seconds before a peer is asked again for a branch of which it showed something else."""
+"""Waits before a peer is asked again for a branch, after it showed a different one."""
 MAX_DECLINED: Final = 4096
 _RANGE: Final = 1 << 20
 
 
 class ForkPeers(Protocol):
-    """The part of the replication port that is used here."""
+    """The part of the replication port that this module uses."""
 
     def peers(self) -> Sequence[PeerView]: ...
 
@@ -61,7 +61,7 @@ class ForkPeers(Protocol):
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """A head of another history, and the peer that showed it."""
+    """A head of another history, and the peer that sent it."""
 
     head: HeadStatement
     envelope: bytes
@@ -69,14 +69,14 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class UnprovenExtension(msgspec.Struct, frozen=True):
-    """A longer history was signed, and no peer could prove that it extends ours."""
+    """A longer history was signed, and no peer has proven that it extends ours."""
 
     dataset: DatasetId
     sender: PeerId | None = None
 
 
 class ForkFinder:
-    """The search for forks of one node. ``keep`` takes a proof and gossips it."""
+    """Finds the forks of one node. ``keep`` stores a proof and gossips it."""
 
     def __init__(
         self, database: Database, chains: ChainStore, peers: ForkPeers, keep: Callable[[Proof], bool], logger: Logger
@@ -87,13 +87,13 @@ class ForkFinder:
         self._keep = keep
         self._logger = logger
         self._declined = Declined[tuple[PeerId, bytes]](PAUSES, MAX_DECLINED)
-        """Branches that a peer showed, by the root that was signed, and that were others."""
+        """Peers that showed a branch other than the signed one, by the signed root."""
         self._put, self._take = trio.open_memory_channel[Contradiction | UnprovenExtension](WAITING)
         self._doubted: FIFOCache[DatasetId, float] = FIFOCache(MAX_DOUBTED)
-        """When each was looked into last (trio's clock)."""
+        """When each dataset was last checked, by trio's clock."""
 
     def doubt(self, dataset: DatasetId, sender: PeerId | None = None) -> bool:
-        """From the event loop: look whether the newest head is of another history; now and then, not each time."""
+        """Queues a check whether the newest head is of another history, at most every DOUBT_SECONDS."""
         now = trio.current_time()
         if now - self._doubted.get(dataset, -math.inf) < DOUBT_SECONDS:
             return False
@@ -101,7 +101,7 @@ class ForkFinder:
         return self.put(UnprovenExtension(dataset, sender))
 
     def put(self, found: Contradiction | UnprovenExtension) -> bool:
-        """From the event loop: look into it; ``False`` when there is no room."""
+        """Queues a contradiction; returns ``False`` if the queue is full. From the event loop."""
         try:
             self._put.send_nowait(found)
         except trio.WouldBlock:
@@ -128,7 +128,7 @@ class ForkFinder:
                 )
 
     async def look(self, found: Contradiction) -> Proof | None:
-        """The proof, kept; ``None`` when no peer shows the branch that was signed."""
+        """Examines a contradiction. Returns the stored proof; ``None`` if no peer shows the signed branch."""
         ours = await trio.to_thread.run_sync(self._ours, found.head.dataset)
         connected = [each.peer for each in self._peers.peers() if each.connected and each.peer != found.sender]
         shown = [] if found.sender is None else [found.sender]
@@ -149,7 +149,7 @@ class ForkFinder:
         return None
 
     def _longer(self, doubt: UnprovenExtension) -> Contradiction | None:
-        """The newest head, if it says more of this epoch than is here and no fork of it is known."""
+        """Returns the newest head as a contradiction if it is longer than our chain and no fork of it is known."""
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(doubt.dataset), ledger.chain(doubt.dataset)
@@ -164,7 +164,7 @@ class ForkFinder:
         return [] if head is None else leaves(reader, 0, head.size)
 
     async def _branch(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> list[bytes] | None:
-        """The leaves of the other tree; ``None`` when this peer's chain is not the one that was signed."""
+        """Fetches the leaves of the other tree; ``None`` if this peer's chain is not the signed one."""
         index = await self._first_difference(peer, head, ours)
         if index == min(len(ours), head.size):
             return None  # one begins with the other: this peer shows no fork
@@ -184,7 +184,7 @@ class ForkFinder:
         return None
 
     async def _first_difference(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> int:
-        """Blocks are linked by hash: once two chains differ they stay different."""
+        """Finds the first different block by bisection: linked by hash, two chains stay different once they differ."""
         low, high = 0, min(len(ours), head.size)
         while low < high:
             middle = (low + high) // 2
@@ -196,7 +196,7 @@ class ForkFinder:
         return low
 
     def _prove(self, found: Contradiction, ours: Sequence[bytes], theirs: Sequence[bytes]) -> Proof | None:
-        """Any head that the same epoch's writer signed of our history will do, if it covers the difference."""
+        """Makes the proof from any head that the epoch's writer signed of our history, if it covers the difference."""
         tree = Tree(lambda start, stop: ours[start:stop])
         with self._database.read() as connection:
             for head, signed in signed_heads(connection, found.head.dataset):

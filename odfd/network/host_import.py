@@ -1,4 +1,4 @@
-"""Imports libp2p, in the thread that a node uses for it when it is first told to listen."""
+"""Imports libp2p late, in the thread that needs it first, because the import takes long."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from chain.libraries import kept_out
 
 
 def load_libp2p() -> None:
-    """Imports libp2p. Crypto parses C by ``cffi`` where that can be imported, and else has ctypes."""
+    """Imports libp2p. Its crypto library parses C by ``cffi`` if that can be imported, by ctypes otherwise."""
     with kept_out(("cffi",)):
         import p2p.driver.network  # noqa: F401

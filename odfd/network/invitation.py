@@ -1,10 +1,11 @@
 """Encodes and decodes invitations: a line of text by which a new node joins a network.
 
 A line is ``odf:`` and, in base64url without padding, a version byte, the inviter's Ed25519 signature, and a payload in
-canonical JSON. It names the network, peers to meet first, and the key whose policies hold there. It gives no rights:
-whoever finds one learns addresses and nothing else. The signature covers all of the payload, under a type of its own
-(DSSE's pre-authentication encoding). The network's rules stand in it as the inviter knew them, to be shown before
-anybody joins; those that hold come signed by the network's key. Spec: docs/spec/replication.md#invitations.
+canonical JSON. The payload names the network, peers to meet first, and the key whose policies hold there. It gives no
+rights: whoever finds an invitation learns addresses and nothing else. The signature covers the whole payload, under a
+type of its own (DSSE's pre-authentication encoding). The network's rules are included as the inviter knew them, to be
+shown before anybody joins; the rules that apply are those signed by the network's key. Spec:
+docs/spec/replication.md#invitations.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         tuple[Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS)], ...],
         msgspec.Meta(min_length=1, max_length=MAX_BOOTSTRAP),
     ]
-    """Multiaddrs with ``/p2p/…``."""
+    """Multiaddrs that end with ``/p2p/…``."""
     by: KeyDid
-    """The node that invites."""
+    """The key of the inviting node."""
     expires_at: When
     policy_key: KeyDid | None = None
-    """The key of the network's policies; ``None``: there are none."""
+    """The key that signs the network's policies; ``None`` if there are none."""
     rules: Rules | None = None
-    """The newest of these that the inviter knew."""
+    """The newest policies that the inviter knew."""
     token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
-    """To be redeemed at the inviter's node; ``None``: it is for everybody."""
+    """The token to redeem at the inviter's node; ``None`` for an invitation to everybody."""
     uses: Annotated[int, msgspec.Meta(ge=1, le=MAX_USES)] | None = None
-    """By so many nodes the token may be redeemed."""
+    """How many nodes may redeem the token."""
 
     def check(self) -> None:
-        """Raises Invalid where fields do not fit together, or no address is of the node that redeems."""
+        """Raises Invalid if fields do not fit together, or no address belongs to the node that redeems the token."""
         for address in self.bootstrap:
             if parse_address(address).peer is None:
                 raise Invalid(
@@ -74,13 +75,13 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
             raise Invalid("none of its addresses is of the node that redeems its token", rule="invitation")
 
     def inviters(self) -> list[str]:
-        """The addresses of the node that invites."""
+        """Returns the addresses of the inviting node."""
         inviter = peer_of_did(self.by)
         return [each for each in self.bootstrap if parse_address(each).peer == inviter]
 
 
 def write_invitation(invitation: Invitation, key: SigningKey) -> str:
-    """Writes an invitation signed by ``key``, that of ``invitation.by``. Raises Invalid for an unreadable one."""
+    """Writes an invitation, signed by the key of ``invitation.by``. Raises Invalid if it cannot be read back."""
     payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(invitation, enc_hook=str)))
     raw = _VERSION + key.sign(preauth(payload, TYPE)) + payload
     text = SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("=")

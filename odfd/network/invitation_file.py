@@ -1,7 +1,7 @@
 """Fetches an invitation that somebody published as a file on the web: ``odfctl join https://example.org``.
 
-The file holds the line that ``odfctl network invite`` prints, and is believed as far as that line is: it is signed by
-who invites, and shown before anybody joins. Of a server alone the file is asked for under a well-known path (RFC 8615).
+The file holds the line that ``odfctl network invite`` prints. It is trusted as far as that line is: the inviter signed
+it, and it is shown before anybody joins. If only a server is named, the well-known path (RFC 8615) is fetched.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from p2p.web.body import Patience
 SCHEME: Final = "https://"
 WELL_KNOWN: Final = "/.well-known/odf-invitation"
 MAX_FILE: Final = MAX_TEXT + 1024
-"""Bytes that are read: the longest line, with white space around it."""
+"""Bytes to read at most: the longest line, with white space around it."""
 MAX_URL: Final = 2048
 PATIENCE: Final = Patience(connect=5.0, silence=10.0, span=10.0, least=64, total=20.0)
-"""A person waits for it."""
+"""Limits of the fetch; short, because a person waits for it."""
 _ASK: Final = "ask who invites for another address, or for the line itself (odf:…)"
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is the address of an invitation, and not the invitation."""
+    """Whether a text is the address of an invitation, rather than an invitation."""
     return "://" in text[:16]
 
 
 def invitation_url(text: str) -> str:
-    """The address of the file that a text names. Raises Invalid."""
+    """Returns the URL of the file that a text names. Raises Invalid."""
     text = text.strip()
     try:
         parts = urlsplit(text)
@@ -50,7 +50,7 @@ def invitation_url(text: str) -> str:
 
 
 async def fetch_invitation(url: str, web: Files) -> str:
-    """The text of a file. Raises Remote, NotFound, Invalid; what the text says is for ``read_invitation``."""
+    """Fetches the text of the file, which ``read_invitation`` checks. Raises Remote, NotFound, Invalid."""
     try:
         body = await web.cat(url, MAX_FILE)
     except Remote as fault:

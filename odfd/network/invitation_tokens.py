@@ -1,8 +1,8 @@
-"""Counts the uses of invitations that this node made with a token, by the nodes that redeemed them.
+"""Counts the uses of tokens in this node's invitations, by the nodes that redeemed them.
 
-A token is bound to the nodes that redeem it, in the transaction that admits them and before they are told: a crash in
-between lets nobody else in, and the same node is admitted again when it asks again. What is kept is a digest: whoever
-reads the database cannot redeem. Bounded: so many invitations, and those that ended long ago are deleted. ADR 57.
+A token is bound to the redeeming node in the transaction that admits it, before the node gets its answer: a crash in
+between admits nobody else, and the same node is admitted when it asks again. The database holds a digest of the token,
+so whoever reads the database cannot redeem it. The number of invitations is bounded, and old ones are deleted. ADR 57.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+"""The tables, as migration steps; new steps are added at the end, old ones never change."""
 MAX_USES: Final = 100
 MAX_INVITATIONS: Final = 256
-"""Of one node, with their nodes at most 25,600 places that are told of; a host has far fewer (``p2p.max-peers``)."""
+"""Invitations of one node. Their nodes are at most 25,600; a host holds far fewer (``p2p.max-peers``)."""
 KEPT_SECONDS: Final = 90 * 86_400
-"""An invitation that nobody redeemed is deleted so long after it expired."""
+"""How long after its expiry an invitation that nobody redeemed is deleted."""
 _ID: Final = 8
-"""Hexadecimal digits of the digest that name an invitation."""
+"""Hexadecimal digits of the digest that form an invitation's id."""
 _KEY_BYTES: Final = 34
-"""Of a key's DID."""
+"""Bytes of a key's DID."""
 
 
 class IssuedInvitation(msgspec.Struct, frozen=True, kw_only=True):
-    """An invitation with a token, as the node that made it keeps it."""
+    """An invitation with a token, as its issuer stores it."""
 
     digest: bytes
     network: str
     uses: int
-    """By so many nodes."""
+    """How many nodes may redeem it."""
     made: Instant
     expires: Instant
     revoked: bool = False
     nodes: tuple[KeyDid, ...] = ()
-    """Those that redeemed it, in this order."""
+    """The nodes that redeemed it, in order."""
 
     @property
     def id(self) -> str:
@@ -85,9 +85,10 @@ def digest_of_token(token: bytes) -> bytes:
 def redeemed(
     issued: IssuedInvitation | None, node: KeyDid, joined: Iterable[str], now: Instant
 ) -> tuple[Redemption, IssuedInvitation | None]:
-    """Decides about a node that shows a token. Returns what is to be kept, ``None`` for no change.
+    """Decides about a node that shows a token. Returns the invitation to store; ``None`` for no change.
 
-    ``joined``: networks that this node is in. Whoever was admitted before is admitted again, until it is revoked.
+    ``joined``: networks that this node is in. A node that was admitted is admitted again, until the invitation is
+    revoked.
     """
     if issued is None or issued.network not in joined:
         return Redemption.UNKNOWN, None
@@ -109,7 +110,7 @@ class InvitationTokens:
         self._db = connection
 
     def issue(self, issued: IssuedInvitation) -> None:
-        """Raises Invalid for a number of uses, Refused for one invitation too many."""
+        """Stores a new invitation. Raises Invalid for a bad number of uses, Refused for one invitation too many."""
         if not 0 < issued.uses <= MAX_USES:
             raise Invalid(f"an invitation for {issued.uses:,} nodes", rule="invitation-uses", hint=f"1 to {MAX_USES}")
         self._forget(issued.made)
@@ -128,7 +129,7 @@ class InvitationTokens:
         self._put(issued)
 
     def redeem(self, token: bytes, peer: PeerId, joined: Iterable[str], now: Instant) -> Redemption:
-        """Binds a token to a node in the transaction of this connection; a damaged one admits nobody."""
+        """Binds a token to a node in this connection's transaction; a damaged invitation admits nobody."""
         row, whole = INVITATIONS.look(self._db, "digest = ?", (digest_of_token(token),))
         if row is not None and not whole:
             raise Environment("an invitation is damaged on disk", rule=ROW_DAMAGED, hint=INVITATIONS.hint)
@@ -138,17 +139,17 @@ class InvitationTokens:
         return outcome
 
     def knows(self, token: bytes) -> bool:
-        """Whether it was issued here, so that a look for others needs no transaction that writes."""
+        """Whether the token was issued here; so that unknown ones need no writing transaction."""
         found = self._db.execute("SELECT 1 FROM invitations WHERE digest = ?", (digest_of_token(token),))
         return found.fetchone() is not None
 
     def all(self) -> list[IssuedInvitation]:
-        """Lists whole ones, the newest first."""
+        """Lists undamaged invitations, newest first."""
         found = (_issued(row) for row in INVITATIONS.whole(self._db))
         return sorted(found, key=lambda each: (-each.made, each.id))
 
     def revoke(self, id_: str) -> IssuedInvitation:
-        """Revokes one by its id or a beginning of it. Raises NotFound, Invalid."""
+        """Revokes an invitation, named by its id or a prefix of it. Raises NotFound, Invalid."""
         found = [each for each in self.all() if each.id.startswith(id_.lower())]
         if len(found) != 1:
             fault = Invalid if found else NotFound
@@ -159,13 +160,13 @@ class InvitationTokens:
         return revoked
 
     def admitted(self, joined: Iterable[str]) -> frozenset[KeyDid]:
-        """Nodes that redeemed an invitation to one of these networks that was not revoked."""
+        """Returns the nodes that redeemed an unrevoked invitation to one of these networks."""
         names = frozenset(joined)
         kept = (each for each in self.all() if not each.revoked and each.network in names)
         return frozenset(node for each in kept for node in each.nodes)
 
     def _forget(self, now: Instant) -> None:
-        """Deletes what can admit nobody: expired or revoked long ago, and unused."""
+        """Deletes invitations that can admit nobody: expired or revoked long ago, and unused."""
         for each in self.all():
             is_old = each.expires + KEPT_SECONDS * SECOND <= now
             if is_old and (each.revoked or not each.nodes):

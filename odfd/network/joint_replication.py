@@ -1,8 +1,7 @@
 """Implements ``p2p.ports.Replication`` over the drivers of all networks that a node has joined.
 
-A peer is asked in a network that it is in, and of a dataset that is limited to some networks in one of those: peers
-elsewhere do not learn that it is wanted here. Without a network, asking peers for anything is a Remote fault that says
-what to do.
+A peer is asked within a network that both nodes are in. A dataset limited to some networks is requested in those only,
+so that peers elsewhere do not learn of it. While no network is joined, each request raises Remote with the remedy.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ class JointReplication:
 
     def __init__(self) -> None:
         self._drivers: dict[str, ReplicationDriver] = {}
-        """By network, in the order of joining."""
+        """Drivers by network, in the order of joining."""
         self._reach: NodeReach | None = None
-        """Of the open host."""
+        """Reachability of the open host; ``None`` without one."""
         self.redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
-        """Admits who shows a token of an invitation of this node. Called in a worker thread."""
+        """Admits a node that shows an invitation's token. Called in a worker thread."""
         self.commit_point: CommitPointPort | None = None
-        """Takes proposals of other writers of this node's datasets; set before the first network is joined."""
+        """Accepts proposals for this node's datasets; set before the first network is joined."""
         self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
-        """The networks that a dataset is limited to. Called in a worker thread."""
+        """Returns the networks that a dataset is limited to. Called in a worker thread."""
 
     def _joined(self) -> ReplicationDriver:
-        """The driver of the network that was joined first."""
+        """Returns the driver of the network that was joined first. Raises Remote without any."""
         if not self._drivers:
             raise Remote(
                 "this node has joined no network",
@@ -71,14 +70,14 @@ class JointReplication:
         return next(iter(self._drivers.values()))
 
     async def _of(self, dataset: DatasetId | None = None) -> list[ReplicationDriver]:
-        """The drivers in which a dataset may be spoken of; all, for ``None``."""
+        """Returns the drivers of the networks in which a dataset may be mentioned; all drivers for ``None``."""
         if dataset is None or len(self._drivers) < 2:
             return list(self._drivers.values())
         scope = await trio.to_thread.run_sync(self.scope, dataset)
         return [driver for name, driver in self._drivers.items() if scope is None or name in scope]
 
     async def _with(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:
-        """The driver in which most of some peers are connected. Raises Remote: a dataset is told to none of them."""
+        """Returns the driver in which most of these peers are. Raises Remote if none may hear of the dataset."""
         first = self._joined()
         if len(self._drivers) < 2:
             return first
@@ -97,7 +96,7 @@ class JointReplication:
         return await self._joined().connect(multiaddr)
 
     async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
-        """Redeems a token of an invitation at the node that made it, which is connected. Raises Remote."""
+        """Redeems an invitation's token at its issuer, which is connected. Raises Remote."""
         if self._reach is None:
             raise Remote("this node is in no network", rule="no-network", hint="odfctl network join NAME")
         return await self._reach.invites.ask(inviter, token)
@@ -105,14 +104,14 @@ class JointReplication:
     async def propose_at(self, peer: PeerId, proposals: Sequence[Proposal], read: ReadPiece) -> Sequence[Outcome]:
         """Proposes transactions to the commit point of their shards, at a connected node.
 
-        ``read`` gives the objects that they name. Raises Remote, and what the commit point refuses with.
+        ``read`` returns the objects that they name. Raises Remote, and the commit point's refusals.
         """
         if self._reach is None:
             raise Remote("this node is in no network", rule="no-network", hint="odfctl network join NAME")
         return await self._reach.proposals.append(peer, proposals, read)
 
     def views(self) -> list[PeerView]:
-        """The peers of all networks, each once."""
+        """Lists the peers of all networks, each once."""
         found: dict[PeerId, PeerView] = {}
         for name, driver in self._drivers.items():
             for view in driver.peers():
@@ -131,7 +130,7 @@ class JointReplication:
         return figures if self._reach is None else msgspec.structs.replace(figures, **asdict(self._reach.figures()))
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
-        """Announces a statement in all networks; those who join later ask for it."""
+        """Announces a statement in all networks; peers that join later request it."""
         for driver in list(self._drivers.values()):
             await driver.announce(topic, envelope)
 
@@ -148,7 +147,7 @@ class JointReplication:
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        """Pulls statements of datasets, in the networks where each may be asked for; of all, in each of the peer's."""
+        """Pulls statements on datasets, each in the networks where it may be mentioned; ``None``: on all, in all."""
         self._joined()
         if len(self._drivers) < 2:
             return await self._joined().pull_statements(peer, datasets, private=private)
@@ -207,14 +206,14 @@ class JointReplication:
         return found
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
-        """In each network that it is in: it is the same peer everywhere."""
+        """Penalises a peer in each network that it is in, since it is the same peer everywhere."""
         self._joined()
         for driver in self._drivers.values():
             driver.penalise(peer, reason, weight)
 
 
 def _joint(one: PeerView, other: PeerView) -> PeerView:
-    """One peer as two networks see it."""
+    """Merges the views of one peer in two networks."""
     seen = [at for at in (one.last_seen, other.last_seen) if at is not None]
     said = [count for count in (one.datasets, other.datasets) if count is not None]
     return msgspec.structs.replace(
