@@ -1,8 +1,8 @@
-"""Serves peers blocks and objects of what they may have, as far as purpose ``serve`` permits, and no damaged ones.
+"""Serves blocks and objects to the peers that may have them, as far as policy for purpose ``serve`` permits.
 
-Implements ``p2p.ports.Library``; called from worker threads. Whether a peer may have a dataset is asked each time, and
-its reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node,
-and is refused to the peer as not held.
+Implements ``p2p.ports.Library``; called from worker threads. Whether a peer may have a dataset is checked on every
+request; the reach is cached for a moment. All bytes are hashed before they leave. Damage is reported to the node, and
+the peer is told that the data is not here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from p2p.ports import Parts, PartsAsk, PeerId
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
 TOLD_AGE: Final = 600 * SECOND
-"""The age of an answer on what is within reach; a request itself is checked again."""
+"""How long an answer that lists what is within reach is cached; each request is checked again."""
 MAX_SERVED: Final = 256
-"""Objects that are being given, of which it is known that they are served."""
+"""Objects that are being transferred and are known to be served, at most."""
 OnDamage: TypeAlias = Callable[[DatasetId, DamagedBlock], object]
 
 
 class _Served(NamedTuple):
-    """Blocks that name an object that is served, as of so many writes."""
+    """The blocks that name a served object, valid up to a number of writes to the database."""
 
     writes: int
     at: Instant
@@ -48,27 +48,27 @@ class _Served(NamedTuple):
 
 
 class ServingTerms(NamedTuple):
-    """The limits on what is served."""
+    """The limits on what a node serves."""
 
     public_of: PublicOf
     reach: Callable[[DatasetId], int]
-    """Blocks that policy passes on of a dataset that is public."""
+    """Returns how many blocks of a public dataset policy permits to serve."""
     within: Callable[[str], PublicOf] | None = None
-    """``public_of`` of each network; ``None``: of all alike."""
+    """Returns ``public_of`` of each network; ``None`` if all networks are alike."""
     swarm: SwarmParts | None = None
-    """What is told to those who fetch together; ``None``: nothing."""
+    """Tells peers that fetch at the same time who has which parts; ``None`` tells nothing."""
 
 
 class Reaches:
-    """Caches how far policy permits to serve each dataset, for a short time."""
+    """Caches for a short time how far policy permits to serve each dataset."""
 
     def __init__(self, reach: Callable[[DatasetId], int], clock: Callable[[], Instant]) -> None:
         self._reach = reach
         self._clock = clock
         self._known: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
-        """When it was computed, of which head, and the blocks within it."""
+        """By dataset: the time of the computation, the head it was for, and the blocks within reach."""
         self._moves = 0
-        """Times that something moved: what was computed across one of them is not remembered."""
+        """Counts changes; a reach that was computed across a change is not cached."""
         self._lock = threading.Lock()
 
     def blocks(self, dataset: DatasetId, head: Head, given_age: int) -> int:
@@ -95,7 +95,7 @@ class Reaches:
 
 
 class _Whole(Reaches):
-    """All blocks of each dataset."""
+    """The whole of each dataset is within reach."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: 0, lambda: Instant(0))
@@ -105,7 +105,7 @@ class _Whole(Reaches):
 
 
 class ServingLibrary:
-    """The data that one node serves."""
+    """The blocks and objects that one node serves."""
 
     def __init__(
         self,
@@ -117,16 +117,16 @@ class ServingLibrary:
         damaged: OnDamage = lambda _dataset, _spot: None,
         evidence: EvidenceProvider | None = None,
     ) -> None:
-        """``damaged`` is called, from a worker thread, with damage found; ``evidence`` is served beside chains."""
+        """``damaged`` is called from a worker thread with each damage found; ``evidence``: bundles to serve as well."""
         self._evidence = evidence
         self._database = database
         self._chains = chains
         self._objects = objects
         self._public_of, self._terms = terms.public_of, terms
         self._network = ""
-        """In which it serves; empty: in none of several."""
+        """The network that this view serves; empty for none in particular."""
         self._asker: PeerId | None = None
-        """The peer that it serves; ``None``: anyone."""
+        """The peer that this view serves; ``None`` for anyone."""
         self._reaches = Reaches(terms.reach, clock)
         self._clock = clock
         self._spoken: dict[tuple[str, PeerId | None, Multihash], _Served] = {}
@@ -136,14 +136,14 @@ class ServingLibrary:
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> ServingLibrary:
-        """Returns the library as seen by a peer. What it remembers is shared by all."""
+        """Returns the library as seen by a peer. All views share their caches."""
         given = copy.copy(self)
         given._asker, given._public_of = peer, lambda datasets, _=None: self._public_of(datasets, peer)
         given._evidence = None if self._evidence is None else self._evidence.to(peer)
         return given
 
     def within(self, network: str) -> ServingLibrary:
-        """Returns the library as seen in a network. What it remembers is shared by all."""
+        """Returns the library as seen in a network. All views share their caches."""
         given = copy.copy(self)
         given._network = network
         if self._terms.within is not None:
@@ -152,7 +152,7 @@ class ServingLibrary:
         return given
 
     def as_read_by(self, readable: Callable[[Iterable[DatasetId]], Collection[DatasetId]]) -> ServingLibrary:
-        """Returns the library as seen by an account: all blocks of what it may read. Remembers nothing of others."""
+        """Returns the library as seen by an account: all blocks of readable datasets. Shares no cache."""
         given = copy.copy(self)
         given._public_of = lambda datasets, _=None: frozenset(readable(datasets))
         given._evidence, given._spoken, given._reaches = None, {}, _Whole()
@@ -172,7 +172,7 @@ class ServingLibrary:
         return self._reaches.blocks(dataset, head, 0)
 
     def moved(self, dataset: DatasetId) -> None:
-        """Changes the reach after a signed head or a change of visibility, before others hear of it and ask."""
+        """Notes a new signed head or a change of visibility, before peers learn of it and ask."""
         self._reaches.forget(dataset)
 
     def policy_changed(self) -> None:
@@ -227,7 +227,7 @@ class ServingLibrary:
             raise _not_served(name) from fault
 
     def parts(self, ask: PartsAsk) -> Parts | None:
-        """Tells as in the port; of a private dataset as of an absent one."""
+        """Tells which parts are here, as in the port; a private dataset looks like an absent one."""
         served, swarm = self.size(ask.dataset), self._terms.swarm
         if swarm is None or not self._public_of([ask.dataset]):
             return None
@@ -278,7 +278,7 @@ class ServingLibrary:
         return self._evidence.read(name, 0, largest)
 
     def _served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """Does ``_named`` for an object that is here, with a cache that lasts for a while and until the next write."""
+        """Does as ``_named`` for an object that is here; cached for a while, until the next write."""
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
             known = self._spoken.get((self._network, asker, name))
@@ -294,9 +294,9 @@ class ServingLibrary:
         return named
 
     def _named(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
-        """The blocks that name an object, when one of them is within reach; else none.
+        """Returns the blocks that name an object if one of them is within reach; none otherwise.
 
-        ``within``: what is served of chains, as far as it is known; what is not is added.
+        ``within``: caches how far each chain is served; missing entries are added.
         """
         with self._database.read() as connection:
             named = references_to(connection, name)
@@ -309,7 +309,7 @@ class ServingLibrary:
         return named if any(0 <= sequence < reach[dataset] for dataset, sequence in named) else under_way
 
     def _under_way(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """The blocks of datasets that this asker may have which name an object and are not committed yet."""
+        """Returns uncommitted blocks that name an object, of datasets that this peer may have."""
         if self._terms.swarm is None:
             return []
         named = self._terms.swarm.arriving.named(name)

@@ -1,8 +1,8 @@
-"""Folds names that readers take for one another into one text, by the confusables of Unicode (UTS 39).
+"""Maps names that readers may confuse to one text, by the confusables of Unicode (UTS 39).
 
-UTS 39 maps each confusable to a prototype. The table here is grouped instead: whatever two characters are confusable by
-any chain of mappings are one. Names are compared without case, and a capital I looks like a small l, so i and l are one
-too. More names fold together than look alike to everybody; they are shown to a person, and nothing is refused.
+UTS 39 maps each confusable character to a prototype. Here characters are grouped instead: any two that are connected by
+mappings count as equal. Names are compared without case, and a capital I looks like a small l, so i and l are equal
+too. More names match than really look alike; matches are shown to a person, and nothing is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def likeness(name: str) -> str:
 
 @functools.cache
 def _prototypes() -> Mapping[str, str]:
-    """One text for each group of confusable characters; read with the first name."""
+    """Returns one text for each group of confusable characters; the table is read on first use."""
     table = json.loads(files("confusable_homoglyphs").joinpath("confusables.json").read_bytes())
     groups = _Groups()
     for text, others in table.items():
@@ -38,7 +38,7 @@ def _prototypes() -> Mapping[str, str]:
 
 
 class _Groups:
-    """Sets of texts that are one (union-find). The prototype is of ASCII letters, if any is, and then the longest."""
+    """Groups of equal texts (union-find). A group's prototype is of ASCII letters if possible; else the longest."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}

@@ -45,43 +45,43 @@ EVERYWHERE: Final = ("/ip4/0.0.0.0/tcp/4150",)
 
 
 class Known(NamedTuple):
-    """Keys of nodes for which room is kept."""
+    """Node keys for which connection slots are reserved."""
 
     chosen: frozenset[KeyDid] = frozenset()
-    """Listed validators and witnesses."""
+    """Keys of listed validators and witnesses."""
     publishers: frozenset[KeyDid] = frozenset()
-    """Writers of mirrored datasets."""
+    """Keys of the publishers of mirrored datasets."""
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How this node stands in any network."""
+    """Settings of this node's host, for all networks."""
 
     seed: bytes
     listen: tuple[str, ...] | None
-    """Multiaddrs; ``None``: EVERYWHERE while a network is joined, else nowhere."""
+    """Multiaddrs to listen at; ``None``: EVERYWHERE while a network is joined, else nowhere."""
     limits: HostLimits
     announce: tuple[str, ...] = ()
     folder: Path | None = None
-    """The folder of the peer book; ``None``: it is not kept between runs."""
+    """The folder of the peer book; ``None``: the book is not saved."""
     network: Network | None = None
-    """Joined at start when none is, and its bootstrap peers are met beside those that were given when joining."""
+    """The network of the settings: joined at start if no other is; its bootstrap peers are added to those of a join."""
     patience: float = 15.0
-    """Seconds without a byte after which a transfer turns to another peer."""
+    """Seconds without a byte after which a transfer moves to another peer."""
     entropy_interval: float = 60.0
     inside: tuple[str, ...] | None = None
-    """Networks beyond the Internet in which peers that others tell of are dialled (``ReplicationSettings.inside``)."""
+    """Private networks in which addresses learnt from others are dialled (``ReplicationSettings.inside``)."""
     lan: int | None = None
-    """Port of multicast DNS; ``None``: no discovery on the LAN."""
+    """The port of multicast DNS; ``None``: no discovery on the LAN."""
     lookup: LookupMode = "auto"
     bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
     relays: tuple[str, ...] = ()
-    """Multiaddrs of relays by which others come to this node."""
+    """Multiaddrs of relays through which others reach this node."""
     relay: RelayLimits | None = None
-    """Limits of this node as a relay."""
+    """The limits of this node as a relay; ``None``: it is none."""
 
 
 class Shelf(Library, Protocol):
-    """Serves, in each network, what is public there."""
+    """Returns the library of what is public in a network."""
 
     def within(self, network: str) -> Library: ...
 
@@ -91,16 +91,16 @@ class Board(StatementStore, Protocol):
 
 
 class _Running(NamedTuple):
-    """A network that is taken part in."""
+    """A network in which this node takes part."""
 
     terms: tuple[Network, bool]
-    """The joined network, and whether it is the first."""
+    """The joined network, and whether it is the first one."""
     scope: trio.CancelScope
     ended: trio.Event
 
 
 class Membership(JointReplication):
-    """The memberships of one node."""
+    """The memberships of one node in networks."""
 
     def __init__(
         self,
@@ -119,18 +119,18 @@ class Membership(JointReplication):
         self._logger = logger
         self._on_connect = on_connect
         self.known: Callable[[], Known] = Known
-        """Asked now and then, in a worker thread."""
+        """Returns the keys with reserved slots; called now and then in a worker thread."""
         self._host: HostPort | None = None
         self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self._running = False
         self._networks: tuple[Network, ...] = ()
-        """In the order of joining; the first leads: it has the LAN."""
+        """The joined networks in order; the first one runs discovery on the LAN."""
         self._blocked: frozenset[PeerId] = frozenset()
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
         self._settled = trio.Event()
         self._failure: Fault | None = None
-        """Why it could not listen where a change asks it to."""
+        """Why the host could not listen after a change; ``None`` if it could."""
 
     async def run(self, life: Life) -> None:
         """Runs until asked to stop. Raises Environment when it cannot listen."""
@@ -148,14 +148,14 @@ class Membership(JointReplication):
             self._settled.set()  # nobody waits for what will not be
 
     def _listen(self) -> tuple[str, ...] | None:
-        """Returns the listen addresses; ``None``: no host is needed before a network is joined."""
+        """Returns the listen addresses; ``None`` if no host is needed before a network is joined."""
         listen = self._options.listen
         if not self._networks:
             return listen or None
         return listen if listen is not None else EVERYWHERE
 
     async def _alone(self, life: Life) -> None:
-        """Until asked to stop, or until a host is needed."""
+        """Runs without a host until stopped or until a host is needed."""
         async with trio.open_nursery() as nursery:
 
             async def end() -> None:
@@ -168,7 +168,7 @@ class Membership(JointReplication):
             nursery.cancel_scope.cancel()
 
     async def _open(self, life: Life, listen: tuple[str, ...]) -> None:
-        """Until asked to stop, or until it is to listen elsewhere."""
+        """Runs the host until stopped or until it has to listen elsewhere."""
         options = self._options
         # libp2p takes as long to import as half of the daemon: a node that needs no host starts without it.
         await trio.to_thread.run_sync(load_libp2p)
@@ -198,7 +198,7 @@ class Membership(JointReplication):
                 self._host, self._reach, self.peer_traffic = None, None, dict
 
     def _reach_of(self, host: ReachHost) -> NodeReach:
-        """Returns what is of the node whole, whatever networks it is in."""
+        """Builds the reachability checks that a node needs once, whatever networks it is in."""
         options = self._options
         carried = options.bandwidth.carried
         settings = ReachSettings(
@@ -214,7 +214,7 @@ class Membership(JointReplication):
         return Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
 
     async def _memberships(self, network: DividedHost, life: Life, listen: tuple[str, ...]) -> None:
-        """Takes part in the joined networks, as they change."""
+        """Runs the joined networks, and follows changes of the memberships."""
         spaces = Namespaces(network)
         running: dict[str, _Running] = {}
         async with trio.open_nursery() as nursery:
@@ -263,14 +263,14 @@ class Membership(JointReplication):
             ended.set()
 
     async def _until_changed(self, life: Life) -> None:
-        """Waits, with the requested membership in force, until a change is requested."""
+        """Waits until a change of the memberships is requested; the requested one is in force meanwhile."""
         if not self._changed.is_set():
             self._settled.set()
         life.ready()
         await self._changed.wait()
 
     def _choose(self, host: HostPort, network: Network) -> None:
-        """Chooses bootstrap peers and relays as a person's own, so that no other peer takes their slots."""
+        """Reserves slots for bootstrap peers and relays, so that no other peer takes them."""
         host.choose(self._named(network), self._bootstrap(network))
 
     def _named(self, network: Network) -> frozenset[PeerId]:
@@ -278,7 +278,7 @@ class Membership(JointReplication):
         return frozenset(peer for each in addresses if (peer := parse_address(each).peer))
 
     async def _keep_chosen(self, host: HostPort, driver: ReplicationDriver, network: Network) -> None:
-        """Beside them those that a person listed, and publishers of what is mirrored, wherever they say they are."""
+        """Keeps slots reserved for listed keys and publishers of mirrors, at the addresses that they state."""
         named = self._bootstrap(network)
         friends = self._named(network)
         while True:
@@ -293,7 +293,7 @@ class Membership(JointReplication):
             await trio.sleep(CHOSEN_SECONDS)
 
     def _bootstrap(self, network: Network) -> tuple[str, ...]:
-        """Those that were given when joining, and those of the settings."""
+        """Returns the bootstrap peers of the join and those of the settings."""
         set_up = self._options.network
         known = set_up.bootstrap if set_up is not None and set_up.name == network.name else ()
         return tuple(dict.fromkeys([*network.bootstrap, *known]))
@@ -316,7 +316,7 @@ class Membership(JointReplication):
         return ReplicationDriver(host, *shelves, settings, self._rng(), lambda: int(self._clock.now()), key)
 
     async def _remember(self, driver: ReplicationDriver, nursery: trio.Nursery, network: Network) -> None:
-        """Peers met in this network before, and from now on."""
+        """Loads the peers met in this network before, and saves those met from now on."""
         if self._options.folder is None:
             return
         path = self._options.folder / f"{network.name}.json"
@@ -325,7 +325,7 @@ class Membership(JointReplication):
         nursery.start_soon(peer_book_file.keep_saved, driver.book, path, self._logger)
 
     async def _watch(self, driver: ReplicationDriver) -> None:
-        """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""
+        """Reports new connections, so that mirrors need not wait for their next round."""
         known: frozenset[PeerId] = frozenset()
         while True:
             now = frozenset(view.peer for view in driver.peers() if view.connected)
@@ -345,7 +345,7 @@ class Membership(JointReplication):
         return next((each for each in self._networks if each.name.casefold() == name.casefold()), None)
 
     async def join(self, network: Network) -> None:
-        """Raises Invalid for a name or an address, Refused for one network too many; then nothing is kept."""
+        """Joins a network. Raises Invalid for a bad name or address, Refused for one too many; then nothing changes."""
         parse_name(network.name, "network")
         for address in network.bootstrap:
             if parse_address(address).peer is None:
@@ -360,7 +360,7 @@ class Membership(JointReplication):
             await self._change(tuple(network if each is before else each for each in self._networks))
 
     def check_room(self, name: str) -> Network | None:
-        """Returns the joined network of this name, if there is one. Raises Refused for one too many, or too similar."""
+        """Returns the joined network of this name, if any. Raises Refused for one too many, or a look-alike name."""
         before = self.named(name)
         if before is not None and before.name != name:
             raise Refused(
@@ -377,7 +377,7 @@ class Membership(JointReplication):
         return before
 
     async def leave(self, name: str) -> Network:
-        """Raises Refused when it was not joined."""
+        """Leaves a network. Raises Refused if it was not joined."""
         left = self.named(name)
         if left is None:
             raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
@@ -399,7 +399,7 @@ class Membership(JointReplication):
             raise self._failure
 
     async def block(self, peer: PeerId, *, blocked: bool) -> PeerView:
-        """Shut a peer out, or let it in again; kept over restarts."""
+        """Blocks a peer, or unblocks it; kept over restarts."""
 
         def record() -> None:
             with self._database.write() as connection:
@@ -415,7 +415,7 @@ class Membership(JointReplication):
         return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
     def bootstrap(self, network: Network) -> tuple[str, ...]:
-        """Lists the first peers for those who join by an invitation, this node first."""
+        """Returns the peers by which an invited node begins, this node first."""
         ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]
         beyond = [each for each in ours if each.ip is None or not each.ip.is_loopback]
         return tuple(dict.fromkeys([*map(str, beyond or ours), *self._bootstrap(network)]))
@@ -436,7 +436,7 @@ class Membership(JointReplication):
             Resources(connection).delete(NETWORK, name, self._clock.now())
 
     def share_of(self, peer: PeerId) -> str:
-        """Returns the block of addresses that a connected peer shares limits with; itself for others. Any thread."""
+        """Returns the address block whose limits a connected peer shares; the peer itself for others. Any thread."""
         return self._host.share_of(peer) if self._host else peer
 
     @property
@@ -453,7 +453,7 @@ class Membership(JointReplication):
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
 
     async def net_facts(self) -> NetFacts:
-        """Raises Remote while no network is joined."""
+        """Returns the facts for ``netcheck``. Raises Remote while no network is joined."""
         self._joined()
         named = [address for network in self._networks for address in self._bootstrap(network)]
         return await self._reach.net_facts(named) if self._reach is not None else NetFacts()
@@ -465,15 +465,15 @@ class Membership(JointReplication):
 
     @property
     def blocked(self) -> int:
-        """Peers that a person blocked."""
+        """Returns how many peers a person blocked."""
         return len(self._blocked)
 
 
 CHOSEN_SECONDS: Final = 60.0
-"""How often it is looked up who has room of their own: lists, mirrors and addresses change."""
+"""Interval at which reserved slots are computed anew, as lists, mirrors and addresses change."""
 MAX_PUBLISHERS: Final = 256
-"""Publishers that have room of their own, of all that are mirrored."""
+"""Publishers of mirrored datasets that get reserved slots, at most."""
 LEAVING_SECONDS: Final = 2.0
-"""For good-byes to the members of a network that is left."""
+"""Limit for goodbyes to the members of a network that is left."""
 WATCH_SECONDS: Final = 0.25
-"""How often the set of connected peers is looked at; it is a handful of names in memory."""
+"""Interval of looks at the set of connected peers, which is small and in memory."""

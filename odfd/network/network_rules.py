@@ -1,4 +1,4 @@
-"""Decides in which network a statement is told, for a node that is in several (ADR 47)."""
+"""Decides in which networks a statement is shown, for a node that is in several (ADR 47)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from odfd.trust.ledger import kinds
 
 
 class NetworkRules(NamedTuple):
-    """Rules that depend on the network in which a statement is told."""
+    """Rules that depend on the network in which a statement is received or shown."""
 
     within: Callable[[str], PublicOf]
-    """``public_of`` of each network."""
+    """Returns ``public_of`` for a network."""
     reaches: Callable[[DatasetId, str], bool]
-    """Whether a dataset was told in a network, public still or not: it may be taken back there."""
+    """Whether a dataset was announced in a network, even if it is private now: there it may be withdrawn."""
     heard: Callable[[DatasetId, str, bool], None]
-    """Called before a statement on a dataset of others is judged, with the network, and whether it is wanted."""
+    """Called before a statement on another's dataset is judged, with the network and whether the dataset is wanted."""
     keep: Callable[[DatasetId], None]
-    """Called when a dataset is wanted from now on: where it was heard of outlives this run."""
+    """Called when a dataset becomes wanted: the networks where it was mentioned are then stored."""
 
 
 def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> NetworkRules:
@@ -44,7 +44,7 @@ def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> Netwo
 
 
 def is_told_in(database: Database, sid: Multihash, network: str) -> bool:
-    """Whether a statement on a key is told in a network: policies name theirs; proofs against keys go everywhere."""
+    """Whether a statement on a key is shown in a network: policies name theirs; proofs against keys go everywhere."""
     with database.read() as connection:
         found = kinds.find(connection, sid)
     if found is None or found[0] != POLICY:

@@ -1,4 +1,4 @@
-"""Tells what nodes call themselves, beside which of them look alike. Names are shown and never used as identities."""
+"""Returns the names that nodes give themselves, and counts look-alikes. Names are shown, never used as identities."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from p2p.identity import did_of_peer
 
 
 class NodeName(NamedTuple):
-    """The operator's own words on a node; nothing checks them."""
+    """A node's name and contact as its operator states them; unchecked."""
 
     name: str
     contact: str
     about: str
     alike: int
-    """Other nodes that are known here and whose names look the same."""
+    """How many other known nodes have a look-alike name."""
 
 
 class NodeNames:
-    """The names of nodes, of one moment."""
+    """The names of all known nodes at one moment."""
 
     def __init__(self, claims: Mapping[KeyDid, NodeClaims]) -> None:
         self._claims = claims
         self._alike = Counter(_folded(each.name) for each in claims.values())
 
     def of(self, key: KeyDid) -> NodeName | None:
-        """``None``: no card of it is known."""
+        """Returns the name of a node by its key; ``None`` if no card of it is known."""
         said = self._claims.get(key)
         if said is None:
             return None
         return NodeName(said.name, said.contact, said.about, self._alike[_folded(said.name)] - 1)
 
     def of_peer(self, peer: str) -> NodeName | None:
-        """As ``of``, by the id of a peer."""
+        """Returns the name of a node by its peer id, as ``of``."""
         try:
             return self.of(did_of_peer(peer))
         except Invalid:
@@ -48,7 +48,7 @@ class NodeNames:
 
 
 def node_names(cards: PeerCards, own: Callable[[], NodeCard | None]) -> Callable[[], NodeNames]:
-    """Returns a function that looks them up; call it in a worker thread, since the first call reads a large table."""
+    """Returns a function for the current names. Call it in a worker thread: its first call loads a large table."""
 
     def look() -> NodeNames:
         claims, mine = cards.claims(), own()
@@ -61,5 +61,5 @@ def node_names(cards: PeerCards, own: Callable[[], NodeCard | None]) -> Callable
 
 @functools.lru_cache(MAX_NODE_CARDS * 2)
 def _folded(name: str) -> str:
-    """Folds a name, or the name itself where nothing of it is left: of punctuation and symbols alone."""
+    """Returns the text for comparison; the name itself if nothing remains, as of punctuation alone."""
     return likeness(name) or name

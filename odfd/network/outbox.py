@@ -1,9 +1,9 @@
 """Announces statements that worker threads signed, in order and from the event loop.
 
-Those that speak of a dataset leave if it is public when their turn comes. Bounded: when nothing can be announced the
-oldest are dropped, since peers that missed one get it by anti-entropy. Heads of a dataset leave no faster than peers
-take them: the newest replaces one that waits, so that the last of a burst is announced, and not the one that everybody
-refuses.
+A statement on a dataset is sent if the dataset is public when its turn comes. The queue is bounded: if nothing can be
+announced, the oldest statements are dropped, and peers get them by anti-entropy. Heads of a dataset are sent no faster
+than peers accept them: a newer head replaces a waiting one, so that the last head of a burst is sent, and not one too
+many, which all peers would refuse.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAITING: Final = 1024
 
 
 class ScopedReplication(Replication, Protocol):
-    """Replication in several networks."""
+    """Replication that can announce in chosen networks."""
 
     async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
         """Announces in those of ``networks`` that are joined."""
@@ -43,7 +43,7 @@ def _everywhere(_dataset: DatasetId) -> Collection[str] | None:
 
 
 class Outbox:
-    """Queues statements to announce: ``put`` may be called from any thread, also before ``run`` runs."""
+    """Queues statements to announce. ``put`` may be called from any thread, also before ``run``."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Outbox:
         logger: Logger,
         scope: Callable[[DatasetId], Collection[str] | None] = _everywhere,
     ) -> None:
-        """``public_of``: which datasets are public somewhere; ``scope``: in which networks alone one is."""
+        """``public_of``: which datasets are public anywhere; ``scope``: the networks to which a dataset is limited."""
         self._replication = replication
         self._public_of, self._scope = public_of, scope
         self._logger = logger
         self._waiting: deque[tuple[Topic, DatasetId | Collection[str] | None, bytes]] = deque(maxlen=WAITING)
         self._signed: dict[DatasetId, bytes] = {}
-        """The newest head of each dataset that has no time to leave yet; written by any thread."""
+        """The newest head of each dataset that was not scheduled yet; written by any thread."""
         self._paced: dict[DatasetId, bytes] = {}
-        """The newest of each that has."""
+        """The newest head of each scheduled dataset."""
         self._due: list[tuple[float, DatasetId]] = []
-        """A heap: when each of them leaves."""
+        """A heap of the times at which scheduled heads are sent."""
         self._pace = Budget[DatasetId](PACES[HEAD].kept())
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop = ReconcileLoop(self._send)
@@ -72,24 +72,24 @@ class Outbox:
         return len(self._waiting) + len(self._signed) + len(self._paced)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
-        """``dataset``: which one it speaks of; ``None``: it speaks of none, and is for all networks."""
+        """Queues a statement. ``dataset``: its subject; ``None``: without a dataset, for all networks."""
         self._waiting.append((topic, dataset, envelope))
         self._poke()
 
     def put_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
-        """For some networks, whatever it speaks of."""
+        """Queues a statement for some networks, whatever its subject is."""
         self._waiting.append((topic, frozenset(networks), envelope))
         self._poke()
 
     def put_signed(self, dataset: DatasetId, signed: Signed) -> None:
-        """A head, or an authority version, which no head may replace: peers refuse heads of an unknown version."""
+        """Queues a head or an authority version. Heads never replace the latter: peers need it to accept heads."""
         if isinstance(decode_any(signed.payload), HeadStatement):
             self.put_head(dataset, signed.envelope)
         else:
             self.put(Topic.HEADS, dataset, signed.envelope)
 
     def put_card(self, signed: Signed) -> None:
-        """Announces a card whether its dataset is public or not, because a withdrawal concerns a private one.
+        """Queues a card even if its dataset is private, because a card may withdraw it.
 
         From a worker thread.
         """
@@ -100,7 +100,7 @@ class Outbox:
             self.put_in(networks, Topic.HEADS, signed.envelope)
 
     def put_head(self, dataset: DatasetId, envelope: bytes) -> None:
-        """A head that was signed here, in place of an older one of the dataset that still waits."""
+        """Queues a head that was signed here, in place of an older one of the dataset that still waits."""
         self._signed[dataset] = envelope
         self._poke()
 
@@ -122,7 +122,7 @@ class Outbox:
         return self._due[0][0] - trio.current_time() if self._due else UNTIL_POKED
 
     def _schedule(self) -> None:
-        """Give each head that was signed meanwhile its time, or the time of the one that it replaces."""
+        """Schedules each new head, at the time of the waiting head that it replaces, if any."""
         now = trio.current_time()
         while self._signed:
             dataset, envelope = self._signed.popitem()
@@ -131,7 +131,7 @@ class Outbox:
             self._paced[dataset] = envelope
 
     async def _announce(self, topic: Topic, about: DatasetId | Collection[str] | None, envelope: bytes) -> None:
-        """A head of a chain that is damaged on disk is not announced, as it would not be given."""
+        """Announces a statement, except a head of a chain that is damaged on disk, which could not be served."""
         try:
             networks = None if isinstance(about, DatasetId) else about
             if isinstance(about, DatasetId):

@@ -1,6 +1,7 @@
 """Saves the peer book to a file and loads it at the next start; a lost file costs only time.
 
-Written beside and renamed, so that it is whole or absent. One that is damaged is told of, and replaced by the next.
+The file is written beside and renamed, so that it is complete or absent. A damaged file is reported and replaced at the
+next save.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from odfd.runtime.supervision import Logger
 from p2p.peers.book import PeerBook
 
 SAVE_SECONDS: Final = 60.0
-"""How often what changed is saved; a crash forgets what happened since."""
+"""Interval at which changes are saved; a crash loses those since."""
 FOUND_SECONDS: Final = 5.0
-"""How soon a new peer is saved. A node that others dial, and no address of its own leads to, is alone without them."""
+"""How soon a new peer is saved. A node that is never dialled itself would be alone after a crash without them."""
 MAX_FILE: Final = 16 << 20
-"""Bytes that are read: the largest book has about 10 MiB."""
+"""Bytes to read at most; the largest book has about 10 MiB."""
 
 
 def recall(book: PeerBook, path: Path, now: float, logger: Logger) -> None:
@@ -35,14 +36,14 @@ def recall(book: PeerBook, path: Path, now: float, logger: Logger) -> None:
 
 
 def save(book_bytes: bytes, path: Path) -> None:
-    """Raises OSError."""
+    """Saves the book. Raises OSError."""
     beside = path.with_suffix(".new")
     beside.write_bytes(book_bytes)
     beside.replace(path)
 
 
 async def keep_saved(book: PeerBook, path: Path, logger: Logger) -> None:
-    """Save now and then while the network is joined, and once more at the end."""
+    """Saves the book periodically while the network is joined, and once more at the end."""
     last, found = b"", book.found
 
     async def save_changes() -> None:

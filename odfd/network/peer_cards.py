@@ -1,9 +1,9 @@
-"""Keeps the cards of other nodes: in memory, within bounds, never on disk.
+"""Stores the cards of other nodes: in memory, within bounds, never on disk.
 
-A card stays while its node is away, until it expires or a newer one replaces it; a card that takes the former one back
-stays too, so that the former one does not return. Of each node one is kept, of so many nodes. When there are more, the
-block of addresses that brought most loses what it brought first: invented nodes displace no others. What made room is
-asked for again, since anti-entropy finds it lacking. Safe to use from any thread. Spec: docs/spec/trust.md#node-cards.
+A card stays while its node is away, until it expires or a newer one replaces it. A card that withdraws the former one
+stays too, so that the former one does not return. One card is kept for each node, for a limited number of nodes; beyond
+that, the address block that brought the most loses what it brought first, so invented nodes displace no others. An
+evicted card is requested again by anti-entropy. Safe to use from any thread. Spec: docs/spec/trust.md#node-cards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odfd.trust.admission.statement_processor import Judged
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 MAX_NODE_CARDS: Final = 4096
-"""Nodes, as many as the directory of peers has; 16 MiB of the largest envelopes."""
+"""Nodes with a card at most, as many as the directory of peers holds; 16 MiB of the largest envelopes."""
 
 
 class _Kept(NamedTuple):
@@ -32,24 +32,24 @@ class _Kept(NamedTuple):
     sid: Multihash
     envelope: bytes
     share: str
-    """The block of addresses of the peer that brought it."""
+    """The address block of the peer that brought the card."""
 
 
 class PeerCards:
-    """The cards of other nodes, of one node."""
+    """The cards of other nodes that one node keeps."""
 
     def __init__(self, quota: StatementQuota, clock: Callable[[], Instant], most: int = MAX_NODE_CARDS) -> None:
         self._quota, self._clock, self._most = quota, clock, most
         self._lock = threading.Lock()
         self._kept: OrderedDict[KeyDid, _Kept] = OrderedDict()
-        """In the order in which they were brought."""
+        """Cards in the order in which they were brought."""
         self._nodes: dict[Multihash, KeyDid] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def judge(self, card: NodeCard, signed: Signed, sender: PeerId) -> tuple[Judgement, bool]:
-        """Judges a card, and keeps one that is news. Returns whether the same bytes will get the same judgement."""
+        """Judges a card, and keeps a new one. Also returns whether the same bytes always get this judgement."""
         now = self._clock()
         with self._lock:
             before = self._kept.get(card.node)
@@ -67,14 +67,14 @@ class PeerCards:
         return Judgement.ACCEPT, False
 
     def claims(self) -> dict[KeyDid, NodeClaims]:
-        """Returns what nodes say of themselves, those whose cards hold now."""
+        """Returns what nodes state about themselves, by valid cards."""
         now = self._clock()
         with self._lock:
             kept = [each.card for each in self._kept.values()]
         return {card.node: card.claims for card in kept if card.claims is not None and card.expires > now}
 
     def refs(self, subjects: Collection[DatasetId] | None = None) -> list[StatementRef]:
-        """Lists cards of these keys, written as ids of datasets; ``None``: all. Expired ones are left out."""
+        """Lists cards of these keys, written as dataset ids; ``None`` for all. Expired cards are left out."""
         now = self._clock()
         with self._lock:
             asked = self._kept if subjects is None else dict.fromkeys(KeyDid(each) for each in subjects)

@@ -1,4 +1,4 @@
-"""Reads what people write for a peer: its id, its key, or the beginning of the id of one that is known here."""
+"""Parses the ways in which people name a peer: its id, its key, or a prefix of a known peer's id."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from p2p.identity import parse_peer, peer_of_did
 from p2p.ports import PeerId, PeerView
 
 WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
-"""Base58 of an Ed25519 key as libp2p writes it."""
+"""A whole peer id: an Ed25519 key in base58, as libp2p writes it."""
 DID_KEY: Final = "did:key:"
 
 
 def find_peer(views: Iterable[PeerView], beginning: str) -> PeerView:
-    """Finds the only peer whose id begins so. Raises NotFound, Invalid."""
+    """Returns the only peer whose id begins so. Raises NotFound, Invalid."""
     found = [view for view in views if view.peer.startswith(beginning)]
     if len(found) == 1:
         return found[0]
@@ -30,7 +30,7 @@ def find_peer(views: Iterable[PeerView], beginning: str) -> PeerView:
 
 
 def peer_named(views: Iterable[PeerView], text: str) -> PeerId:
-    """Also one that was never met, by its whole id or its key. Raises NotFound, Invalid."""
+    """Returns a peer's id; by its whole id or its key also that of one never met. Raises NotFound, Invalid."""
     if text.startswith(DID_KEY):
         return peer_of_did(KeyDid.parse(text))
     return parse_peer(text) if WHOLE_ID.fullmatch(text) else find_peer(views, text).peer

@@ -1,4 +1,4 @@
-"""Declares what the statement store tells its subscribers: each statement that is new here, and each proof."""
+"""Declares what the statement store reports to subscribers: each new statement, and each new proof."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
     sender: PeerId
     envelope: bytes = b""
     proof: Proof | None = None
-    """Of a contradiction: what proves it, when that could be made here."""
+    """The proof, if the statement contradicts another and the proof could be made here."""
 
 
 OnProof = Callable[[Proof, bool], None]
-"""Called with a new proof, and whether it was made here and is unknown elsewhere."""
+"""Called with a new proof, and whether it was made here, so that nobody else has it."""
 
 
 class Subscribers(NamedTuple):
-    """The callbacks that are called, from worker threads, for new statements."""
+    """Callbacks for new statements, called from worker threads."""
 
     news: Callable[[NewStatement], None] = lambda _: None
     proof: OnProof = lambda _proof, _made_here: None
     cosignature: Callable[[Cosignature], None] = lambda _: None
-    """Of witnesses that count here."""
+    """Called for cosignatures of witnesses that count here."""

@@ -1,12 +1,12 @@
-"""Decides which signers' statements are of interest, and limits them: for each signer, and for all unknown ones.
+"""Decides which statements are of interest, and limits them per signer, and for all unknown signers together.
 
-What is of interest is kept by the ledger: datasets that are held or to be mirrored, and words of this node's own keys.
-Everything else stays in memory (``odfd.network.unheld_statements``). A signer who may speak of a dataset, as its writer
-or as a validator, is paced: so many words at once, then one in so many seconds. What exceeds that is not refused but
-heard later, since peers are asked for it again. Words of validators, observers and witnesses that nobody listed share
-one pace, however many keys they have. Half of that pace is divided among the blocks of addresses of the peers that
-bring them, so that one who invents keys leaves room for a newcomer whose word another peer brings.
-Limits of docs/spec/trust.md#room; in memory. Safe to use from any thread.
+The ledger keeps what is of interest: statements on datasets that are held or wanted, and those of this node's own keys.
+All others stay in memory (``odfd.network.unheld_statements``). A signer that may speak about a dataset, as its writer
+or as a validator, has a rate limit: a burst, then one statement per interval. A statement beyond it is not lost but
+taken later, since peers are asked for it again. Validators, observers and witnesses that nobody listed share one limit,
+however many keys they have. Half of it is divided among the address blocks of the peers that bring the statements, so
+that somebody who invents keys leaves room for a newcomer whose statements another peer brings. Limits of
+docs/spec/trust.md#room; in memory. Safe to use from any thread.
 
 The table of kinds says on which topic each kind of statement is gossiped, and whether there is room for one more.
 """
@@ -42,9 +42,9 @@ from p2p.budget.buckets import Budget, FairShares, Rate
 from p2p.ports import PeerId, Topic
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
-"""Unknown datasets that one peer may bring."""
+"""Unknown datasets that one peer may introduce."""
 NEW_NODES: Final = NEW_DATASETS
-"""Cards of unknown nodes that one peer may bring; beside the datasets, so that neither takes room of the other."""
+"""Cards of unknown nodes that one peer may introduce; separate from datasets, so that neither displaces the other."""
 PACES: Final = {
     HEAD: Rate(per_second=1.0, burst=60.0),
     AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
@@ -53,16 +53,17 @@ PACES: Final = {
     CARD: Rate(per_second=1 / 600, burst=8.0),
     NODE_CARD: Rate(per_second=1 / 600, burst=8.0),
 }
-"""Words of one signer on one dataset that are taken in, by kind; an authority has 256 versions, which come at once."""
+"""Statements of one signer on one dataset, by kind. An authority has up to 256 versions, which come at once."""
 RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
-"""Heads of one signer that say nothing new but when they were signed."""
+"""Heads of one signer that change nothing but the time of signing."""
 CONTRADICTIONS: Final = Rate(per_second=1 / 600, burst=8.0)
-"""Of one signer with itself, and proofs on one dataset."""
+"""Contradictions of one signer with itself, and proofs on one dataset."""
 UNLISTED: Final = Rate(per_second=1 / 10, burst=256.0)
-"""Statements of all validators, observers and witnesses together that are not listed here."""
+"""Statements of all unlisted validators, observers and witnesses together."""
 UNLISTED_LATELY: Final = UNLISTED.burst / UNLISTED.per_second
-"""Seconds for which a block of addresses has its share: as long as the shared pace takes to be whole again. A shorter
-time would give whoever is silent for it more than its share."""
+"""Seconds for which an address block keeps its share: as long as the common limit takes to recover. A shorter time
+would give an address block that pauses for it more than its share.
+"""
 
 
 class StatementQuota:
@@ -101,7 +102,7 @@ class StatementQuota:
         self.share_of = share_of
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-        """Whether statements on a dataset are kept: it is held, to be mirrored, or this node's own."""
+        """Whether statements on a dataset are kept: it is held, wanted, or this node's own."""
         return (
             Ledger(connection).chain(dataset).frontier.size > 0
             or self._is_mirrored(connection, dataset)
@@ -109,30 +110,30 @@ class StatementQuota:
         )
 
     def is_known(self, keys: tuple[KeyDid, ...]) -> bool:
-        """Whether any of these keys is this node's or listed, so that statements by or proofs against it are kept."""
+        """Whether any of these keys is this node's or listed; then statements by it and proofs against it are kept."""
         return any(self._is_mine(key) or self.is_listed(key) for key in keys)
 
     def is_mine(self, keys: tuple[KeyDid, ...]) -> bool:
         return any(map(self._is_mine, keys))
 
     def has_room(self, connection: sqlite3.Connection, predicate: AnyPredicate) -> bool:
-        """Whether there is room for a word of its kind."""
+        """Whether there is room for one more statement of this kind."""
         if isinstance(predicate, PolicyStatement):
             return self._speaks_for_us(predicate)
         return KINDS[predicate.KIND].has_room(connection, predicate, self.is_listed)
 
     def brings_new(self, sender: PeerId, now: Instant) -> bool:
-        """Whether a peer may introduce one more unknown dataset. A refusal may be none later."""
+        """Whether a peer may introduce one more unknown dataset now."""
         with self._lock:
             return self._new.spend(sender, now / SECOND)
 
     def brings_node(self, sender: PeerId, now: Instant) -> bool:
-        """Whether a peer may introduce the card of one more unknown node. A refusal may be none later."""
+        """Whether a peer may introduce the card of one more unknown node now."""
         with self._lock:
             return self._new_nodes.spend(sender, now / SECOND)
 
     def takes(self, predicate: AnyPredicate, found: Judged, sender: PeerId, now: Instant) -> bool:
-        """Whether one more word of its signer is taken now from ``sender``."""
+        """Whether one more statement of this signer is taken now from ``sender``."""
         if isinstance(predicate, PolicyStatement) or found.signer is None:
             return True
         key = (predicate.dataset, found.signer)
@@ -160,7 +161,7 @@ class StatementQuota:
 
 MAX_LISTED: Final = 64
 MAX_UNLISTED: Final = 16
-"""Validators, and observers, of one dataset."""
+"""Unlisted validators, and likewise observers, that are kept for one dataset."""
 IsListed: TypeAlias = Callable[[KeyDid], bool]
 
 
@@ -183,11 +184,11 @@ def _of_observers(connection: sqlite3.Connection, observation: Observation, is_l
 
 
 class GossipKind(NamedTuple):
-    """How statements of one kind come in."""
+    """How statements of one kind are received."""
 
     topic: Topic
     has_room: Callable[[sqlite3.Connection, Any, IsListed], bool] = _always
-    """Whether one may be kept, where its dataset is known."""
+    """Whether one more may be kept, for a known dataset."""
 
 
 KINDS: Final = {

@@ -1,10 +1,10 @@
-"""Takes in signed statements from peers: admits them, records them, and notifies subscribers.
+"""Takes in signed statements from peers: judges them, records them, and notifies subscribers.
 
-Implements ``p2p.ports.StatementStore``; called from worker threads. Cheap checks come first: size, then whether it is
-known, then JSON and signature, then order, then budgets. All is judged on a reading connection, and only what will be
-kept takes the node's one writing transaction. What is said of datasets that nobody wants here stays in memory. What was
-new is handed to ``on_news`` after it was recorded. What cannot be judged yet, because a version of its authority is
-missing, waits for that version for a while; nothing is remembered as seen whose answer may be another tomorrow.
+Implements ``p2p.ports.StatementStore``; called from worker threads. Cheap checks come first: size, then whether the
+statement is known, then JSON and signature, then order, then quotas. Judging uses a reading connection; only statements
+that will be kept take the node's single writing transaction. Statements on datasets that nobody wants here stay in
+memory. New ones are passed to ``on_news`` after they were recorded. A statement whose authority version is missing
+waits for that version for a while; it is not remembered as seen, because its judgement may change.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from odfd.trust.ledger.proofs import Proofs
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
-"""Envelopes remembered by their hash, so that a repeated one costs one lookup."""
+"""Envelopes remembered by hash, so that a repeated one costs one lookup."""
 _OURSELVES: Final = PeerId("")
 _AGAINST_LISTED_KEYS: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
-"""Proofs against validators and witnesses, whom each node lists for itself."""
+"""Proofs against validators and witnesses, which each node lists for itself."""
 _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
-"""Outcomes that time or another statement changes."""
+"""Judgements that time or another statement may change."""
 
 
 class _LookedAt(NamedTuple):
-    """The finding about a statement, and the state of the database that it was made over."""
+    """The judgement of a statement, and the state of the database that it was based on."""
 
     found: Judged
     writes: int
@@ -86,7 +86,7 @@ class LedgerStatementStore:
         hearers: Subscribers | None = None,
         room: StatementQuota | None = None,
     ) -> None:
-        """``public_of``: of which datasets statements are passed on."""
+        """``public_of``: returns the datasets whose statements are passed on."""
         self._public_of = public_of
         self._on_news, self._on_proof, self._on_cosignature = hearers or Subscribers()
         self._database = database
@@ -96,19 +96,19 @@ class LedgerStatementStore:
         self.unheld = UnheldStatements()
         self.peer_cards = PeerCards(self._room, clock)
         self._attended: Counter[DatasetId] = Counter()
-        """Datasets that a person brings here just now."""
+        """Datasets that a person is importing just now."""
         self._adopting = threading.RLock()
-        """Held while statements in memory are processed again, so that no reader sees a part."""
+        """Held while statements in memory are judged again, so that no reader sees a part of them."""
         self._waiting = EarlyStatements()
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
         self.networks: NetworkRules | None = None
-        """``None``: all networks are alike."""
+        """Rules for several networks; ``None`` if all networks are alike."""
         self._network = ""
-        """In which it takes in and tells; empty: in no one network."""
+        """The network in which this view receives and shows statements; empty for none in particular."""
 
     def within(self, network: str) -> LedgerStatementStore:
-        """Returns the store as seen in a network. All that it keeps is shared by all."""
+        """Returns the store as seen in a network. All views share what is stored."""
         scoped = copy.copy(self)
         scoped._network = network
         if self.networks is not None:
@@ -141,7 +141,7 @@ class LedgerStatementStore:
         return judgement
 
     def _note_heard(self, topic: Topic, envelope: bytes) -> None:
-        """Before it is judged: until it is known where a dataset is spoken of, nothing of it is passed on."""
+        """Notes where a dataset was mentioned before its statement is judged: until then nothing of it is passed on."""
         if self.networks is None or not self._network:
             return
         try:
@@ -178,7 +178,7 @@ class LedgerStatementStore:
         return [*kept, *unheld, *(StatementRef(sid, key) for key, sid in rules)]
 
     def _may_take_back(self, dataset: DatasetId) -> bool:
-        """Whether the withdrawal of a card may be told here: where the card was."""
+        """Whether the withdrawal of a card may be shown here: only where the card was."""
         return self.networks is None or not self._network or self.networks.reaches(dataset, self._network)
 
     def interests(self) -> Sequence[DatasetId]:
@@ -207,7 +207,7 @@ class LedgerStatementStore:
         return KINDS[found[0]].topic, found[1]
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
-        """Returns a statement's concern; on a private dataset it counts as not wanted, to hide that it is here."""
+        """Returns what a statement concerns. A private dataset counts as unwanted, to hide that it is here."""
         subject = subject_of(topic, envelope, self._rights_at)
         dataset, accused = subject.dataset, subject.accused
         keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
@@ -217,7 +217,7 @@ class LedgerStatementStore:
         return Concern((dataset, *keys), is_wanted and bool(is_public), is_bulky=subject.is_bulky)
 
     def adopt(self, dataset: DatasetId) -> None:
-        """Admits kept statements on a dataset, because it is wanted from now on."""
+        """Judges and keeps the statements in memory on a dataset that is wanted from now on."""
         if self.networks is not None:
             self.networks.keep(dataset)
         with self._adopting:  # also where nothing is left: another may be at it
@@ -227,7 +227,7 @@ class LedgerStatementStore:
 
     @contextmanager
     def attend(self, dataset: DatasetId) -> Iterator[None]:
-        """Keeps statements on a dataset that a person is importing, for the duration of the block."""
+        """Keeps statements on a dataset that a person is importing, for the duration of the context."""
         with self._lock:
             self._attended[dataset] += 1
         try:
@@ -246,7 +246,7 @@ class LedgerStatementStore:
         return is_new
 
     def _admit(self, topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
-        """The judgement, and whether the same bytes will get it again."""
+        """Returns the judgement, and whether the same bytes will always get it."""
         try:
             signed = envelope.unseal(raw, statement.MAX_ANY)
             predicate = statement.decode_any(signed.payload)
@@ -287,14 +287,14 @@ class LedgerStatementStore:
             return self._room.concerns(connection, dataset)
 
     def _became_needed(self, dataset: DatasetId) -> bool:
-        """Whether a dataset became a mirror while something said of it went to memory; that is kept now."""
+        """Whether a dataset became wanted while a statement on it went to memory; the statement is then stored."""
         if not self._is_wanted(dataset):
             return False
         self.adopt(dataset)
         return True
 
     def _process(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
-        """``None``: there is no room for it now."""
+        """Judges and stores a statement; ``None`` if there is no room for it now."""
         self.adopt(predicate.dataset)
         now, seen = self._clock(), self._database.writes
         with self._database.read() as connection:
@@ -311,7 +311,7 @@ class LedgerStatementStore:
         return heard
 
     def _record(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, looked: _LookedAt) -> Processed:
-        """Judged once more, in the transaction that writes, where something was written since it was judged."""
+        """Records a statement; judges it again within the transaction if the database changed since."""
         now = looked.at
         with self._database.write() as connection:
             processor = StatementProcessor(connection, self._leaves, sender, now)
@@ -366,18 +366,18 @@ class LedgerStatementStore:
         return heard
 
     def _keep_if_known(self, proof: Proof, sender: PeerId, now: Instant) -> None:
-        """Keeps what is proven of those whose word counts here, whatever dataset it is of."""
+        """Stores a proof against keys that count here, whatever dataset it is about."""
         if self._room.is_known(proof.accused):
             with self._database.write() as connection:
                 StatementProcessor(connection, self._leaves, sender, now).hear_proof(proof)
 
     def _try_again(self, waited: Iterable[tuple[bytes, PeerId]]) -> None:
-        """Judges what waited for a version, now that it is here. What must wait for the next waits again."""
+        """Judges statements that waited for an authority version which has arrived. Some may wait for the next one."""
         for raw, sender in waited:
             self._admit(Topic.HEADS, raw, sender)
 
     def _admit_cosignature(self, topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
-        """Those of datasets that are spoken of here; how many a quorum takes is for the policy to say."""
+        """Takes a cosignature on a dataset that is mentioned here; policy decides how many make a quorum."""
         try:
             made = cosignature.decode(raw)
         except Invalid:
@@ -475,5 +475,5 @@ class LedgerStatementStore:
 
 
 def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
-    """Returns the leaves of a dataset that is not here."""
+    """Returns the leaves of a dataset that is not here: none."""
     return ()

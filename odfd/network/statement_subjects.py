@@ -1,4 +1,4 @@
-"""Tells what an accepted statement speaks of, whom it accuses, and whether it can wait."""
+"""Returns what an accepted statement is about, whom it accuses, and whether it can wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odfd.trust.ledger.cards import read
 from p2p.ports import Topic
 
 COSIGNATURE: Final = b'{"line":'
-"""How the canonical form of a cosignature begins, and no envelope does."""
+"""The beginning of a cosignature's canonical form; no envelope begins so."""
 
 
 class StatementSubject(NamedTuple):
@@ -25,7 +25,7 @@ class StatementSubject(NamedTuple):
 
 
 def subject_of(topic: Topic, raw: bytes, rights_at: Callable[[DatasetId, int], Rights | None]) -> StatementSubject:
-    """Raises Invalid."""
+    """Returns the subject of a statement. Raises Invalid."""
     if topic is Topic.PROOFS:
         proof = proofs.decode(raw, rights_at)
         return StatementSubject(proof.dataset, proof.accused)
@@ -36,6 +36,6 @@ def subject_of(topic: Topic, raw: bytes, rights_at: Callable[[DatasetId, int], R
 
 
 def is_withdrawal(found: tuple[str, bytes]) -> bool:
-    """Whether it is a card that withdraws the former one, which is announced even if private."""
+    """Whether a statement is a card that withdraws a former one; it is announced even if the dataset is private."""
     kind, sealed = found
     return kind == CARD and read(sealed).is_withdrawal

@@ -1,7 +1,7 @@
-"""Makes Merkle proofs (RFC 6962) about chains that this node serves, keeping full subtrees between requests.
+"""Makes Merkle proofs (RFC 6962) about chains that this node serves, and caches full subtrees between requests.
 
-Made with the library, called from worker threads. A proof reads the hashes of a thousand blocks or two; only the first
-of a chain whose groups are not kept (``odfd.trust.ledger.subtree_roots``) those of all, as after it was rewritten.
+Called from worker threads. A proof reads the hashes of one or two thousand blocks. Only the first proof of a chain
+without stored subtree roots (``odfd.trust.ledger.subtree_roots``), as after a rewrite, reads those of all blocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.subtree_roots import Subtrees
 
 MAX_TREES: Final = 64
-"""Chains whose subtrees are kept: of a million blocks they take 200 KiB."""
+"""Chains whose subtrees are cached; those of a million blocks take 200 KiB."""
 _ATTEMPTS: Final = 3
-"""At a chain that becomes another one each time."""
+"""Attempts at a chain that is rewritten each time."""
 _HASHES: Final = (
     "SELECT hash FROM blocks WHERE dataset = (SELECT number FROM datasets WHERE id = ?)"
     " AND sequence >= ? AND sequence < ? ORDER BY sequence"
@@ -32,7 +32,7 @@ _HASHES: Final = (
 
 
 class _Grown(msgspec.Struct):
-    """A tree, and the last block of those it has read: while that stands, so do all before it."""
+    """A tree, and the last block that it includes: while the chain still has that block, the tree is valid."""
 
     tree: Tree
     size: int = 0
@@ -40,7 +40,7 @@ class _Grown(msgspec.Struct):
 
 
 class TreeProofs:
-    """The proofs that one node makes."""
+    """Makes the proofs of one node."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,9 +48,9 @@ class TreeProofs:
         self._lock = threading.Lock()
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
-        """``size`` blocks are here. Nodes of the proof, one of 32 bytes for each level of the tree at most.
+        """Proves for a chain of ``size`` blocks; returns the proof's nodes of 32 bytes, at most one for each level.
 
-        Raises Environment for hashes that are damaged; not for those of a chain that is rewritten meanwhile.
+        Raises Environment for damaged hashes, but not for those of a chain that is rewritten meanwhile.
         """
         for _ in range(_ATTEMPTS):
             known = self._known(dataset)
@@ -75,14 +75,14 @@ class TreeProofs:
             return nodes
 
     def _check(self, dataset: DatasetId, tree: Tree) -> None:
-        """A proof from a spoilt hash proves nothing, and costs us the asker's regard. Raises Environment."""
+        """Checks a tree against the chain: false proofs would cost this node its peers' trust. Raises Environment."""
         known = self._known(dataset)
         if known.size and tree.root(known.size) != known.root:
             del self._trees[dataset]
             raise _damaged(dataset, "the hashes of the blocks are not those that were checked")
 
     def _tree(self, dataset: DatasetId) -> Tree:
-        """Reads the tree of a chain that was not asked for since the start, or was rewritten."""
+        """Reads the tree of a chain that has none cached, since the start or since a rewrite."""
         leaves = partial(self._leaves, dataset)
         known = self._known(dataset)
         with self._database.read() as connection:
@@ -96,7 +96,7 @@ class TreeProofs:
         return tree
 
     def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
-        """All of those asked for. Raises Environment."""
+        """Returns the leaf hashes of all requested blocks. Raises Environment."""
         found = self._digests(dataset, start, stop)
         if len(found) != stop - start:
             raise _damaged(dataset, f"not all blocks from #{start} to #{stop - 1} are in their place")

@@ -1,14 +1,14 @@
-"""Keeps statements on datasets that are neither held nor to be mirrored here: in memory, within bounds, never on disk.
+"""Stores statements on datasets that are neither held nor wanted here: in memory, within bounds, never on disk.
 
-A node passes such statements on and shows them to whoever asks, so that those who want them find them. They are judged
-by the same rules as all others, over tables of the same form in a database in memory: nothing of them waits for, or
-writes to, the node's own database, and nothing of them outlives the process; peers tell them again. Of each dataset the
-newest head, the versions of its authority and a few other words are kept, up to so many bytes; the datasets spoken of
-least lately make room. Safe to use from any thread. Spec: docs/spec/trust.md#room.
+A node passes such statements on and shows them to peers that ask, so that interested nodes find them. They are judged
+by the same rules as all others, over tables of the same form in an in-memory database: they neither wait for nor write
+to the node's database, and do not outlive the process; peers send them again. Of each dataset the newest head, the
+versions of its authority and a few other statements are kept, up to a number of bytes; the datasets mentioned least
+recently make room. Safe to use from any thread. Spec: docs/spec/trust.md#room.
 
-Statements that arrived before the authority version they depend on wait here too, and are retried when it arrives: in
-memory and bounded, and the sender of most of what waits makes room first. Whatever had to make room is asked for again,
-since anti-entropy finds it still lacking.
+Statements that arrived before the authority version they depend on wait here too, and are retried when it arrives. They
+are bounded as well, and the sender with the most waiting statements makes room first. An evicted statement is requested
+again by anti-entropy.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from p2p.ports import PeerId, StatementRef, Topic
 
 MAX_DATASETS: Final = 10_000
 MAX_BYTES: Final = 32 << 20
-"""Envelopes of all of them: a head, a card and an authority of each, as they usually are."""
+"""Bytes of all envelopes together: a head, a card and an authority for each of many datasets."""
 MAX_BYTES_OF_ONE: Final = 128 << 10
-"""Envelopes on one dataset: some dozen versions of an authority, a head, and verdicts of a few validators."""
+"""Bytes of the envelopes on one dataset: some dozen authority versions, a head, and verdicts of a few validators."""
 _SPOKEN: Final = tuple(each for each in kinds.TABLES if each.of_dataset)
 
 
 @functools.cache
 def _empty_tables() -> sqlite3.Connection:
-    """Made once in a process: to copy them takes a tenth of what their making does."""
+    """Creates the empty tables once per process: a copy takes a tenth of the time."""
     made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for script in STEPS:
         made.executescript(script)
@@ -48,11 +48,11 @@ def _empty_tables() -> sqlite3.Connection:
 
 
 class UnheldFull(Exception):
-    """One dataset of no interest has more statements than are kept."""
+    """A dataset that is not held has more statements than are kept."""
 
 
 class UnheldStatements:
-    """Keeps statements on datasets of no interest."""
+    """Stores statements on datasets that are not held."""
 
     def __init__(
         self, most: int = MAX_DATASETS, most_bytes: int = MAX_BYTES, most_of_one: int = MAX_BYTES_OF_ONE
@@ -65,7 +65,7 @@ class UnheldStatements:
         weakref.finalize(self, self._db.close)
         _empty_tables().backup(self._db)
         self._bytes: OrderedDict[DatasetId, int] = OrderedDict()
-        """Of each dataset, the one spoken of least lately first."""
+        """Bytes by dataset; the one mentioned least recently comes first."""
         self._total = 0
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class UnheldStatements:
 
     @property
     def size(self) -> int:
-        """Bytes of all envelopes."""
+        """Returns the bytes of all envelopes."""
         return self._total
 
     @contextmanager
@@ -106,7 +106,7 @@ class UnheldStatements:
             return list(self._bytes)
 
     def heads(self) -> dict[DatasetId, HeadStatement]:
-        """The newest of each."""
+        """Returns the newest head of each dataset."""
         with self._lock:
             ledger = Ledger(self._db)
             found = ((dataset, ledger.newest_head(dataset)) for dataset in ledger.datasets(HEAD))
@@ -141,7 +141,7 @@ class UnheldStatements:
             return found
 
     def _tidy(self, dataset: DatasetId) -> int:
-        """Only the newest head stays, and of the log what contradicts; the bytes that are left."""
+        """Deletes all heads but the newest, and logged statements that contradict nothing; returns the bytes left."""
         ledger = Ledger(self._db)
         newest = ledger.newest_head(dataset)
         if newest is not None:
@@ -174,9 +174,9 @@ class UnheldStatements:
 
 
 MAX_WAITING: Final = 512
-"""Envelopes of at most 16 KiB each."""
+"""Waiting envelopes at most, of up to 16 KiB each."""
 MAX_OF_ONE: Final = 64
-"""Of one dataset: its own versions come in any order, and some heads with them."""
+"""Waiting envelopes on one dataset: its authority versions may come in any order, and some heads with them."""
 
 
 class EarlyStatements:

@@ -1,8 +1,8 @@
 """Reads objects for peers and hashes every byte before it is sent, so that damage on disk is never passed on.
 
-A small object is read whole and hashed against its name. A large one is hashed whole when it is first asked for, and a
-digest of every MiB is kept; from then on the MiBs that an answer is cut from are hashed again and compared, so that an
-answer costs in proportion to its length. Made with the library, called from worker threads; memory is bounded.
+A small object is read whole and hashed against its name. A large one is hashed whole on its first request, and a digest
+of every MiB is kept; later requests hash only the MiBs that they read and compare them, so that an answer costs in
+proportion to its length. Called from worker threads; memory is bounded.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from chain.store.files import ObjectDamaged, disk
 from chain.store.objects import SMALL
 
 PART: Final = 1 << 20
-"""Bytes of an object under one digest: what a peer asks for at once."""
+"""Bytes under one digest; peers request as many at once."""
 DIGEST: Final = 4
-"""Bytes of a digest. It meets bit rot and no adversary, and is never told: a CRC costs a hundredth of a hash."""
+"""Bytes of a digest. It detects bit rot, not an adversary, and is never sent: a CRC costs a hundredth of a hash."""
 MAX_PARTS: Final = 4 << 20
-"""Digests kept, 16 MiB of them for 4 TiB of objects; objects that were not asked for longest make room."""
+"""Digests kept at most, 16 MiB for 4 TiB of objects; the objects requested least recently make room."""
 
 
 class _Whole(msgspec.Struct, frozen=True):
-    """A large object that was found whole."""
+    """A large object that was intact when it was hashed."""
 
     path: Path
     size: int
@@ -43,7 +43,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 class VerifiedReads:
-    """Verified reads over one object store."""
+    """Verified reads from one object store."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -58,7 +58,7 @@ class VerifiedReads:
         return self._known(name).size
 
     def read(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
-        """The object's size, and how many bytes from ``offset`` on were put into ``into``. Raises as ``size`` does."""
+        """Fills ``into`` from ``offset`` on; returns the object's size and the bytes read. Raises as ``size`` does."""
         if name not in self._whole and self._objects.size(name) <= SMALL:
             data = self.small(name)
             part = data[offset : offset + len(into)]
@@ -76,14 +76,14 @@ class VerifiedReads:
         return whole.size, max(0, stop - offset)
 
     def small(self, name: Multihash) -> bytes:
-        """A whole object of at most SMALL bytes. Raises as ``size`` does."""
+        """Returns a whole object of at most SMALL bytes. Raises as ``size`` does."""
         data = self._objects.read(name)
         if Multihash.sha3_256(data) != name:
             raise ObjectDamaged(name)
         return data
 
     def _part(self, name: Multihash, file: FileIO, whole: _Whole, number: int, into: memoryview, skip: int) -> None:
-        """Fill ``into`` from ``skip`` bytes after the start of a MiB on, all of which is read and compared."""
+        """Fills ``into`` from byte ``skip`` of a MiB on; the whole MiB is read and compared."""
         size = min(PART, whole.size - number * PART)
         part = into if len(into) == size else memoryview(bytearray(size))
         file.seek(number * PART)
