@@ -86,6 +86,14 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
 Schedule: TypeAlias = Cron | Every
 
 
+def offset_at(schedule: Schedule | None, time: Instant) -> int:
+    """Returns the seconds by which the zone of a schedule is ahead of UTC at a time."""
+    if not isinstance(schedule, Cron):
+        return 0
+    found = dt.datetime.fromtimestamp(time // SECOND, ZoneInfo(schedule.zone)).utcoffset()
+    return 0 if found is None else int(found.total_seconds())
+
+
 class Covered(msgspec.Struct, frozen=True):
     """Fired nominal times, as ranges in which every nominal time counts as fired; the oldest of many are joined."""
 

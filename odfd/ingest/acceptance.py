@@ -39,6 +39,7 @@ from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.prep import check_prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
+from odfd.ingest.trigger import SPECIMEN, at_time, check_trigger
 
 ENGINES: Final = frozenset({"spark"})
 _UTC: Final = "UTC"
@@ -67,8 +68,9 @@ def check_source(
 
 
 def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> None:
-    options = fetch_options(read.schema)
-    check_fetch(fetch, settings, options)
+    check_trigger(fetch, read)
+    asked, options = at_time((fetch, fetch_options(read.schema)), SPECIMEN)
+    check_fetch(asked, settings, options)
     if isinstance(options, SqlQuery) and (
         not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
     ):

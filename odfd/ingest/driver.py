@@ -10,7 +10,7 @@ by now, or has got farther: then it fetches again. Blocking work runs in worker 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -35,7 +35,6 @@ from odfd.datasets.row_counts import NOTHING_READ, added, says_something, togeth
 from odfd.ingest.capturing import captured
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.files import left_alone
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.given_source import GivenSource
@@ -57,6 +56,7 @@ from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, answered, se
 from odfd.ingest.slices import SliceIndex, asked, keep_slice
 from odfd.ingest.snapshots import confirmed, has_own_times
 from odfd.ingest.templates import redacted
+from odfd.ingest.trigger import TriggerTime, check_wish, fetch_for, is_uncacheable
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.runtime.tasks import outside
@@ -112,6 +112,8 @@ class IngestDependencies:
     """``None``: files of which records cannot be read are refused."""
     given: GivenSource | None = None
     """The Source that one dataset takes from, for this ingest."""
+    trigger: TriggerTime | None = None
+    """The time that this ingest is for; ``None``: that at which it begins."""
     is_captured: Callable[[DatasetId], bool] = lambda _: False
     """Whether the bytes of a dataset's source are kept."""
     shards: Callable[[DatasetId], Sequence[DatasetId]] = lambda dataset: (dataset,)
@@ -167,6 +169,7 @@ async def pull_root(
     (the source), Environment and the engine's faults. What was committed before a fault stays committed.
     """
     with redacted(deps.settings.variables):
+        deps = deps if deps.trigger is not None else replace(deps, trigger=TriggerTime.of(deps.now()))
         return await _pull(deps, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
 
 
@@ -177,12 +180,10 @@ async def _pull(
     while True:
         state = await trio.to_thread.run_sync(load, deps, dataset)
         polled, _ = polling(state)
+        check_wish(polled, deps.trigger)
         shards = await trio.to_thread.run_sync(shards_with, deps, state)
-        if (
-            any(each.last_offset is not None for _, each in shards)
-            and state.source_state is None
-            and not fetch_uncacheable
-        ):
+        has_rows = any(each.last_offset is not None for _, each in shards)
+        if has_rows and not fetch_uncacheable and is_uncacheable(polled, state.source_state, deps.trigger):
             return tally.outcome(UNCACHEABLE)
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
@@ -458,7 +459,7 @@ async def _fetch(
         dataset=str(dataset), options=fetch_options(polled.read.schema), columns=declared_columns(polled.read),
     )  # fmt: skip
     given = None if deps.given is None else deps.given.fetch
-    return await (fetch(polled.fetch, job) if given is None else given(job))
+    return await (fetch_for(polled, job, deps.trigger) if given is None else given(job))
 
 
 async def _check_unchanged(batch: Batch) -> None:

@@ -33,6 +33,7 @@ from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.ingest.trigger import asks_time
 from odfd.runtime.slots import waiting
 from p2p.ip import Allows
 
@@ -93,6 +94,8 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
     """
     polled, source = polling(state)
     check_open(polled.fetch)
+    if asks_time(polled.fetch, polled.read):
+        raise Refused("its source is asked for a time", rule="source-not-open", hint="other nodes do not know which")
     async with staged_folder(deps.settings.staging) as folder:
         job = FetchJob(state=None, now=time, folder=folder, settings=deps.settings)
         try:

@@ -20,6 +20,7 @@ from chain.model.source import FetchStep, FetchUrl, MergeAppend, MergeStrategy, 
 from chain.model.wire import Extra
 from odfd.ingest.endpoint import RestEndpoint
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
+from odfd.ingest.trigger import check_trigger
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import SETS, reference_key
 from odfd.resources.types import Remarks
@@ -27,6 +28,7 @@ from odfd.resources.variables import VARIABLE
 
 MAX_CONFIG: Final = 64
 ENDPOINT: Final = "RestEndpoint"
+_TRIGGER: Final = "trigger."
 _CONFIG: Final = re.compile(r"config\.(\w+)(\s*\|\|\s*'[^']*')?")
 _VALUE: Final = re.compile(r"(\$\{\{\s*)config\.(\w+)")
 
@@ -114,11 +116,20 @@ def check_source_resource(draft: Draft) -> None:
         draft.attempt(f"spec.config.{name}", config_value, text if isinstance(text, str) else str(text))
     for path, text in _texts(plain_of(spec).get("ingress", {}), "spec.ingress"):
         for found in VARIABLE.findall(text):
+            if found.startswith(_TRIGGER) and endpoint is None:
+                continue
             known = _CONFIG.fullmatch(found)
             if known is None or (known[1] not in config and known[2] is None):
                 draft.note(
                     path, f"unknown variable {found[:60]!r}", "source-variable", "a Source reads config.NAME of its own"
                 )
+    if endpoint is None:
+        _check_trigger(draft, spec)
+
+
+def _check_trigger(draft: Draft, spec: SourceSpec) -> None:
+    polled = polling_source(spec)
+    draft.attempt("spec.ingress", lambda _: check_trigger(polled.fetch, polled.read), "")
 
 
 def _check_signature(draft: Draft, signature: StandardWebhooks | HmacSignature) -> None:

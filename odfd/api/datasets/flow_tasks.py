@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from chain.errors import Conflict, Fault
+from chain.instant import SECOND, Instant
 from chain.wording import plural
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
@@ -28,6 +29,8 @@ from odfd.flows.plan import (
     Verify,
     WebhookCall,
 )
+from odfd.flows.schedule import offset_at
+from odfd.ingest.trigger import TriggerTime
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
@@ -61,7 +64,7 @@ class FlowTasks(NamedTuple):
                 said = await self.webhooks.call_for(plan, record, each, place)
                 ended.append(Ended(Outcome.UP_TO_DATE, said))
             else:
-                ended.append(await self._task(plan, each))
+                ended.append(await self._task(plan, record, each))
         last = ended[-1]
         is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
         return Ended(
@@ -74,17 +77,17 @@ class FlowTasks(NamedTuple):
         """Begins the one task of a plan. Raises what submissions raise."""
         (task,) = plan.tasks
         if not isinstance(task, WebhookCall):
-            return self.board.get((await (await self._submission(plan, task))()).id)
+            return self.board.get((await (await self._submission(plan, record, task))()).id)
 
         async def call(_: Report) -> str:
             return await self.webhooks.call_for(plan, record, task, 0)
 
         return self.board.submit("webhook", task.target.partition(":")[2], call)
 
-    async def _task(self, plan: FlowPlan, task: _Submitted) -> Ended:
-        return await self._ended(await self._submission(plan, task))
+    async def _task(self, plan: FlowPlan, record: Record, task: _Submitted) -> Ended:
+        return await self._ended(await self._submission(plan, record, task))
 
-    async def _submission(self, plan: FlowPlan, task: _Submitted) -> _Submit:
+    async def _submission(self, plan: FlowPlan, record: Record, task: _Submitted) -> _Submit:
         target = str(plan.target)
         match task:
             case Ingest():
@@ -92,7 +95,7 @@ class FlowTasks(NamedTuple):
                 if task.source is not None:
                     source = await trio.to_thread.run_sync(self.sources.meant, plan.by, plan.name, task.source)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
-                return partial(self.pulling.pull, request)
+                return partial(self.pulling.pull, request, _trigger(plan, record))
             case Verify():
                 return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
             case PushTo():
@@ -109,6 +112,13 @@ class FlowTasks(NamedTuple):
         task = self.board.get((await submit()).id)
         await task.finished.wait()
         return end_of(task)
+
+
+def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:
+    """Returns the nominal time of a run, whose day is that in the time zone of its schedule; ``None``: no flow's."""
+    if record.pending is None:
+        return None
+    return TriggerTime(Instant(record.pending // SECOND * SECOND), offset_at(plan.schedule, record.pending))
 
 
 def end_of(task: Task) -> Ended:

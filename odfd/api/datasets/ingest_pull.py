@@ -46,6 +46,7 @@ from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import FORMATS, PushTerms, push_files
+from odfd.ingest.trigger import TriggerTime
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -195,9 +196,10 @@ class IngestPullService:
         """Result: AlterSchemaResult. Raises Refused unless it is a root of this node's own."""
         return await self._altering.submit(ref, request)
 
-    async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
-        """Result: PullResult."""
+    async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
+        """Result: PullResult. ``trigger``: the time that a run of a flow is for."""
         check_one(request)
+        wished = None if request.time is None else TriggerTime.read(request.time, is_wished=True)
         targets = await trio.to_thread.run_sync(self._targets, request)
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
@@ -217,7 +219,7 @@ class IngestPullService:
                     with report.part() as part:
                         async with self._home.turns.of(entry.id, part.waits_to_write(entry.name)):
                             with span("pull", entry.name) as seen:
-                                items[entry.id] = found = await self._pull_one(entry, part, request)
+                                items[entry.id] = found = await self._pull_one(entry, part, request, wished or trigger)
                                 note_pulled(seen, found)
                 over[entry.id].set()
 
@@ -286,11 +288,13 @@ class IngestPullService:
         said = self._state(dataset).set_transform
         return input_ids(said) if said is not None else ()
 
-    async def _way(self, entry: DatasetEntry, request: wire.PullRequest) -> _Pull | None:
+    async def _way(self, entry: DatasetEntry, request: wire.PullRequest, trigger: TriggerTime | None) -> _Pull | None:
         explicit = not request.all
         state = await trio.to_thread.run_sync(self._state, entry.id)
         if request.source is not None:
-            check_root(entry.name, is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
+            check_root(entry.name, "pull-source", is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
+        elif request.time is not None:
+            check_root(entry.name, "pull-time", is_own=self._home.keys.has_dataset_key(entry.id), kind=state.kind)
         if self._scheduler.find(entry.id) is not None:
             return self._sync
         if not self._home.keys.has_dataset_key(entry.id):
@@ -304,33 +308,35 @@ class IngestPullService:
         fed = await trio.to_thread.run_sync(self._home.is_fed, entry.id, explicit)
         if not fed or (state.polling_source is None and not explicit):
             return None
-        return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable, source=request.source)
+        return partial(self._poll, request=request, trigger=trigger)
 
-    async def _pull_one(self, entry: DatasetEntry, report: Report, request: wire.PullRequest) -> wire.PullItem | None:
+    async def _pull_one(
+        self, entry: DatasetEntry, report: Report, request: wire.PullRequest, trigger: TriggerTime | None
+    ) -> wire.PullItem | None:
         """Pulls one dataset; ``None`` for one without a source that was not named."""
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
             # A chain that is to be repaired may be one that cannot be read.
             with sole_faults():
-                pull = self._repair if request.repair else await self._way(entry, request)
+                pull = self._repair if request.repair else await self._way(entry, request, trigger)
                 return None if pull is None else await pull(entry, report)
         except Fault as fault:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(
-        self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool, source: str | None
+        self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem:
-        settings = self._ingest.settings
+        settings, source = self._ingest.settings, request.source
         if source is None:
             said = await trio.to_thread.run_sync(self._values, entry.name)
             settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
-            deps = replace(self._ingest, base=self._base, settings=settings)
+            deps = replace(self._ingest, base=self._base, settings=settings, trigger=trigger)
         else:  # it reads its own values alone, and its paths start nowhere
             given, values = await trio.to_thread.run_sync(SourceReader(self._home).given, source, entry.id)
             settings = msgspec.structs.replace(settings, variables=values)
-            deps = replace(self._ingest, given=given, settings=settings)
+            deps = replace(self._ingest, given=given, settings=settings, trigger=trigger)
         outcome = await ingesting.pull_root(
-            deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=partial(show_ingest, report)
+            deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
         )
         if source is not None:
             await trio.to_thread.run_sync(SourceReader(self._home).taken, source, entry.id)

@@ -110,16 +110,18 @@ class SourceReader:
 
 
 def check_one(request: wire.PullRequest) -> None:
-    """Raises Invalid for a Source and more datasets than one."""
+    """Raises Invalid for a Source or a time, and more datasets than one."""
     if request.source is not None and (len(request.refs) != 1 or request.recursive or request.repair):
         raise Invalid("a Source is for one dataset", rule="pull-source", hint="odfctl pull NAME --source SOURCE")
+    if request.time is not None and (len(request.refs) != 1 or request.recursive or request.repair):
+        raise Invalid("a time is for one dataset", rule="pull-time", hint="odfctl pull NAME --time TIME")
 
 
-def check_root(name: str, *, is_own: bool, kind: DatasetKind | None) -> None:
+def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) -> None:
     """Raises Refused for a dataset that takes from no source."""
     if not is_own or kind is not DatasetKind.ROOT:
         hint = "a derived dataset takes from its inputs, a mirror from its publisher"
-        raise Refused(f"{name} is no root of this node", rule="pull-source", hint=hint)
+        raise Refused(f"{name} is no root of this node", rule=rule, hint=hint)
 
 
 _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}

@@ -119,6 +119,11 @@ def _send(session: Session, name: str) -> wire.Upload:
     argument(
         "--source", metavar="SOURCE", help="pull from this Source (odfctl get sources) instead of the dataset's own"
     ),
+    argument(
+        "--time",
+        metavar="TIME",
+        help="the time that ${{ trigger.time }} in its source stands for, like 2024-05-01T00:00:00Z (default: now)",
+    ),
     argument("--as", dest="as_name", metavar="NAME", help="local name for a dataset from a repository"),
     argument("--all", action="store_true", help="all datasets of this node"),
     argument("--recursive", action="store_true", help="pull inputs first"),
@@ -149,6 +154,7 @@ def pull_request(args: argparse.Namespace) -> dict[str, object]:
         "fetchUncacheable": args.fetch_uncacheable,
         "asName": args.as_name,
         "source": args.source,
+        "time": args.time,
     }
     return {name: value for name, value in fields.items() if value}
 

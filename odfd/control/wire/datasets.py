@@ -379,6 +379,8 @@ class PullRequest(Request, frozen=True, kw_only=True):
     """Local name of the one dataset that is pulled from a repository."""
     source: str | None = None
     """The Source that the one dataset takes from, by name or id; that of its metadata."""
+    time: str | None = None
+    """What ``${{ trigger.time }}`` in its source stands for, in RFC 3339; the time of the pull."""
 
 
 class PullItem(Value, frozen=True, kw_only=True):
