@@ -39,17 +39,17 @@ def measure_resources(size: Size, folder: Path) -> list[Row]:
         turns = itertools.count()
         first = _text(range(count), next(turns))
         reading = lambda: read_desired_state(first)  # noqa: E731  it is timed
-        applied = in_turns(lambda: _apply(service, _text(range(count), next(turns))), reading, rounds, warm=0)
+        applied = in_turns(lambda: _apply(home, service, _text(range(count), next(turns))), reading, rounds, warm=0)
         last = _text(range(count), next(turns))
-        _apply(service, last)
-        unchanged = in_turns(lambda: _apply(service, last), reading, rounds, warm=size.pick(0, 1))
+        _apply(home, service, last)
+        unchanged = in_turns(lambda: _apply(home, service, last), reading, rounds, warm=size.pick(0, 1))
         rows = [
             _against_reading("apply", "every manifest differs from what stands", applied, count, "<= 3"),
             _against_reading("apply again", "nothing differs", unchanged, count, "<= 2"),
         ]
-        _fill(service, many)
+        _fill(home, service, many)
         with open_state_directory(folder / "few") as other:
-            _fill(service_over(other), many // 10)
+            _fill(other, service_over(other), many // 10)
             pages = in_turns(_labelled(home), _labelled(other), rounds)
         return [*rows, _one(home, many, rounds), _page(pages, many)]
 
@@ -68,9 +68,10 @@ def _text(numbers: Sequence[int] | range, turn: int) -> list[wire.ManifestText]:
     return [wire.ManifestText(source="bench.yaml", text="---\n".join(texts), base="")]
 
 
-def _apply(service: DeclarationService, texts: Sequence[wire.ManifestText]) -> None:
+def _apply(home: StateDirectory, service: DeclarationService, texts: Sequence[wire.ManifestText]) -> None:
     planned = service.plan(read_desired_state(texts).drafts)
-    service.commit([each for each in planned if each.action != "unchanged"])
+    with home.database.write() as connection:
+        service.commit(connection, [each for each in planned if each.action != "unchanged"])
 
 
 def _against_reading(
@@ -83,9 +84,9 @@ def _against_reading(
     return Row(name=name, measures=what, ours=sides[0], peer=sides[1], goal=goal, facts={"manifests": count})
 
 
-def _fill(service: DeclarationService, many: int) -> None:
+def _fill(home: StateDirectory, service: DeclarationService, many: int) -> None:
     for first in range(0, many, 1_000):
-        _apply(service, _text(range(first, min(many, first + 1_000)), 0))
+        _apply(home, service, _text(range(first, min(many, first + 1_000)), 0))
 
 
 def _one(home: StateDirectory, many: int, rounds: int) -> Row:

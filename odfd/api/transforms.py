@@ -8,6 +8,7 @@ next transaction would not decide in the same way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -109,9 +110,13 @@ def with_system_columns(columns: DataSchema, names: Vocab) -> DataSchema:
 class TransformCheck:
     """Asks; decides nothing."""
 
-    def __init__(self, home: StateDirectory, engine: Engine) -> None:
+    def __init__(
+        self, home: StateDirectory, engine: Engine, state: Callable[[DatasetId], ChainState] | None = None
+    ) -> None:
+        """``state``: of an input, where it is not as its chain says. Blocking."""
         self._home = home
         self._engine = engine
+        self._state = state or (lambda dataset: load_state(home.chains.chain(dataset)))
 
     async def validate(self, event: SetTransform, names: Vocab) -> ValidateResponse | None:
         """``None`` while an input has no schema yet. ``names``: system columns of the dataset that is derived."""
@@ -139,13 +144,13 @@ class TransformCheck:
         )
 
     async def _derives(self, given: ValidateInput) -> bool:
-        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(given.dataset_id)))
+        state = await trio.to_thread.run_sync(self._state, given.dataset_id)
         return state.set_transform is not None
 
     async def unknown_input(self, event: SetTransform) -> str:
         """Explains why the query cannot be checked yet: the first input without a schema, and what it lacks."""
         for each, dataset in zip(event.inputs, input_ids(event), strict=True):
-            state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(dataset))
+            state = await trio.to_thread.run_sync(self._state, dataset)
             if await expected_schema(state, self._engine) is None:
                 return f"input {each.alias or each.dataset_ref} has no schema yet, for {_lacking(state)}"
         return "an input has no schema yet"
@@ -160,8 +165,7 @@ class TransformCheck:
         """Returns the inputs as they are or will be; ``None`` if the schema of one is unknown."""
         found = []
         for each, dataset in zip(event.inputs, input_ids(event), strict=True):
-            chain = self._home.chains.chain(dataset)
-            state = await trio.to_thread.run_sync(load_state, chain)
+            state = await trio.to_thread.run_sync(self._state, dataset)
             expected = await expected_schema(state, self._engine)
             if expected is None:
                 return None

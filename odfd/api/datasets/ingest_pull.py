@@ -28,7 +28,7 @@ from odfd.api.datasets.promises import Promises
 from odfd.api.datasets.pull_remarks import newest, note_pulled, repeated
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.schema_changes import SchemaAlterations
-from odfd.api.resources.apply import BASE_KIND
+from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
 from odfd.api.views.steps_shown import keep_showing, show_failures, show_ingest, show_mirror, show_transform

@@ -20,7 +20,7 @@ from chain.model.events import MetadataEvent, Seed, SetTransform
 from chain.state import load_state
 from chain.store.shards import SEALED
 from odfd.api.datasets.rendition_effects import Move, RenditionEffects
-from odfd.api.resources.apply import BASE_KIND
+from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import declaration, input_ids
 from odfd.datasets.derivation_order import inputs_first

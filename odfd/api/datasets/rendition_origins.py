@@ -22,7 +22,7 @@ from chain.model.events import DatasetKind, Seed
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from odfd.api.datasets.rendition_effects import RenditionEffects
-from odfd.api.resources.apply import BASE_KIND
+from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.datasets import captures
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.commit import SideCommit

@@ -30,8 +30,9 @@ from chain.store.sqlite import SqliteChain
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
 from odfd.api.datasets.profiles import profile_of
-from odfd.api.resources.apply import BASE_KIND, ApplyOperation
+from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.apply_terms import OWNERS, ApplyTerms
+from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.types import TYPES
 from odfd.api.views.data_sizes import PAUSE_SECONDS, DataSizes
 from odfd.api.views.holder_counts import HolderCounts

@@ -118,21 +118,22 @@ class DeclarationService:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
         return planned
 
-    def commit(self, planned: Sequence[PlannedResource], generation: int | None = None) -> None:
-        """Write those that are not as they were, all in one transaction. Raises Conflict as ``plan`` does."""
-        with self._home.database.write() as connection:
-            store, catalog = self._declared(connection), Catalog(Resources(connection))
-            for one in planned if generation is not None else ():
-                check_generation(store.get(one.after.id), generation or 0, one.after.name)
-            standing = [_standing(each, store, catalog) for each in planned]
-            final = FinalState(standing, store)
-            changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
-            store.put_all(changed, self._clock.now())
-            for each in changed:
-                if each.type == SECRET_SET:
-                    self._renew(store, each)  # the key may be another since it was planned
-                    store.blank(each.id)
-            self._adopted(connection)
+    def commit(
+        self, connection: sqlite3.Connection, planned: Sequence[PlannedResource], generation: int | None = None
+    ) -> None:
+        """Write those that are not as they were, in the transaction of their datasets. Raises Conflict as ``plan``."""
+        store, catalog = self._declared(connection), Catalog(Resources(connection))
+        for one in planned if generation is not None else ():
+            check_generation(store.get(one.after.id), generation or 0, one.after.name)
+        standing = [_standing(each, store, catalog) for each in planned]
+        final = FinalState(standing, store)
+        changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
+        store.put_all(changed, self._clock.now())
+        for each in changed:
+            if each.type == SECRET_SET:
+                self._renew(store, each)  # the key may be another since it was planned
+                store.blank(each.id)
+        self._adopted(connection)
 
     async def secret_key(self) -> wire.SecretKey:
         """The key that others seal secrets to for this node. Raises Environment."""

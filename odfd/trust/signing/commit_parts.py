@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from chain.errors import Conflict
 from chain.ids import DatasetId
-from chain.instant import to_millis
+from chain.instant import Instant, to_millis
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.store.base import Append, Head, UpperMove
@@ -29,6 +29,8 @@ class Addition(NamedTuple):
     until: int | None = None
     """The frontier after it; ``None``: it stays, or goes with the last block."""
     own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
+    at: Instant | None = None
+    """The system time of its blocks; ``None``: that of the commit."""
 
 
 class ChainDraft(NamedTuple):

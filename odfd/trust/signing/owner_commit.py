@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -20,7 +21,7 @@ import trio
 
 from chain import instant
 from chain.codec.blocks import encode_block
-from chain.errors import Conflict, Invalid, Refused
+from chain.errors import Conflict, Fault, Invalid, Refused
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant, to_millis
 from chain.model.block import Block, MetadataBlock, objects_of
@@ -159,6 +160,21 @@ class OwnerCommitter:
         additions = [Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
         self._commit_all(additions, system_time, also)
 
+    def commit_additions_now(self, additions: Sequence[Addition], system_time: Instant, also: Also) -> None:
+        """Commits to several chains together, from a worker thread, with what ``also`` writes."""
+        self._commit_all(additions, system_time, also)
+
+    def faults_of(self, additions: Sequence[Addition], system_time: Instant) -> dict[DatasetId, Fault]:
+        """Returns what keeps each from being committed, but for heads that moved. From a worker thread."""
+        found: dict[DatasetId, Fault] = {}
+        for each in additions:
+            try:
+                with self._writing, suppress(Conflict):
+                    self._spread(each, each.at or system_time)
+            except Fault as fault:
+                found[each.dataset] = fault
+        return found
+
     def commit_proposed_now(self, parts: Sequence[ProposedBlocks]) -> None:
         """Commits blocks that another writer made, from a worker thread, if they are as this node makes them.
 
@@ -208,7 +224,7 @@ class OwnerCommitter:
     def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
         """All of them or none; each is signed then. The new head of the first."""
         with self._writing:
-            drafts = [draft for each in additions for draft in self._spread(each, system_time)]
+            drafts = [draft for each in additions for draft in self._spread(each, each.at or system_time)]
 
             def together(connection: sqlite3.Connection) -> None:
                 for each in drafts:
@@ -231,7 +247,7 @@ class OwnerCommitter:
 
     def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
         """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, planned_at, until, own = addition
+        dataset, expected_head, events, objects, planned_at, until, own, _ = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))

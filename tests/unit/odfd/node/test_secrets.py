@@ -213,7 +213,8 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         assert (after.generation, after.spec == before.spec) == (before.generation, False)
         assert before.spec["secrets"]["KEY"]["value"] not in "\n".join(dump(alice))
         assert [item.action for item in (await alice.apply(SECRET)).items] == ["unchanged"]
-        alice.api.declarations.commit(planned)
+        with alice.home.database.write() as connection:
+            alice.api.declarations.commit(connection, planned)
         alice.home.secrets.begin_rotation()
         assert len(keys()) == 2
     async with world.running("alice") as alice:

@@ -1,0 +1,163 @@
+"""Plans the datasets of one apply, each upon those before it, and commits all of them in one transaction.
+
+What is planned counts for what follows before anything is written: a query is checked against inputs that are made by
+the same apply. A crash, or a fault at any step, leaves all of them or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from chain import instant
+from chain.errors import Fault, Invalid
+from chain.ids import DatasetId, parse_own_name
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import MetadataEvent, SetTransform
+from chain.state import ChainState, load_state
+from chain.store.base import Head
+from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.datasets.catalog import Catalog, resolve_dataset
+from odfd.datasets.creation import input_ids
+from odfd.resources.plan import cycle_fault
+from odfd.resources.references import find_cycle
+from odfd.resources.store import Resources
+from odfd.state.directory import StateDirectory
+from odfd.trust.signing.commit_parts import Addition
+from odfd.trust.signing.owner_commit import OwnerCommitter, author_blocks
+
+BASE_KIND = "source-base"
+"""Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""
+Also: TypeAlias = Callable[[sqlite3.Connection], None]
+
+
+class PlannedDataset(NamedTuple):
+    """A dataset as it shall be."""
+
+    desired: DesiredSnapshot
+    dataset: DatasetId
+    head: Head | None
+    """The head that ``events`` follow; ``None``: they begin the chain."""
+    events: Sequence[MetadataEvent]
+    is_kept: bool
+    """It was deleted, and is taken back first."""
+
+
+class DatasetBatch:
+    """The datasets of one apply. Blocking; used by one task, which closes it."""
+
+    def __init__(self, home: StateDirectory, now: Instant, *, dry_run: bool) -> None:
+        self._home = home
+        self.now, self.dry_run = Instant(now // MILLISECOND * MILLISECOND), dry_run
+        self.planned: list[PlannedDataset] = []
+        self._states: dict[DatasetId, ChainState] = {}
+        self._names: dict[str, DatasetId] = {}
+        self._born = ExitStack()
+
+    def close(self) -> None:
+        """Deletes the keys of datasets that came to nothing."""
+        self._born.close()
+
+    def new_id(self, desired: DesiredSnapshot) -> DatasetId:
+        """Returns the id of a new dataset, whose key is made; of a dry run one that stands for it."""
+        if self.dry_run:
+            return DatasetId.from_public_key(hashlib.sha256(desired.name.casefold().encode()).digest())
+        return self._born.enter_context(self._home.newborn())
+
+    def add(self, planned: PlannedDataset, state: ChainState) -> None:
+        """Adds a dataset in its ``state`` before. Raises Invalid for events that break a rule of chains."""
+        blocks = author_blocks(state, planned.events, max(self.now, state.system_time or self.now))
+        for block in blocks:
+            state = state.advance(block)
+        self._states[planned.dataset] = state
+        self._names[planned.desired.name.casefold()] = planned.dataset
+        self.planned.append(planned)
+
+    def state(self, dataset: DatasetId) -> ChainState:
+        """Returns the state of a dataset, as planned if it is."""
+        planned = self._states.get(dataset)
+        return load_state(self._home.chains.chain(dataset)) if planned is None else planned
+
+    def resolve(self, ref: str, desired: DesiredSnapshot) -> DatasetId:
+        """Resolves an input of a dataset. Raises Invalid."""
+        said = ref.removeprefix("Dataset:")
+        if said.startswith("did:"):
+            return DatasetId.parse(said)
+        try:
+            parse_own_name(said)
+            with self._home.catalog() as catalog:
+                return resolve_dataset(ref, desired.meant, catalog).id
+        except Invalid as fault:
+            found = self._names.get(said.casefold())
+            if found is None:
+                fault.place = desired.input_place(ref)
+                raise
+            return found
+
+    def check_circle(self, desired: DesiredSnapshot, dataset: DatasetId, events: Sequence[MetadataEvent]) -> None:
+        """Raises Invalid where what it derives from derives from it, by whatever way."""
+        changed = [event for event in events if isinstance(event, SetTransform)]
+
+        def edges(did: str) -> list[str]:
+            said = changed[-1] if did == str(dataset) else self._transform(DatasetId.parse(did))
+            return [] if said is None else [str(each) for each in input_ids(said)]
+
+        cycle = find_cycle([str(dataset)] if changed else [], edges)
+        if cycle is not None:
+            with self._home.catalog() as catalog:
+                names = [catalog.name_of(DatasetId.parse(each)) for each in cycle]
+            raise cycle_fault(names, desired.transform_place())
+
+    def _transform(self, dataset: DatasetId) -> SetTransform | None:
+        if (planned := self._states.get(dataset)) is not None:
+            return planned.set_transform
+        block = self._home.chains.chain(dataset).last_of((SetTransform.__name__,))
+        return block.event if block is not None and isinstance(block.event, SetTransform) else None
+
+    def commit(self, committer: OwnerCommitter, also: Also) -> None:
+        """Writes all blocks, names and folders, and what ``also`` writes, or nothing. Raises as ``commit_now``."""
+
+        def together(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            for each in self.planned:
+                self._note(resources, each)
+            also(connection)
+
+        additions = self._additions()
+        if additions:
+            committer.commit_additions_now(additions, self.now, together)
+        else:
+            with self._home.database.write() as connection:
+                together(connection)
+
+    def faults(self, committer: OwnerCommitter) -> dict[str, Fault]:
+        """Returns what keeps single datasets, by name, from being committed."""
+        found = committer.faults_of(self._additions(), self.now)
+        return {each.desired.name: found[each.dataset] for each in self.planned if each.dataset in found}
+
+    def _additions(self) -> list[Addition]:
+        changed = [each for each in self.planned if each.events]
+        uppers = [instant.from_millis(self._home.chains.upper(each.dataset)) for each in changed]
+        return [
+            Addition(each.dataset, each.head, each.events, (), at=max(self.now, upper))
+            for each, upper in zip(changed, uppers, strict=True)
+        ]
+
+    def _note(self, resources: Resources, each: PlannedDataset) -> None:
+        """The name, and where relative paths begin: nowhere for an imported dataset until a manifest says so."""
+        key, base = str(each.dataset), each.desired.base
+        if each.events:
+            Catalog(resources).add(each.desired.name, each.dataset, self.now)
+            resources.apply(BASE_KIND, key, base.encode(), self.now)
+        elif base and ((kept := resources.get(BASE_KIND, key)) is None or not kept.spec):
+            resources.apply(BASE_KIND, key, base.encode(), self.now)
+
+
+def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:
+    """Returns the founding events of a dataset with its id."""
+    return (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])

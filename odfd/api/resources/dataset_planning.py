@@ -1,0 +1,219 @@
+"""Plans one dataset of an apply: what its manifest changes, and whether its sources and its query can be.
+
+A transform is shown to the engine first: what it cannot promise to compute alike everywhere is refused here, not when
+data comes. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Invalid
+from chain.ids import DatasetId, parse_own_name
+from chain.model.events import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+)
+from chain.model.source import TransformSql
+from chain.state import ChainState, Vocab
+from chain.store.base import Head
+from engines.contract import Engine
+from engines.errors import EngineFault, EngineLost
+from engines.faults import Diagnostic, Severity
+from engines.spark.analysis.source_declarations import read_source
+from odfd.api.resources.applied_dataset import dataset_of, over_shards
+from odfd.api.resources.dataset_batch import DatasetBatch, PlannedDataset, born
+from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
+from odfd.control import wire
+from odfd.datasets.creation import changed_events, founding_events
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import check_text
+from odfd.state.directory import StateDirectory
+
+_LATER: Final = "is not judged yet, but with the first data: "
+_UNBORN: Final = DatasetId.from_public_key(bytes(32))
+"""Stands for a dataset whose key is made once nothing is wrong with it."""
+
+
+class DatasetPlanning:
+    """Plans datasets; writes nothing but the keys of new ones, which their batch deletes if they come to nothing."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        engine: Engine,
+        ingestion: Callable[[], IngestSettings],
+        names_of_values: Callable[[str], Collection[str]],
+    ) -> None:
+        """``ingestion``: what sources may do here. ``names_of_values``: what those of a dataset may read."""
+        self._home = home
+        self._engine = engine
+        self._ingestion = ingestion
+        self._names_of_values = names_of_values
+
+    async def plan(self, desired: DesiredSnapshot, batch: DatasetBatch) -> wire.ApplyItem:
+        """Adds a dataset to those of its batch. Raises what refuses it."""
+        parse_own_name(desired.name)
+        held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
+        desired = await trio.to_thread.run_sync(over_shards, self._home, desired)
+        pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
+
+        def pinned(transform: TransformSql) -> str | None:
+            return pin if transform.engine == "spark" else None
+
+        def resolve(ref: str) -> DatasetId:
+            return batch.resolve(ref, desired)
+
+        def changes() -> Sequence[MetadataEvent]:
+            if held is None:
+                return founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+            found = changed_events(held[1], desired.snapshot, resolve, pinned)
+            batch.check_circle(desired, held[0], found)
+            return found
+
+        events = await trio.to_thread.run_sync(changes)
+        warnings = await self._validate(events, desired, held[1] if held else None, batch)
+
+        def add() -> DatasetId | None:
+            if held is None:
+                dataset, state = batch.new_id(desired), ChainState()
+                batch.add(PlannedDataset(desired, dataset, None, born(events, dataset), is_kept), state)
+                return None if batch.dry_run else dataset
+            dataset, state = held
+            head = Head(state.head, state.sequence_number) if state.head else None
+            batch.add(PlannedDataset(desired, dataset, head, events, is_kept), state)
+            return dataset
+
+        dataset = await trio.to_thread.run_sync(add)
+        return wire.ApplyItem(
+            kind="dataset",
+            name=desired.name,
+            action="adopted" if is_kept else "unchanged" if not events else "updated" if held else "created",
+            id=None if dataset is None else str(dataset),
+            changes=tuple(type(event).__name__ for event in events),
+            warnings=warnings,
+        )
+
+    def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
+        """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
+        given, base = self._ingestion(), Path(desired.base) if desired.base else None
+        named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name)}
+        settings = msgspec.structs.replace(given, base=base, allowed=named)
+        refused = check_source(event, settings)
+        if refused is not None:
+            part, fault = refused
+            fault.place = desired.source_place(event, part)
+            raise fault
+
+    async def _check_preprocess(
+        self, event: SetPollingSource | AddPushSource, names: Vocab, desired: DesiredSnapshot
+    ) -> tuple[str, ...]:
+        """Raises Invalid with all that the engine refuses of the query; why it cannot be judged yet is returned."""
+        query, _ = read_source(event.preprocess)
+        if query is None:
+            return ()
+        later = f"the preprocess query {_LATER}"
+        columns = read_schema(event.read)
+        if columns is None:
+            return (f"{later}the read step states no columns (read.schema)",)
+        try:
+            answer = await judge_preprocess(query, columns, names, self._engine)
+        except Environment as fault:
+            if _was_with_engine(fault):
+                raise
+            return (f"{later}{fault.message}",)
+        if not answer.ok:
+            raise refusal(answer.diagnostics, desired.source_place(event, "preprocess"))
+        return tuple(_diagnostic_text(each) for each in answer.diagnostics)
+
+    async def _validate(
+        self,
+        events: Sequence[MetadataEvent],
+        desired: DesiredSnapshot,
+        state: ChainState | None,
+        batch: DatasetBatch,
+    ) -> tuple[str, ...]:
+        """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
+        warnings: list[str] = []
+        check = TransformCheck(self._home, self._engine, batch.state)
+        stated = [event for event in events if isinstance(event, SetVocab)]
+        names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
+        for event in events:
+            if isinstance(event, SetPollingSource | AddPushSource):
+                await trio.to_thread.run_sync(self._check_source, event, desired)
+                warnings += await self._check_preprocess(event, names, desired)
+            if not isinstance(event, SetTransform):
+                continue
+            if event.transform.engine != "spark":
+                raise Invalid(
+                    f"no engine {event.transform.engine!r} here",
+                    rule="engine-unknown",
+                    hint="write engine: spark; for words of other engines see docs/kamu.md",
+                    place=desired.transform_place(),
+                )
+            _check_no_variable(event, desired)
+            try:
+                answer = await check.validate(event, names)
+                why = await check.unknown_input(event) if answer is None else ""
+            except Environment as fault:
+                if _was_with_engine(fault):
+                    raise
+                answer, why = None, fault.message
+            if answer is None:
+                warnings.append(f"the query {_LATER}{why}")
+                continue
+            if not answer.ok:
+                raise refusal(answer.diagnostics, desired.transform_place())
+            warnings += [_diagnostic_text(each) for each in answer.diagnostics]
+            warnings += await check.remarks(event, answer)
+            if state is not None:
+                succession = EvolutionCheck(self._home, self._engine, check)
+                await succession.check(desired.name, state, event, batch.now)
+        return tuple(warnings)
+
+
+def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:
+    """Raises Invalid: a query says the same on every machine."""
+    for step in event.transform.queries or ():
+        try:
+            check_text(step.query, "the query")
+        except Invalid as fault:
+            fault.place = desired.transform_place()
+            raise
+
+
+def _was_with_engine(fault: Environment) -> bool:
+    """Whether the engine may have failed because of the request; false if it never got it, as after a failed start."""
+    return isinstance(fault, EngineFault) or (isinstance(fault, EngineLost) and fault.at_work)
+
+
+def _asks_engine(snapshot: DatasetSnapshot) -> bool:
+    return snapshot.kind is DatasetKind.DERIVATIVE and any(isinstance(e, SetTransform) for e in snapshot.metadata)
+
+
+def refusal(diagnostics: Sequence[Diagnostic], place: str) -> Invalid:
+    """Joins an engine's errors and warnings about a query in one message, with the remedies as the hint."""
+    if all(each.severity is not Severity.ERROR for each in diagnostics):
+        return Invalid("the engine refuses this query without a reason", rule="query", place=place)
+    diagnostics = sorted(diagnostics, key=lambda each: each.severity is not Severity.ERROR)
+    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
+    hint = f"instead: {'; '.join(remedies)}" if remedies else ""
+    return Invalid("; ".join(each.message for each in diagnostics), rule=diagnostics[0].code, hint=hint, place=place)
+
+
+def _diagnostic_text(each: Diagnostic) -> str:
+    place = f"line {each.line}, column {each.column}: " if each.line is not None else ""
+    remedy = f"; instead: {each.replace}" if each.replace else ""
+    return f"{place}{each.message}{remedy} (rule {each.code})"

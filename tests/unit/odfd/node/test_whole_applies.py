@@ -1,0 +1,122 @@
+"""Datasets of one apply are made and changed in one transaction, with all declarations: a fault leaves all or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Environment, Refused
+from odfd.control import wire
+from odfd.trust.signing.owner_commit import OwnerCommitter
+from worlds.eventually import PATIENCE
+
+STEPS = ("commit-begun", "commit-objects", "commit-blocks", "commit-also", "commit-durable")
+DATASET = """$schema: Dataset
+headers: {{name: {name}}}
+spec: {{kind: Root, metadata: [{{kind: SetInfo, description: {said}}}]}}
+"""
+SET = "$schema: VariableSet\nheaders: {name: one}\nspec: {variables: {x: '1'}}\n"
+FLOW = "$schema: Flow\nheaders: {name: f}\nspec: {target: two, triggers: [{kind: Schedule, every: 1h}]}\n"
+LEGACY = """kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata: []
+"""
+
+
+def dataset(name: str, said: str = "anew") -> str:
+    return DATASET.format(name=name, said=said)
+
+
+async def standing(node: Any) -> dict[str, Any]:
+    """What stands: blocks of each dataset, and all resources by name."""
+    datasets = {each.name: node.size(each.name) for each in await node.api.datasets.list()}
+    declared = {f"{each.type} {each.name}": each.generation for each in await node.api.declarations.list(None, None)}
+    keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
+    return {"datasets": datasets, "declared": declared, "keys": keys}
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    wanted = (dataset("old"), dataset("two"), worlds.ROOT, worlds.DERIVED, SET, FLOW)
+
+    def dies(name: str) -> None:
+        if name == step:
+            raise Environment("the process is gone", rule="killed")
+
+    async with world.running("alice") as alice:
+        await alice.apply(dataset("old", "before"))
+        before = await standing(alice)
+        with monkeypatch.context() as patch:
+            patch.setattr(alice.home.chains, "_step", dies)
+            with pytest.raises(Environment, match="the process is gone"):
+                await alice.apply(*wanted)
+    async with world.running("alice") as alice:
+        with trio.fail_after(PATIENCE):
+            await alice.parts.reconciler.settled()
+        found = await standing(alice)
+        if step == "commit-durable":
+            assert found["datasets"] == {"old": 3, "two": 2, "cities": 2, "towns": 2}
+            assert {"Dataset two", "Flow f", "VariableSet one"} <= set(found["declared"])
+        else:
+            assert found == before
+        items = (await alice.apply(*wanted)).items
+        assert {each.action for each in items} == (
+            {"unchanged"} if step == "commit-durable" else {"created", "updated"}
+        )
+        after = await standing(alice)
+        assert after["datasets"] == {"old": 3, "two": 2, "cities": 2, "towns": 2}
+        assert not [each for each in after["keys"] if each.endswith(".unborn")]
+        for name in after["datasets"]:
+            alice.parts.committer.sign_unsigned(alice.dataset(name))
+
+
+async def test_what_is_wrong_with_one_keeps_all_from_being_made(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        before = await standing(alice)
+        broken = worlds.DERIVED.replace("datasetRef: cities", "datasetRef: places")
+        items = (await alice.apply(dataset("one"), SET, broken)).items
+        assert {each.name: each.action for each in items}["towns"] == "failed"
+        assert {each.action for each in items} == {"failed", "skipped"}
+        assert await standing(alice) == before, "not even a key"
+
+
+async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning cannot see that the journal of a key is ahead: of plain snapshots the others are made."""
+    async with world.running("alice") as alice:
+        await alice.apply(LEGACY.format(name="one"))
+        ahead, check = alice.dataset("one"), OwnerCommitter._check_behind
+
+        def behind(self: Any, dataset: Any, *rest: Any) -> None:
+            if dataset == ahead:
+                raise Refused("this node has signed more", rule="trust.behind")
+            check(self, dataset, *rest)
+
+        monkeypatch.setattr(OwnerCommitter, "_check_behind", behind)
+        changed = LEGACY.format(name="one").replace("[]", "[{kind: SetInfo, description: anew}]")
+        items = (await alice.apply(changed, LEGACY.format(name="two"))).items
+        assert {each.name: each.action for each in items} == {"one": "failed", "two": "created"}
+        told = {each.name: each.fault for each in items}["one"]
+        assert isinstance(told, wire.Problem)
+        assert told.rule == "trust.behind"
+        items = (await alice.apply(dataset("one"), dataset("three"))).items
+        assert {each.name: each.action for each in items} == {"one": "failed", "three": "skipped"}
+        assert [each.name for each in await alice.api.datasets.list()] == ["one", "two"]
+
+
+async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: Any, worlds: Any) -> None:
+    """Also by a dry run, which makes nothing."""
+    async with world.running("alice") as alice:
+        before = await standing(alice)
+        items = (await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)).items
+        assert [(each.name, each.action, each.warnings) for each in items] == [
+            ("cities", "created", ()),
+            ("towns", "created", ()),
+        ]
+        assert await standing(alice) == before
