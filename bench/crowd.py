@@ -128,6 +128,11 @@ class Listener:
     def parts(self, _ask: object) -> None:
         """Tells nobody."""
 
+    pieces = parts
+
+    def piece_list(self, dataset: DatasetId, name: Multihash, size: int) -> None:
+        """Tells nobody."""
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
         return ()
 

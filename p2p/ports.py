@@ -81,6 +81,18 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that the node gave of it to those who asked so: grows while it gives to others."""
 
 
+class PiecesAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks which pieces of a large object a peer has, by the list of hashes with this ``root``."""
+
+    dataset: DatasetId
+    """That names it."""
+    name: Multihash
+    size: int
+    root: bytes
+    have: int
+    """Bit ``i`` is set where piece ``i`` is here."""
+
+
 class Library(Protocol):
     """The chains and objects that we serve. It applies the policy (purpose ``serve``). Called from worker threads."""
 
@@ -107,6 +119,12 @@ class Library(Protocol):
 
     def parts(self, ask: PartsAsk) -> Parts | None:
         """Tells which objects of some blocks are here and served, also before their blocks are; ``None``: nothing."""
+
+    def pieces(self, ask: PiecesAsk) -> Parts | None:
+        """Tells the same of pieces of one object, also before all of it is here. ``None``: nothing of that list."""
+
+    def piece_list(self, dataset: DatasetId, name: Multihash, size: int) -> tuple[bytes, bytes] | None:
+        """The hashes of an object's pieces, end to end, and the signature of the publisher's node; ``None``: none."""
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
         """Whole objects of ``largest`` bytes at most, in order, up to the first that we do not serve so."""
@@ -268,6 +286,8 @@ class Replication(Protocol):
     ) -> None:
         """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
 
+        A sink with a ``stop`` takes the bytes up to it.
+
         Raises Remote, naming the peer, when no peer could give the right bytes.
         """
 
@@ -285,6 +305,14 @@ class Replication(Protocol):
         Others whom it names, and who fetch the same, are met.
         """
 
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        """Asks a peer which pieces of an object it has. As ``ask_parts``."""
+
+    async def piece_list(
+        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
+    ) -> tuple[bytes, bytes] | None:
+        """The hashes that a peer tells of an object's pieces, and a signature, unchecked. Raises Remote."""
+
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Connects to some peers that claim to serve ``dataset``, and counts the new connections.
 
@@ -300,6 +328,10 @@ class ObjectSink(Protocol):
 
     @property
     def received(self) -> int: ...
+
+    @property
+    def stop(self) -> int | None:
+        """Bytes of the object after which it wants no more; ``None``: it wants all."""
 
     def write(self, data: bytes | memoryview) -> None: ...
 

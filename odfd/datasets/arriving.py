@@ -1,8 +1,8 @@
 """Knows the objects of blocks that a mirror has proven and not committed, so that they can be passed on meanwhile.
 
 A mirror commits blocks when all their objects are here, which takes hours where the line is slow. Until then no stored
-reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR 61).
-Called from any thread.
+reference says which dataset an object belongs to; this does, in memory, for the steps that are under way (ADR 61), and
+has the large objects whose pieces come in any order (ADR 66). Called from any thread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.multihash import Multihash
+from odfd.datasets.pieces import PieceFile, PieceLists
 from p2p.ports import Tip
 
 
@@ -37,6 +38,23 @@ class ArrivingStep(msgspec.Struct):
         self.have |= 1 << (number - self.start)
 
 
+class SwarmCounts(msgspec.Struct):
+    """Counts what was exchanged with those who fetch the same, since the node started."""
+
+    from_publisher: int = 0
+    """Pieces that the publisher gave here,"""
+    from_mirrors: int = 0
+    """and others;"""
+    refused: int = 0
+    """those that a peer offered and did not give, or gave false;"""
+    offered: int = 0
+    """and those that this node offered, as publisher, to one peer at a time."""
+    bytes_from_publisher: int = 0
+    bytes_from_mirrors: int = 0
+    bytes_given: int = 0
+    """To those who fetch what this node publishes."""
+
+
 class Arriving:
     """The steps of one node."""
 
@@ -44,7 +62,10 @@ class Arriving:
         """``allows``: whether policy passes on blocks of a dataset of which no more is known than their signature."""
         self._allows = allows
         self._steps: dict[DatasetId, ArrivingStep] = {}
+        self._files: dict[Multihash, PieceFile] = {}
         self._lock = threading.Lock()
+        self.lists = PieceLists()
+        self.counts = SwarmCounts()
 
     @contextmanager
     def step(self, dataset: DatasetId, tip: Tip, blocks: Sequence[SealedBlock]) -> Iterator[ArrivingStep]:
@@ -59,6 +80,22 @@ class Arriving:
             with self._lock:
                 if self._steps.get(dataset) is made:
                     del self._steps[dataset]
+
+    @contextmanager
+    def pieces(self, file: PieceFile) -> Iterator[None]:
+        """Passes on pieces of a large object for as long as it lasts."""
+        with self._lock:
+            self._files[file.list.name] = file
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._files[file.list.name]
+
+    def file(self, name: Multihash) -> PieceFile | None:
+        """The pieces of an object that is on its way."""
+        with self._lock:
+            return self._files.get(name)
 
     def of(self, dataset: DatasetId) -> ArrivingStep | None:
         """The step of a dataset that policy passes on now."""

@@ -31,6 +31,7 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.link_offers import Offer, offers
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
+from odfd.mirrors.piece_fetcher import PieceFetcher
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota, RateLimits
 from odfd.mirrors.sinks import PartialObject, SmallObjects
@@ -42,6 +43,7 @@ from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
+from p2p.wire.pieces import LARGE_OBJECT
 
 AT_ONCE: Final = 4
 """Blocks whose objects are on their way at the same time, for one mirror; and objects that one slice links to."""
@@ -94,6 +96,7 @@ class ObjectFetcher:
         self._partial = partial
         self._replication = replication
         self._packs = Packs(objects, replication)
+        self._pieces = PieceFetcher(objects, partial, replication, self.arriving)
         self.limits = limits or ObjectLimits()
         self.paces = RateLimits()
         self._on_the_way: dict[Multihash, trio.Event] = {}
@@ -165,6 +168,12 @@ class ObjectFetcher:
     ) -> None:
         """Brings what can be had from peers that fetch it too; the rest is left."""
 
+        async def take_large(named: NamedObject) -> None:
+            name, size = named
+            async with self._alone(name):
+                if not await trio.to_thread.run_sync(self.objects.has, name):
+                    await self._pieces.fetch(swarm.goal, name, size, tally, pace)
+
         async def take(peer: PeerId, wanted: Sequence[NamedObject]) -> None:
             small = [name for name, size in wanted if size <= MAX_PACKED and not self.objects.has(name)]
             if small:
@@ -178,7 +187,10 @@ class ObjectFetcher:
 
         try:
             with sole_faults(), span("swarm"):
-                await SwarmFetch(self._replication, swarm.goal, swarm.step, blocks, missing, take).run()
+                await _several((each for each in missing.items() if each[1] >= LARGE_OBJECT), take_large)
+                left = await trio.to_thread.run_sync(self._missing, list(missing.items()))
+                if sum(left.values()) >= LEAST:
+                    await SwarmFetch(self._replication, swarm, blocks, left, take, self.arriving.counts).run()
         finally:
             tally.ahead = 0
 

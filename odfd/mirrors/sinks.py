@@ -158,6 +158,10 @@ class PartialObject:
             self._hash.update(part)
 
     @property
+    def stop(self) -> int | None:
+        return None
+
+    @property
     def received(self) -> int:
         return self._file.size
 

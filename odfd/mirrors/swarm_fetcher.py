@@ -2,14 +2,15 @@
 
 Asks connected peers every two seconds which of the objects they have, takes what ``p2p.machines.swarm`` plans, and so
 leaves the publisher's line to those who have nothing yet. It ends when all is here, or when nobody gives anything for
-long; what is left is fetched in order from peers that have all, as without it.
+long; what is left is fetched in order from peers that have all, as without it. ``SwarmRun`` is the part that pieces of
+one large object share (``piece_fetcher``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Sequence
 from random import SystemRandom
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -19,9 +20,9 @@ from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
-from odfd.datasets.arriving import ArrivingStep
+from odfd.datasets.arriving import ArrivingStep, SwarmCounts
 from p2p.machines.swarm import Swarm, Take, pieces_of
-from p2p.ports import PartsAsk, PeerId, Replication, Tip
+from p2p.ports import Parts, PartsAsk, PeerId, Replication, Tip
 from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
 
 LEAST: Final = 8 << 20
@@ -41,6 +42,19 @@ FIRST_WORD: Final = 3.0
 _LOG = structlog.get_logger("odfd.mirrors")
 TakeFrom: TypeAlias = Callable[[PeerId, Sequence[NamedObject]], Awaitable[None]]
 """Brings objects from one peer. Raises Remote."""
+
+
+class SwarmSource(Protocol):
+    """What is fetched, in pieces: asked for and taken from one peer."""
+
+    async def ask(self, peer: PeerId, have: int) -> Parts | None:
+        """Asks a peer what it has. Raises Remote."""
+
+    async def take(self, peer: PeerId, piece: int) -> int:
+        """Brings a piece, and returns its bytes. Raises Remote."""
+
+    def came(self, have: int) -> None:
+        """Notes what is here."""
 
 
 class SwarmGoal(msgspec.Struct, frozen=True):
@@ -64,15 +78,14 @@ class SwarmFetch:
     def __init__(
         self,
         replication: Replication,
-        goal: SwarmGoal,
-        step: ArrivingStep,
+        swarm: SwarmStep,
         blocks: Sequence[SealedBlock],
         missing: Container[Multihash],
         take: TakeFrom,
+        counts: SwarmCounts | None = None,
     ) -> None:
         self._replication = replication
-        self._goal = goal
-        self._step = step
+        self._goal, self._step = swarm.goal, swarm.step
         self._take_from = take
         self._blocks = blocks[:MAX_SWARM_BLOCKS]
         pieces = pieces_of([[size for _, size in block.objects] for block in self._blocks], PIECE, MAX_PACK)
@@ -86,7 +99,44 @@ class SwarmFetch:
             for piece in pieces
         ]
         here = [number for number, wanted in enumerate(self._wanted) if not wanted]
-        self._swarm = Swarm(pieces, here, SystemRandom(), goal.publisher, trio.current_time())
+        plan = Swarm(pieces, here, SystemRandom(), self._goal.publisher, trio.current_time())
+        self._run = SwarmRun(replication, plan, self, self._goal.publisher, counts)
+
+    async def run(self) -> None:
+        """Raises Environment. That peers give nothing is no fault here."""
+        await self._run.run()
+        _LOG.info("fetched with others", dataset=self._goal.dataset.short, **self._run.outcome())
+
+    async def ask(self, peer: PeerId, have: int) -> Parts | None:
+        goal, count = self._goal, len(self._blocks)
+        ask = PartsAsk(dataset=goal.dataset, tip=goal.tip, start=self._step.start, count=count, have=have)
+        return await self._replication.ask_parts(peer, ask)
+
+    async def take(self, peer: PeerId, piece: int) -> int:
+        wanted = self._wanted[piece]
+        await self._take_from(peer, wanted)
+        return sum(size for _, size in wanted)
+
+    def came(self, have: int) -> None:
+        self._step.have |= have
+
+
+class SwarmRun:
+    """Asks, plans and takes until all is here or nobody gives anything."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        plan: Swarm,
+        source: SwarmSource,
+        publisher: PeerId | None,
+        counts: SwarmCounts | None = None,
+    ) -> None:
+        self._replication = replication
+        self._swarm = plan
+        self._source = source
+        self._publisher = publisher
+        self._counts = counts or SwarmCounts()
         self._asked: set[PeerId] = set()
         self._wanting: dict[PeerId, trio.Event] = {}
         self._taking: dict[int, trio.CancelScope] = {}
@@ -100,7 +150,7 @@ class SwarmFetch:
     async def run(self) -> None:
         """Raises Environment. That peers give nothing is no fault here."""
         began = trio.current_time()
-        self._step.have |= self._swarm.have()
+        self._source.came(self._swarm.have())
         async with trio.open_nursery() as self._nursery:
             while not self._swarm.done and not self._swarm.is_hopeless(trio.current_time()):
                 self._moved = trio.Event()
@@ -111,10 +161,10 @@ class SwarmFetch:
                 with trio.move_on_after(LOOK):
                     await self._moved.wait()
             self._nursery.cancel_scope.cancel()
-        _LOG.info(
-            "fetched with others", dataset=self._goal.dataset.short, bytes=self.bytes, left=len(self._swarm.left),
-            whole=self._swarm.done,
-        )  # fmt: skip
+
+    def outcome(self) -> dict[str, int | bool]:
+        """For the log."""
+        return {"bytes": self.bytes, "left": len(self._swarm.left), "whole": self._swarm.done}
 
     def _meet(self) -> None:
         """Begins to ask peers that are connected, and forgets those that are not."""
@@ -143,10 +193,8 @@ class SwarmFetch:
             self._asked.discard(peer)
 
     async def _told_by(self, peer: PeerId) -> bool:
-        goal, count = self._goal, len(self._blocks)
-        ask = PartsAsk(dataset=goal.dataset, tip=goal.tip, start=self._step.start, count=count, have=self._swarm.have())
         try:
-            parts = await self._replication.ask_parts(peer, ask)
+            parts = await self._source.ask(peer, self._swarm.have())
         finally:
             self._unheard.discard(peer)
             self._moved.set()
@@ -172,22 +220,31 @@ class SwarmFetch:
             scope.cancel()
 
     async def _take(self, step: Take) -> None:
-        wanted = self._wanted[step.piece]
         with trio.CancelScope() as scope:
             self._taking[step.piece] = scope
             try:
-                await self._take_from(step.peer, wanted)
+                size = await self._source.take(step.peer, step.piece)
             except Remote as fault:
                 _LOG.debug("a peer gave not what it offered", peer=step.peer, fault=str(fault))
                 self._end(step, scope)
+                self._counts.refused += 1
                 self._swarm.failed(step.piece, step.peer)
             else:
                 self._end(step, scope)
-                self.bytes += sum(size for _, size in wanted)
+                self._count(step.peer, size)
                 self._swarm.got(step.piece, trio.current_time())
-                self._step.have |= self._swarm.have()
+                self._source.came(self._swarm.have())
         self._moved.set()
 
     def _end(self, step: Take, scope: trio.CancelScope) -> None:
         if self._taking.get(step.piece) is scope:
             del self._taking[step.piece]
+
+    def _count(self, peer: PeerId, size: int) -> None:
+        self.bytes += size
+        if peer == self._publisher:
+            self._counts.from_publisher += 1
+            self._counts.bytes_from_publisher += size
+        else:
+            self._counts.from_mirrors += 1
+            self._counts.bytes_from_mirrors += size

@@ -143,6 +143,8 @@ def _read(name: Multihash, path: Path) -> Manifest:
 class _File:
     """Receives one object into a file. Implements ``p2p.ports.ObjectSink``."""
 
+    stop: int | None = None
+
     def __init__(self, path: Path, name: Multihash) -> None:
         self._path, self._name = path, name
         self.abandon()

@@ -30,6 +30,7 @@ from p2p.ports import (
     PartsAsk,
     PeerId,
     PeerView,
+    PiecesAsk,
     ReplicationFigures,
     Tip,
     Topic,
@@ -192,6 +193,14 @@ class JointReplication:
 
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
         return await (await self._with([peer], ask.dataset)).ask_parts(peer, ask)
+
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        return await (await self._with([peer], ask.dataset)).ask_pieces(peer, ask)
+
+    async def piece_list(
+        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
+    ) -> tuple[bytes, bytes] | None:
+        return await (await self._with([peer], dataset)).piece_list(peer, dataset, name, size)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return sum([await driver.seek(dataset, beyond) for driver in await self._of(dataset)])

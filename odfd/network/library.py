@@ -28,7 +28,7 @@ from odfd.network.swarm_parts import SwarmParts
 from odfd.network.tree_proofs import TreeProofs
 from odfd.network.verified_reads import VerifiedReads
 from odfd.verify.damage import DamagedBlock
-from p2p.ports import Parts, PartsAsk, PeerId
+from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
@@ -215,12 +215,14 @@ class ServingLibrary:
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """Reads as in the port; raises NotFound for a damaged object too."""
+        if (found := self._part_under_way(name, offset, into)) is not None:
+            return found
         named = self._served(name)
         if not named:
             return self._part_of_evidence(name, offset, into)
         try:
             size, count = self._giving.read(name, offset, into)
-            self._note_given(named, count)
+            self._note_given(named, name, count)
             return size, count
         except ObjectDamaged as fault:
             self._report(fault, named)
@@ -233,9 +235,39 @@ class ServingLibrary:
             return None
         return swarm.parts(self._asker, ask, served)
 
-    def _note_given(self, named: Sequence[tuple[DatasetId, int]], count: int) -> None:
+    def pieces(self, ask: PiecesAsk) -> Parts | None:
+        """Tells as in the port."""
+        swarm = self._terms.swarm
+        if swarm is None or not self._names(ask.dataset, ask.name):
+            return None
+        return swarm.pieces(self._asker, ask, self._objects)
+
+    def piece_list(self, dataset: DatasetId, name: Multihash, size: int) -> tuple[bytes, bytes] | None:
+        """Tells as in the port."""
+        swarm = self._terms.swarm
+        if swarm is None or not self._names(dataset, name):
+            return None
+        return swarm.piece_list(dataset, name, size, self._objects)
+
+    def _names(self, dataset: DatasetId, name: Multihash) -> bool:
+        """Whether this asker may have an object as one of a dataset; of a private one as of an absent one."""
+        named = self._named(name)
+        return bool(self._public_of([dataset])) and any(each == dataset for each, _ in named)
+
+    def _part_under_way(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int] | None:
+        """Of an object whose pieces come in any order; ``None``: it is none of these."""
+        file = None if self._terms.swarm is None else self._terms.swarm.arriving.file(name)
+        if file is None or not into or not self._under_way(name):
+            return None
+        if (count := file.read(offset, into)) is not None:
+            return file.list.size, count
+        if self._objects.has(name):
+            return None
+        raise _not_served(name)
+
+    def _note_given(self, named: Sequence[tuple[DatasetId, int]], name: Multihash, count: int) -> None:
         if self._terms.swarm is not None:
-            self._terms.swarm.gave(self._asker, [dataset for dataset, _ in named], count)
+            self._terms.swarm.gave(self._asker, [dataset for dataset, _ in named], name, count)
 
     def _part_of_evidence(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         size = None if self._evidence is None else self._evidence.size(name)
@@ -265,7 +297,7 @@ class ServingLibrary:
                 if self._objects.size(name) > largest:
                     return
                 data = self._giving.small(name)
-                self._note_given(named, len(data))
+                self._note_given(named, name, len(data))
             except ObjectDamaged as fault:
                 self._report(fault, named)
                 return

@@ -1,13 +1,14 @@
 """Tells peers that fetch a dataset which of its objects are here, and offers those of own datasets to each in turn.
 
 A mirror offers all that it has, also before the blocks are committed. A publisher offers each object to one asker at a
-time (``p2p.machines.seeding``). Called from worker threads.
+time (``p2p.machines.seeding``), and of a large object each piece (ADR 66). Called from worker threads.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from cachetools import LRUCache
@@ -15,16 +16,21 @@ from cachetools import LRUCache
 from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from chain.store.base import ChainStore
+from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
+from chain.store.base import ChainStore, ObjectStore
 from chain.store.database import Database
 from odfd.datasets.arriving import Arriving
 from odfd.datasets.holdings import Holdings
 from odfd.trust.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
-from p2p.ports import Parts, PartsAsk, PeerId
+from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
+from p2p.wire.pieces import LARGE_OBJECT, PieceList
 
 MAX_SEEDED: Final = 64
-"""Own datasets whose askers are remembered."""
+"""Own datasets whose askers are remembered,"""
+MAX_DIVIDED: Final = 256
+"""and their large objects."""
 
 
 class SwarmParts:
@@ -37,8 +43,11 @@ class SwarmParts:
         arriving: Arriving,
         own: Callable[[DatasetId], bool],
         clock: Callable[[], Instant],
+        key: Callable[[], SigningKey],
     ) -> None:
-        """``own``: whether this node publishes a dataset."""
+        """``own``: whether this node publishes a dataset. ``key``: the node's."""
+        self._key = key
+        self._divided: LRUCache[Multihash, Seeding] = LRUCache(MAX_DIVIDED)
         self.arriving = arriving
         self._database = database
         self._chains = chains
@@ -61,17 +70,59 @@ class SwarmParts:
             return Parts(has=has, offers=has)
         with self._lock:
             seeding = self._seedings.setdefault(ask.dataset, Seeding())
-            offers = seeding.offer(asker, ask.have << ask.start, whole << ask.start, self._clock() / SECOND)
-            return Parts(has=has, offers=offers >> ask.start, given=seeding.given)
+            made = self._offer(seeding, asker, ask.have << ask.start, whole << ask.start)
+            return Parts(has=has, offers=made.offers >> ask.start, given=made.given)
 
-    def gave(self, peer: PeerId | None, datasets: Iterable[DatasetId], count: int) -> None:
+    def pieces(self, asker: PeerId | None, ask: PiecesAsk, objects: ObjectStore) -> Parts | None:
+        """The pieces of an object that this asker may have, where the list of them is the one that it names."""
+        if (file := self.arriving.file(ask.name)) is not None:
+            has = file.have if file.list.root == ask.root else 0
+            return Parts(has=has, offers=has) if has else None
+        made = self._list(ask.name, ask.size, objects)
+        if made is None or made.root != ask.root:
+            return None
+        whole = (1 << made.count) - 1
+        if asker is None or not self._own(ask.dataset):
+            return Parts(has=whole, offers=whole)
+        with self._lock:
+            seeding = self._divided.setdefault(ask.name, Seeding())
+            return self._offer(seeding, asker, ask.have, whole)
+
+    def piece_list(
+        self, dataset: DatasetId, name: Multihash, size: int, objects: ObjectStore
+    ) -> tuple[bytes, bytes] | None:
+        """The hashes of pieces, signed by the publisher's node: by this one, or as it was told."""
+        made = self._list(name, size, objects) if self._own(dataset) else self.arriving.lists.known(name)
+        if made is None or made.size != size:
+            return None
+        if not made.signature and self._own(dataset):
+            made = self.arriving.lists.signed(made, self._key())
+        return (made.hashes, made.signature) if made.signature else None
+
+    def _list(self, name: Multihash, size: int, objects: ObjectStore) -> PieceList | None:
+        """Of an object that is here whole."""
+        if size < LARGE_OBJECT or not objects.has(name) or objects.size(name) != size:
+            return None
+        return self.arriving.lists.of(name, size, partial(objects.path, name))
+
+    def gave(self, peer: PeerId | None, datasets: Iterable[DatasetId], name: Multihash, count: int) -> None:
         """Notes that bytes of an object of these datasets are given to a peer."""
-        if peer is None or not self._seedings:
+        if peer is None or not (self._seedings or self._divided):
             return
         with self._lock:
-            for dataset in datasets:
-                if (seeding := self._seedings.get(dataset)) is not None:
+            seedings = [self._seedings.get(dataset) for dataset in datasets]
+            for seeding in (*seedings, self._divided.get(name)):
+                if seeding is not None:
+                    before = seeding.given
                     seeding.gave(peer, count, self._clock() / SECOND)
+                    self.arriving.counts.bytes_given += seeding.given - before
+
+    def _offer(self, seeding: Seeding, asker: PeerId, have: int, wanted: int) -> Parts:
+        """Under the lock."""
+        before = seeding.offered
+        offers = seeding.offer(asker, have, wanted, self._clock() / SECOND)
+        self.arriving.counts.offered += seeding.offered - before
+        return Parts(has=wanted, offers=offers, given=seeding.given)
 
     def _stored(self, ask: PartsAsk, served: int, *, is_same: bool) -> int:
         """Blocks of the question whose data is here and committed."""

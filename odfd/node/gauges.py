@@ -179,6 +179,14 @@ class Readings:
         yield "odfd_lookup", figures.lookup_records, {"what": "records"}
         yield "odfd_lookup", figures.lookup_refused, {"what": "questions-refused"}
         yield "odfd_lookup", figures.lookup_forged, {"what": "records-forged"}
+        counts = self._parts.arriving.counts
+        yield "odfd_swarm_pieces_total", counts.from_publisher, {"what": "from-publishers"}
+        yield "odfd_swarm_pieces_total", counts.from_mirrors, {"what": "from-mirrors"}
+        yield "odfd_swarm_pieces_total", counts.refused, {"what": "refused"}
+        yield "odfd_swarm_pieces_total", counts.offered, {"what": "offered"}
+        yield "odfd_swarm_bytes_total", counts.bytes_from_publisher, {"what": "from-publishers"}
+        yield "odfd_swarm_bytes_total", counts.bytes_from_mirrors, {"what": "from-mirrors"}
+        yield "odfd_swarm_bytes_total", counts.bytes_given, {"what": "given"}
         yield "odfd_network_received_bytes_total", traffic.received, _NONE
         yield "odfd_network_sent_bytes_total", traffic.sent, _NONE
         for what, number in (

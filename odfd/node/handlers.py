@@ -263,6 +263,7 @@ def _networks(
         parts.policy_changed,
     )
     networks.uses = InvitationUses(parts.home, parts.membership, parts.context.clock, secrets.token_bytes)
+    networks.swarm = parts.arriving.counts
     parts.membership.redeem = networks.uses.redeem
     parts.membership.commit_point = commit_point_of(parts)
     mirrors.node_of = search.node_of

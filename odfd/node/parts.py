@@ -187,7 +187,8 @@ class NodeParts:
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = Arriving(self.evaluator.passes_on_unjudged)
-        swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys.has_dataset_key, clock.now)
+        own, key = home.keys.has_dataset_key, home.keys.node_key
+        swarms = SwarmParts(home.database, home.chains, self.arriving, own, clock.now, key)
         self.library = ServingLibrary(
             home.database,
             home.chains,

@@ -148,6 +148,11 @@ METRICS: Final = (
     Metric("odfd_lookup", _G, "Nodes that the lookup of holders knows and records that it keeps for others; questions "
            "of peers that asked too often and records that nobody signed, since the network was joined.",
            {"what": ("nodes", "records", "questions-refused", "records-forged")}),
+    Metric("odfd_swarm_pieces_total", _C, "Pieces exchanged with nodes that mirror the same at once: taken from "
+           "publishers and from other mirrors, offered by a peer and not given or false, and offered of own datasets.",
+           {"what": ("from-publishers", "from-mirrors", "refused", "offered")}),
+    Metric("odfd_swarm_bytes_total", _C, "Bytes of such pieces, taken from publishers and from other mirrors, and "
+           "given of own datasets.", {"what": ("from-publishers", "from-mirrors", "given")}),
     Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
     Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
     Metric("odfd_gossip_dropped_total", _C, "Gossip that was not read or not passed on because of limits.",

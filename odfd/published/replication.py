@@ -32,6 +32,7 @@ from p2p.ports import (
     PartsAsk,
     PeerId,
     PeerView,
+    PiecesAsk,
     Replication,
     StatementStore,
     Tip,
@@ -239,6 +240,19 @@ class WithPublished:
         if peer in self._shown or not await self._may_ask(ask.dataset, peer):
             return None
         return await self._network.ask_parts(peer, ask)
+
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        """As for parts."""
+        if peer in self._shown or not await self._may_ask(ask.dataset, peer):
+            return None
+        return await self._network.ask_pieces(peer, ask)
+
+    async def piece_list(
+        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
+    ) -> tuple[bytes, bytes] | None:
+        if peer in self._shown or not await self._may_ask(dataset, peer):
+            return None
+        return await self._network.piece_list(peer, dataset, name, size)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Queries the only permitted peers; dials the known ones that are not connected."""

@@ -65,6 +65,8 @@ PEERS_QUESTION: Final = 3_000.0
 """To look up who serves sixteen datasets, and to tell of sixty-four peers."""
 SWARM_QUESTION: Final = 1_000.0
 """To look up which objects of some blocks are here, and what is offered to the asker."""
+PIECE_LIST: Final = 10_000.0
+"""To tell the hashes of an object's pieces. The first question reads all of the object, for whoever asks after it."""
 
 
 RELAY_QUESTION: Final = 2_000.0

@@ -60,6 +60,7 @@ from p2p.ports import (
     PartsAsk,
     PeerId,
     PeerView,
+    PiecesAsk,
     ReplicationFigures,
     StatementStore,
     Tip,
@@ -70,6 +71,7 @@ from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
+from p2p.wire.pieces import ListAsk
 from p2p.wire.presence import Presence
 from p2p.wire.refusal import Reason, Refusal
 
@@ -217,6 +219,15 @@ class ReplicationDriver:
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
         return await self._swarms.ask(peer, ask, self._alive())
 
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        return await self._swarms.ask_pieces(peer, ask, self._alive())
+
+    async def piece_list(
+        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
+    ) -> tuple[bytes, bytes] | None:
+        found = await self._swarms.piece_list(peer, ListAsk(dataset, name, size))
+        return None if found is None else (found.hashes, found.signature)
+
     async def _visit(self, presence: Presence) -> None:
         """Dials a peer of whom another told."""
         await self._mesh.visit(presence.peer, self._discovery.addresses(presence), self._discovery.allows())
@@ -312,7 +323,8 @@ class ReplicationDriver:
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
-        machine = self._transfer(start, size, OBJECT_SHAPE, pace, inherited=start > 0)
+        stop = size if sink.stop is None else sink.stop
+        machine = self._transfer(start, stop, OBJECT_SHAPE, pace, inherited=start > 0 and sink.stop is None)
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
     async def fetch_small(

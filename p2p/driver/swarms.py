@@ -1,5 +1,7 @@
 """Tells peers which objects of a dataset are here while others fetch them too, and asks peers for the same (ADR 61).
 
+The same of pieces of one large object, by a list of their hashes (ADR 66).
+
 Made with the driver. One question and one answer a stream. What is here, and what is offered to whom, the library
 decides. A node that serves the dataset also names some of those who asked lately, so that they meet: each of them
 signed its presence, and an asker dials a few.
@@ -8,8 +10,9 @@ signed its presence, and an asker dials a few.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 from cachetools import LRUCache
@@ -17,7 +20,7 @@ from cachetools import LRUCache
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from p2p.budget.buckets import Budget, Rate
-from p2p.budget.work import PRESENCE, SWARM_QUESTION
+from p2p.budget.work import PIECE_LIST, PRESENCE, SWARM_QUESTION
 from p2p.driver.containment import contained
 from p2p.driver.discovery import Discovery
 from p2p.driver.framing import FramedStream
@@ -26,8 +29,16 @@ from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import StreamBroken, TooSlow, Violation
 from p2p.peers.book import GARBAGE
-from p2p.ports import Library, Parts, PartsAsk, PeerId
-from p2p.wire.limits import MAX_SWARM_ANSWER, MAX_SWARM_ASK, MAX_SWARM_PEERS
+from p2p.ports import Library, Parts, PartsAsk, PeerId, PiecesAsk
+from p2p.wire import pieces
+from p2p.wire.limits import (
+    MAX_PIECES_ANSWER,
+    MAX_PIECES_ASK,
+    MAX_SWARM_ANSWER,
+    MAX_SWARM_ASK,
+    MAX_SWARM_PEERS,
+)
+from p2p.wire.pieces import PIECES_PROTOCOL, ListAsk, PieceList
 from p2p.wire.presence import Presence
 from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
 
@@ -46,6 +57,8 @@ MAX_DATASETS: Final = 64
 MEET_RATE: Final = Rate(per_second=1 / 60, burst=16.0)
 """Dials to others that a holder named, for one dataset."""
 Visit = Callable[[Presence], Awaitable[object]]
+Serve = Callable[[FramedStream], Awaitable[None]]
+Told = TypeVar("Told")
 
 
 class Swarms:
@@ -73,31 +86,53 @@ class Swarms:
         self._askers: LRUCache[DatasetId, LRUCache[PeerId, float]] = LRUCache(MAX_DATASETS)
 
     def join(self) -> None:
-        self._host.set_handler(SWARM_PROTOCOL, self._accept)
+        self._host.set_handler(SWARM_PROTOCOL, partial(self._accept, MAX_SWARM_ASK, self._serve))
+        self._host.set_handler(PIECES_PROTOCOL, partial(self._accept, MAX_PIECES_ASK, self._serve_pieces))
 
     # Asking
 
     async def ask(self, peer: PeerId, ask: PartsAsk, nursery: trio.Nursery) -> Parts | None:
         """Asks one peer, and meets some of those whom it names in ``nursery``. Raises PeerFault."""
+        decode = partial(decode_told, count=ask.count)
+        told = await self._question(peer, SWARM_PROTOCOL, MAX_SWARM_ANSWER, encode_parts(ask), decode)
+        return await self._heard(peer, ask.dataset, told, nursery)
+
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk, nursery: trio.Nursery) -> Parts | None:
+        """The same of pieces."""
+        decode = partial(decode_told, count=pieces.piece_count(ask.size))
+        told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_pieces_ask(ask), decode)
+        return await self._heard(peer, ask.dataset, told, nursery)
+
+    async def piece_list(self, peer: PeerId, ask: ListAsk) -> PieceList | None:
+        """The list that a peer has, unchecked. Raises PeerFault."""
+        decode = partial(pieces.decode_listed, ask=ask)
+        return await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_list_ask(ask), decode)
+
+    async def _question(
+        self, peer: PeerId, protocol: str, largest: int, question: bytes, decode: Callable[[bytes], Told]
+    ) -> Told:
         with trio.move_on_after(PATIENCE):
-            stream = await self._standing.open(peer, SWARM_PROTOCOL, MAX_SWARM_ANSWER, PATIENCE)
+            stream = await self._standing.open(peer, protocol, largest, PATIENCE)
             try:
-                await stream.write(encode_parts(ask))
+                await stream.write(question)
                 body = await stream.read()
                 if body is None:
                     raise StreamBroken(peer, "it ended the stream without an answer", rule="swarm-answer")
-                told = decode_told(body, ask.count)
+                return decode(body)
             except Invalid as error:
                 fault = Violation(peer, error.message, rule=error.rule)
                 self._standing.blame(fault)
                 raise fault from error
             finally:
                 await stream.reset()
+        raise TooSlow(peer, f"no answer in {PATIENCE:g} s", rule="swarm-patience")
+
+    async def _heard(self, peer: PeerId, dataset: DatasetId, told: PartsTold, nursery: trio.Nursery) -> Parts | None:
+        with trio.move_on_after(PATIENCE):
             for raw in told.presences:
                 await trio.sleep(self._host.charge(peer, PRESENCE))
-                self._meet(peer, ask.dataset, raw, nursery)
-            return told.parts
-        raise TooSlow(peer, f"no answer in {PATIENCE:g} s", rule="swarm-patience")
+                self._meet(peer, dataset, raw, nursery)
+        return told.parts
 
     def _meet(self, peer: PeerId, dataset: DatasetId, raw: bytes, nursery: trio.Nursery) -> None:
         presence = self._discovery.heard_of(peer, raw)
@@ -108,35 +143,66 @@ class Swarms:
 
     # Being asked
 
-    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, MAX_SWARM_ASK)
-        await self._places.attend(framed, self._serve, framed)
+    async def _accept(self, largest: int, serve: Serve, stream: StreamPort, peer: PeerId) -> None:
+        framed = self._standing.framed(stream, peer, largest)
+        await self._places.attend(framed, serve, framed)
 
     async def _serve(self, stream: FramedStream) -> None:
         with trio.move_on_after(PATIENCE):
-            body = await stream.read()
-            if body is None:
+            if (ask := await self._read(stream, decode_parts)) is None:
                 return
-            try:
-                ask = decode_parts(body)
-            except Invalid as error:
-                self._standing.penalise(stream.peer, error.message, GARBAGE)
-                return
-            await trio.sleep(self._host.charge(stream.peer, SWARM_QUESTION))
-            if not self._rate.spend(stream.peer, trio.current_time()):
-                await trio.sleep(1.0)
+            await self._pay(stream.peer, SWARM_QUESTION)
             told = await trio.to_thread.run_sync(self._told, stream.peer, ask, trio.current_time())
             await stream.write(encode_told(told, ask.count))
             await stream.end()
 
+    async def _serve_pieces(self, stream: FramedStream) -> None:
+        with trio.move_on_after(PATIENCE):
+            if (ask := await self._read(stream, pieces.decode_question)) is None:
+                return
+            await self._pay(stream.peer, PIECE_LIST if isinstance(ask, ListAsk) else SWARM_QUESTION)
+            answer = await trio.to_thread.run_sync(self._of_pieces, stream.peer, ask, trio.current_time())
+            await stream.write(answer)
+            await stream.end()
+
+    async def _read(self, stream: FramedStream, decode: Callable[[bytes], Told]) -> Told | None:
+        """The question, if it is one."""
+        body = await stream.read()
+        if body is None:
+            return None
+        try:
+            return decode(body)
+        except Invalid as error:
+            self._standing.penalise(stream.peer, error.message, GARBAGE)
+            return None
+
+    async def _pay(self, peer: PeerId, cost: float) -> None:
+        await trio.sleep(self._host.charge(peer, cost))
+        if not self._rate.spend(peer, trio.current_time()):
+            await trio.sleep(1.0)
+
+    def _of_pieces(self, peer: PeerId, ask: ListAsk | PiecesAsk, now: float) -> bytes:
+        """In a worker thread."""
+        library = self._library.to(peer)
+        if isinstance(ask, ListAsk):
+            found = library.piece_list(ask.dataset, ask.name, ask.size)
+            return pieces.NONE if found is None else pieces.encode_listed(PieceList(ask.name, ask.size, *found))
+        parts = library.pieces(ask)
+        told = PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())
+        return encode_told(told, pieces.piece_count(ask.size))
+
     def _told(self, peer: PeerId, ask: PartsAsk, now: float) -> PartsTold:
-        """In a worker thread. Others are named only of what anybody may have."""
+        """In a worker thread."""
         parts = self._library.to(peer).parts(ask)
-        if parts is None or not self._library.size(ask.dataset):
-            return PartsTold(parts)
-        askers = self._askers.setdefault(ask.dataset, LRUCache(MAX_ASKERS))
+        return PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())
+
+    def _others(self, peer: PeerId, dataset: DatasetId, now: float) -> tuple[bytes, ...]:
+        """Some of those who asked lately. They are named only of what anybody may have."""
+        if not self._library.size(dataset):
+            return ()
+        askers = self._askers.setdefault(dataset, LRUCache(MAX_ASKERS))
         others = [other for other, at in askers.items() if other != peer and now - at < LATELY]
         askers[peer] = now
         chosen = self._rng.sample(others, min(len(others), MAX_SWARM_PEERS))
         found = [self._discovery.presence_of(other) for other in chosen]
-        return PartsTold(parts, tuple(raw for raw in found if raw is not None))
+        return tuple(raw for raw in found if raw is not None)

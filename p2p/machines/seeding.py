@@ -51,6 +51,8 @@ class _Asker:
     """and it last asked."""
     rests_until: float = 0.0
     lapses: int = 0
+    told: int = 0
+    """Blocks that it was offered."""
 
 
 class Seeding:
@@ -67,7 +69,9 @@ class Seeding:
         """and those that another one showed in this span, and in the one before."""
         self._turned = 0.0
         self.given = 0
-        """Bytes given to askers."""
+        """Bytes given to askers,"""
+        self.offered = 0
+        """and blocks offered to them, each to each asker once."""
 
     def gave(self, peer: PeerId, amount: int, now: float) -> None:
         """Notes that bytes were given to a peer; others than askers do not matter."""
@@ -83,7 +87,12 @@ class Seeding:
         asker.at = now
         for other in self._askers.values():
             self._lapse(other, now)
-        lacking = wanted & ~have
+        offers = self._offers(asker, wanted & ~have, now)
+        self.offered += (offers & ~asker.told).bit_count()
+        asker.told |= offers
+        return offers
+
+    def _offers(self, asker: _Asker, lacking: int, now: float) -> int:
         active = [each for each in self._askers.values() if now - each.at < STALL]
         if len(active) == 1:
             asker.offered, asker.count, asker.since = _lowest(lacking, int(self._window)), int(self._window), now

@@ -82,3 +82,8 @@ MAX_SWARM_ASK: Final = 87 + MAX_SWARM_BLOCKS // 8
 """Bytes of a question of a swarm, 8,279; of a step of 200 blocks, 112."""
 MAX_SWARM_ANSWER: Final = 10 + MAX_SWARM_BLOCKS // 4 + MAX_SWARM_PEERS * (2 + MAX_PRESENCE)
 """Bytes of an answer, 66,450 at worst."""
+
+MAX_PIECES_ASK: Final = 77 + 32 + 4096 // 8
+"""Bytes of a question about pieces, 621."""
+MAX_PIECES_ANSWER: Final = 65 + 32 * 4096
+"""Bytes of an answer about pieces: a list of hashes, 131,137 at worst."""

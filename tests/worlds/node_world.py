@@ -23,7 +23,7 @@ import trio
 
 from chain import instant
 from chain.data.parquet import open_slice, write_slice
-from chain.errors import Fault, Invalid, Refused, Remote
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -56,6 +56,7 @@ from p2p.ports import (
     PartsAsk,
     PeerId,
     PeerView,
+    PiecesAsk,
     ReplicationFigures,
     StatementStore,
     Tip,
@@ -393,9 +394,10 @@ class Member:
         reasons = []
         for peer in peers:
             try:
-                while sink.received < size:
+                while sink.received < (stop := size if sink.stop is None else sink.stop):
                     other = self._other(peer)
-                    data = await trio.to_thread.run_sync(self._given(other).read_object, name, sink.received, PART)
+                    part = min(PART, stop - sink.received)
+                    data = await trio.to_thread.run_sync(_part, self._given(other), name, sink.received, part)
                     if not data:
                         raise Remote("has no more")
                     self.bytes += len(data)
@@ -431,6 +433,14 @@ class Member:
 
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
         return await trio.to_thread.run_sync(self._given(self._other(peer)).parts, ask)
+
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        return await trio.to_thread.run_sync(self._given(self._other(peer)).pieces, ask)
+
+    async def piece_list(
+        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
+    ) -> tuple[bytes, bytes] | None:
+        return await trio.to_thread.run_sync(self._given(self._other(peer)).piece_list, dataset, name, size)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Meets those who were told of and not met, of each network one."""
@@ -674,6 +684,16 @@ def _pay(pace: Pace | None, amount: int) -> None:
     """Nobody waits here: what it came to is to be seen in ``due``."""
     if pace is not None:
         pace.take(amount, trio.current_time())
+
+
+def _part(library: Library, name: Multihash, offset: int, length: int) -> bytes:
+    """Raises Remote: it is not here, or not yet."""
+    into = bytearray(length)
+    try:
+        _, count = library.object_part(name, offset, memoryview(into))
+    except NotFound as fault:
+        raise Remote(fault.message, rule=fault.rule) from fault
+    return bytes(into[:count])
 
 
 def _small(library: Library, names: Sequence[Multihash]) -> list[bytes]:

@@ -18,6 +18,7 @@ from odfd.api.network.invitation_uses import InvitationUses
 from odfd.api.network.node_views import peer_name, publisher_node
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
+from odfd.datasets.arriving import SwarmCounts
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
@@ -37,6 +38,19 @@ from p2p.web.site import Web
 
 MAX_SECONDS: Final = 366 * 86_400
 """An invitation that lasts longer names peers that are gone."""
+
+
+def _swarm(counts: SwarmCounts) -> wire.SwarmCounts | None:
+    made = wire.SwarmCounts(
+        from_publishers=counts.from_publisher,
+        from_mirrors=counts.from_mirrors,
+        bytes_from_publishers=counts.bytes_from_publisher,
+        bytes_from_mirrors=counts.bytes_from_mirrors,
+        refused=counts.refused,
+        offered=counts.offered,
+        bytes_given=counts.bytes_given,
+    )
+    return None if made == wire.SwarmCounts() else made
 
 
 class NetworkService:
@@ -60,6 +74,8 @@ class NetworkService:
         self._policy_changed = policy_changed
         self.names: Callable[[], NodeNames] = lambda: NodeNames({})
         """Looks up what nodes call themselves, in a worker thread."""
+        self.swarm = SwarmCounts()
+        """What was exchanged with others that mirror the same; whoever joins the services sets it."""
         self.uses: InvitationUses
         """Invitations with tokens; whoever joins the services sets it."""
         self._web = partial(Web, PATIENCE)
@@ -238,6 +254,7 @@ class NetworkService:
             members=tuple(peer_name(view.peer, names) for view in peers),
             received_rate=round(sum(line.down for line in lines), 1),
             sent_rate=round(sum(line.up for line in lines), 1),
+            swarm=_swarm(self.swarm),
         )
 
     def _is_in(self, peer: PeerView, network: Network) -> bool:

@@ -236,11 +236,31 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     rates = f", {formatting.rate(shown.value.received_rate)} in, {formatting.rate(shown.value.sent_rate)} out"
     peers = f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}{rates if shown.value.peers else ''}"
     session.remark(peers + _members(shown.value))
+    if shown.value.swarm is not None:
+        session.remark(_exchanged(shown.value.swarm))
     _warn_of_alike(session, shown.value.members)
     if (contact := shown.value.contact) is not None:
         session.remark(contact.means)
         for each in contact.advice:
             session.remark(each)
+
+
+def _exchanged(swarm: wire.SwarmCounts) -> str:
+    """Says how much of what mirrors fetch at once came from whom."""
+    said = []
+    if swarm.from_publishers or swarm.from_mirrors or swarm.refused:
+        refused = f"; {formatting.plural(swarm.refused, 'piece')} that were offered did not come" * bool(swarm.refused)
+        said.append(
+            f"mirrored together: {formatting.plural(swarm.from_publishers, 'piece')} from publishers "
+            f"({formatting.size(swarm.bytes_from_publishers)}), {formatting.count(swarm.from_mirrors)} from other "
+            f"mirrors ({formatting.size(swarm.bytes_from_mirrors)}){refused}"
+        )
+    if swarm.offered:
+        said.append(
+            f"own datasets: {formatting.plural(swarm.offered, 'piece')} offered, "
+            f"{formatting.size(swarm.bytes_given)} given to those who mirror them at once"
+        )
+    return "; ".join(said)
 
 
 def _only_network(session: Session) -> str:

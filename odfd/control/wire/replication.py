@@ -166,6 +166,25 @@ class NetworkView(Value, frozen=True, kw_only=True):
     received_rate: float = 0.0
     """Bytes that come from these a second, of the last eight seconds, whatever network they are of."""
     sent_rate: float = 0.0
+    swarm: SwarmCounts | None = None
+    """What was exchanged with nodes that mirror the same, in all networks; absent: nothing."""
+
+
+class SwarmCounts(Value, frozen=True, kw_only=True):
+    """Counts what nodes that mirror the same dataset at once gave each other, since the node started."""
+
+    from_publishers: int = 0
+    """Pieces that their publishers gave to this node,"""
+    from_mirrors: int = 0
+    """and other mirrors."""
+    bytes_from_publishers: int = 0
+    bytes_from_mirrors: int = 0
+    refused: int = 0
+    """Pieces that a peer offered and did not give, or gave false."""
+    offered: int = 0
+    """Pieces of this node's own datasets that it offered, each to one peer at a time."""
+    bytes_given: int = 0
+    """Bytes of its own datasets that it gave to those who mirror them at once."""
 
 
 class Announced(Value, frozen=True, kw_only=True):

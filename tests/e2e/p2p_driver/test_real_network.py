@@ -98,6 +98,10 @@ class Sink:
         return len(self.kept)
 
     @property
+    def stop(self) -> int | None:
+        return None
+
+    @property
     def received(self) -> int:
         return len(self.data)
 

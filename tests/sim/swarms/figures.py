@@ -16,6 +16,9 @@ def main(seed: int) -> None:
         "twenty leave, and as many others come": swarms.Plan(leaving=20),
         "ten lie, twenty leave": swarms.Plan(liars=10, leaving=20),
         "the publisher offers all to everybody": swarms.Plan(offers=False),
+        "16 of one object of 64 MiB": swarms.DividedPlan(mirrors=16),
+        "the same, two lie, four leave": swarms.DividedPlan(mirrors=16, liars=2, leaving=4),
+        "the same, undivided": swarms.Plan(mirrors=16, blocks=1, size=64 << 20),
     }
     for name, plan in rows.items():
         world = swarms.World(seed, plan).run()

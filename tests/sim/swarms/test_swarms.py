@@ -44,11 +44,22 @@ def test_a_liar_is_left_and_slows_the_rest_for_a_moment(swarms: Any, lie: str, m
     assert all(node.spoilt <= limit for node in beset.honest), "what was under way of each liar, and no more"
 
 
-def test_one_large_object_goes_from_mirror_to_mirror(swarms: Any) -> None:
-    """Nothing divides it: a mirror has something to give once it has all, and then gives it to all at once."""
-    world = swarms.World(1, swarms.Plan(mirrors=16, blocks=1, size=64 << 20, links=16)).run()
-    assert world.copies <= 10
-    assert world.seconds < world.central
+def test_one_large_object_leaves_the_publisher_about_once(swarms: Any) -> None:
+    """Its pieces go from mirror to mirror while none of them has all."""
+    divided = swarms.World(1, swarms.DividedPlan(mirrors=16)).run()
+    assert divided.copies <= 2
+    assert divided.seconds < divided.central / 8
+    whole = swarms.World(1, swarms.Plan(mirrors=16, blocks=1, size=divided.size)).run()
+    assert whole.copies > 4, "undivided, a mirror has something to give once it has all"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_large_object_with_liars_and_leavers(swarms: Any, seed: int) -> None:
+    """An eighth lie, also about the list, and a quarter leave for others."""
+    world = swarms.World(seed, swarms.DividedPlan(mirrors=16, blocks=16, liars=2, leaving=4)).run()
+    assert world.copies <= 2
+    assert world.seconds < 25 * world.size / world.plan.publisher_up
+    assert world.nodes[swarms.PUBLISHER].swarm is None
 
 
 def test_without_offers_mirrors_alone_cannot_spare_the_publisher(swarms: Any) -> None:

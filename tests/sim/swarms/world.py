@@ -3,6 +3,8 @@
 What is real: ``Swarm``, ``Seeding`` and the codec of what they tell each other. Lines are queues of parts of 1 MiB that
 go up at the giver's rate and down at the taker's. Liars offer what they do not have, send something else, never answer,
 or keep for themselves what the publisher gave them. Mirrors come and go. A world is a function of its seed.
+
+``DividedPlan`` is of one large object: its pieces are told of by the codec of pieces, after a list of them has come.
 """
 
 from __future__ import annotations
@@ -13,15 +15,26 @@ from dataclasses import dataclass
 from random import Random
 
 from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from p2p.machines.seeding import Seeding
 from p2p.machines.swarm import Leave, Piece, Swarm, Take
-from p2p.ports import Parts, PartsAsk, PeerId, Tip
+from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk, Tip
+from p2p.wire import pieces
 from p2p.wire import swarm as wire
+from p2p.wire.pieces import PieceList, is_signed, sign_list
 
 MIB = 1 << 20
 PART = MIB
 PUBLISHER = PeerId("publisher")
 DATASET = DatasetId.from_public_key(bytes(32))
+NAME = Multihash.sha3_256(b"one large object")
+KEY, LIAR = SigningKey(b"p" * 32), SigningKey(b"l" * 32)
+LISTS = {
+    count: sign_list(NAME, count * MIB, b"".join(number.to_bytes(32, "big") for number in range(count)), KEY)
+    for count in (16, 64)
+}
+"""By the number of pieces."""
 LATENCY = (0.02, 0.12)
 EVERY = 2.0
 """Seconds between questions to one peer,"""
@@ -51,6 +64,14 @@ class Plan:
     """Seconds within which all begin."""
     offers: bool = True
     """Whether the publisher chooses what it offers; otherwise it offers all to everybody."""
+
+
+@dataclass(frozen=True)
+class DividedPlan(Plan):
+    """One object of ``blocks`` pieces of ``size`` bytes."""
+
+    blocks: int = 64
+    size: int = pieces.LEAST_PIECE
 
 
 class Line:
@@ -91,10 +112,30 @@ class Node:
         return (1 << self.world.plan.blocks) - 1
 
     def begin(self) -> None:
+        """With the list, where an object is divided: whoever has one shows it, and the first that is signed counts."""
+        self.began = self.world.now
+        if not isinstance(self.world.plan, DividedPlan):
+            self.divide()
+            return
+        for peer in sorted(self.links):
+            other = self.world.nodes[peer]
+            self.world.send(lambda other=other: self.world.send(lambda: self.hears_list(other.shows())))
+
+    def shows(self) -> PieceList | None:
+        if self.gone or self.lie == "mute":
+            return None
+        if self.lie:
+            return sign_list(NAME, self.world.size, bytes(32 * self.world.plan.blocks), LIAR)
+        return LISTS[self.world.plan.blocks] if self.name == PUBLISHER or self.swarm is not None else None
+
+    def hears_list(self, made: PieceList | None) -> None:
+        if self.swarm is None and made is not None and not self.gone and is_signed(made, KEY.public):
+            self.divide()
+
+    def divide(self) -> None:
         plan, world = self.world.plan, self.world
-        self.began = world.now
-        pieces = [Piece(number, number + 1, plan.size) for number in range(plan.blocks)]
-        self.swarm = Swarm(pieces, [], world.rng, PUBLISHER, world.now)
+        parts = [Piece(number, number + 1, plan.size) for number in range(plan.blocks)]
+        self.swarm = Swarm(parts, [], world.rng, PUBLISHER, world.now)
         for peer in sorted(self.links):
             self.keep_asking(peer)
 
@@ -115,23 +156,31 @@ class Node:
 
     def ask(self, peer: PeerId) -> None:
         self.asked[peer] = self.world.now
-        tip = Tip(self.world.plan.blocks, bytes(32))
-        ask = PartsAsk(dataset=DATASET, tip=tip, start=0, count=self.world.plan.blocks, have=self.have())
-        raw = wire.encode_parts(ask)
+        if isinstance(self.world.plan, DividedPlan):
+            root = LISTS[self.world.plan.blocks].root
+            divided = PiecesAsk(dataset=DATASET, name=NAME, size=self.world.size, root=root, have=self.have())
+            raw = pieces.encode_pieces_ask(divided)
+        else:
+            tip = Tip(self.world.plan.blocks, bytes(32))
+            ask = PartsAsk(dataset=DATASET, tip=tip, start=0, count=self.world.plan.blocks, have=self.have())
+            raw = wire.encode_parts(ask)
         self.world.send(lambda: self.world.nodes[peer].is_asked(self.name, raw))
 
     def is_asked(self, peer: PeerId, raw: bytes) -> None:
         if self.gone or self.world.nodes[peer].gone:
             return
-        ask = wire.decode_parts(raw)
-        told = wire.encode_told(wire.PartsTold(self.parts(peer, ask)), ask.count)
+        if isinstance(self.world.plan, DividedPlan):
+            divided = pieces.decode_question(raw)
+            assert isinstance(divided, PiecesAsk)
+            have = divided.have
+        else:
+            have = wire.decode_parts(raw).have
+        told = wire.encode_told(wire.PartsTold(self.parts(peer, have)), self.world.plan.blocks)
         self.world.send(lambda: self.world.nodes[peer].hears(self.name, told))
 
-    def parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+    def parts(self, peer: PeerId, have: int) -> Parts | None:
         if self.name == PUBLISHER:
-            offers = (
-                self.seeding.offer(peer, ask.have, self.all, self.world.now) if self.world.plan.offers else self.all
-            )
+            offers = self.seeding.offer(peer, have, self.all, self.world.now) if self.world.plan.offers else self.all
             return Parts(has=self.all, offers=offers, given=self.seeding.given)
         has = self.all if self.lie in ("boast", "poison", "mute") else self.have()
         return Parts(has=has, offers=has) if has else None
@@ -264,6 +313,11 @@ class World:
 
     def send(self, work: Callable[[], None]) -> None:
         self.after(self.latency(), work)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return self.plan.blocks * self.plan.size
 
     @property
     def honest(self) -> list[Node]:

@@ -305,6 +305,8 @@ class Shelf:
     def parts(self, _ask: object) -> None:
         """Tells nobody."""
 
+    pieces = parts
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
         self.reads += 1
         held = takewhile(lambda name: len(self.things.get(name, bytes(largest + 1))) <= largest, names)
@@ -388,6 +390,10 @@ class Part:
         self.data = bytearray(begun)
         self.visible: bytes | None = None
         self.abandoned = 0
+
+    @property
+    def stop(self) -> int | None:
+        return None
 
     @property
     def received(self) -> int:

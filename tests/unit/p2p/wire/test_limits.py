@@ -131,6 +131,8 @@ AT: dict[str, Callable[[int], Any]] = {
     ),
     "MAX_SWARM_ASK": lambda size: FrameReader(limits.MAX_SWARM_ASK).feed(frame(bytes(size))),
     "MAX_SWARM_ANSWER": lambda size: FrameReader(limits.MAX_SWARM_ANSWER).feed(frame(bytes(size))),
+    "MAX_PIECES_ASK": lambda size: FrameReader(limits.MAX_PIECES_ASK).feed(frame(bytes(size))),
+    "MAX_PIECES_ANSWER": lambda size: FrameReader(limits.MAX_PIECES_ANSWER).feed(frame(bytes(size))),
     "MAX_PEERS_ASK": lambda size: FrameReader(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
     "MAX_PEERS_ANSWER": lambda size: FrameReader(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
 }
