@@ -147,6 +147,7 @@ class RelayServer:
         await stream.send_all(
             encode_hop(HopMessage(kind=HopKind.STATUS, reservation=reservation, limit=limit, status=Status.OK))
         )
+        await stream.aclose()  # a reset would take the answer with it where it was not read yet
 
     async def _open(self, stream: StreamPort, source: Place, target: PeerId) -> tuple[Circuit, StreamPort] | None:
         """A circuit whose both ends were told that it stands."""

@@ -1,5 +1,5 @@
-"""Programs of others for the tests, fetched once into a cache: js-libp2p from npm, a Kubo built from its source, and
-Arrow's JDBC driver from Maven.
+"""Programs of others for the tests, fetched once into a cache: js-libp2p from npm, a Kubo and a peer of go-libp2p
+built from their sources, and Arrow's JDBC driver from Maven.
 
 The cache is ``ODFD_TEST_CACHE``, or ``odfd-tests`` in the user's cache folder: never inside the tree. As a program it
 fills the cache, for whoever has time to spare before the tests.
@@ -117,8 +117,25 @@ def jdbc_driver() -> Path:
     return folder / name
 
 
-class JsPeer:
-    """A running peer of js-libp2p."""
+def go_peer() -> Path:
+    """A peer of the go-libp2p that Kubo uses, built from that of the cache in seconds. Skips where there is no Go."""
+    kubo()
+    source = (HERE / "go" / "peer.go").read_bytes()
+    folder = cache() / f"kubo-{KUBO}"
+    binary = folder / f"peer-{hashlib.sha256(source).hexdigest()[:16]}"
+    with alone(folder):
+        if not binary.exists():
+            (folder / "peer").mkdir(exist_ok=True)
+            (folder / "peer" / "main.go").write_bytes(source)
+            target = folder / "peer.new"
+            build = ("build", "-p", "2", *UNPOLISHED, "-o", str(target), "./peer")
+            run(needed("go", "go-libp2p"), *build, cwd=folder, GOFLAGS="-mod=mod -buildvcs=false", CGO_ENABLED="0")
+            target.rename(binary)
+    return binary
+
+
+class ForeignPeer:
+    """A running peer of js-libp2p or go-libp2p."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
@@ -143,11 +160,23 @@ class JsPeer:
 
 
 @asynccontextmanager
-async def open_js() -> AsyncIterator[JsPeer]:
-    command = await trio.to_thread.run_sync(js_peer)
+async def open_js() -> AsyncIterator[ForeignPeer]:
+    async with _opened(await trio.to_thread.run_sync(js_peer)) as peer:
+        yield peer
+
+
+@asynccontextmanager
+async def open_go(*words: str) -> AsyncIterator[ForeignPeer]:
+    """``relay`` makes it one."""
+    async with _opened([str(await trio.to_thread.run_sync(go_peer)), *words]) as peer:
+        yield peer
+
+
+@asynccontextmanager
+async def _opened(command: list[str]) -> AsyncIterator[ForeignPeer]:
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        peer = JsPeer(process)
+        peer = ForeignPeer(process)
         peer.address = (await peer.line())["ready"][0]
         yield peer
     finally:
@@ -233,7 +262,7 @@ async def open_kubo(folder: Path) -> AsyncIterator[Kubo]:
 
 
 def main() -> None:
-    for fetched in (js_peer, kubo, jdbc_driver):
+    for fetched in (js_peer, kubo, go_peer, jdbc_driver):
         try:
             fetched()
         except pytest.skip.Exception as why:

@@ -58,11 +58,11 @@ def started(make_daemon: Callable[..., Any], name: str, place: Place, *bootstrap
     return daemon
 
 
-def published(daemon: Any) -> str:
+def published(daemon: Any, files: int, rows_each: int) -> str:
     (daemon.folder / "m.yaml").write_text(ROOT)
     lot = random.Random(1)
-    for number in range(FILES):
-        rows = (f"2024-01-01T00:00:00Z,{lot.getrandbits(288):072x},{lot.getrandbits(30)}" for _ in range(ROWS))
+    for number in range(files):
+        rows = (f"2024-01-01T00:00:00Z,{lot.getrandbits(288):072x},{lot.getrandbits(30)}" for _ in range(rows_each))
         (daemon.folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
         if not number:
             daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
@@ -70,12 +70,14 @@ def published(daemon: Any) -> str:
     return str(daemon.ask("get", "dataset", "cities")["id"])
 
 
+@pytest.mark.parametrize("files", [FILES, 1], ids=["slices", "one-large-slice"])
 def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
-    internet: Internet, make_daemon: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    internet: Internet, make_daemon: Callable[..., Any], capsys: pytest.CaptureFixture[str], files: int
 ) -> None:
+    """Of many slices, and of one, of which mirrors exchange pieces."""
     places = [internet.public() for _ in range(MIRRORS + 1)]
     alice = started(make_daemon, "alice", places[0])
-    dataset = published(alice)
+    dataset = published(alice, files, FILES * ROWS // files)
     (told,) = alice.ask("status")["listen"]
     mirrors = [
         started(make_daemon, f"mirror{number}", place, "--bootstrap", told) for number, place in enumerate(places[1:])
@@ -98,4 +100,6 @@ def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
             f"\n{size / 1e6:.1f} MB to {MIRRORS} mirrors: {took:.0f} s, a server alone {MIRRORS * size / rate:.0f} s, "
             f"publisher sent {upload / size:.2f} copies"
         )
+    shown = [each.ask("network", "show", "town")["swarm"] for each in mirrors]
+    assert sum(each["bytes_from_mirrors"] for each in shown) > sum(each["bytes_from_publishers"] for each in shown)
     assert upload < 2 * size, f"{upload / size:.2f} copies in {took:.0f} s"
