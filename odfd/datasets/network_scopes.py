@@ -45,6 +45,11 @@ class NetworkScopes:
         rows = list(SCOPES.every(self._db, "dataset = ?", (dataset,)))
         return frozenset(row[1] for row, whole in rows if whole) if rows else None
 
+    def in_order(self, dataset: DatasetId) -> list[str]:
+        """Lists the networks that it is limited to, the first that was noted first."""
+        rows = SCOPES.every(self._db, "dataset = ?", (dataset,))
+        return [name for _, name in sorted((row[2], row[1]) for row, whole in rows if whole)]
+
     def all(self) -> dict[DatasetId, frozenset[str]]:
         found: dict[DatasetId, set[str]] = {}
         for row, whole in SCOPES.every(self._db):

@@ -165,6 +165,15 @@ class Visibility:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
         return self._scope(dataset, mark, kept)
 
+    def met_in(self, dataset: DatasetId) -> list[str] | None:
+        """Lists the networks in which a dataset was met, the first first; ``None``: it is limited to none."""
+        scope = self.scope(dataset)
+        if scope is None:
+            return None
+        with self._database.read() as connection:
+            noted = [name for name in NetworkScopes(connection).in_order(dataset) if name in scope]
+        return [*noted, *sorted(scope.difference(noted))]
+
     def heard(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
         """Notes that others speak of a dataset in a network; on disk for one that is ``is_wanted`` here."""
         if self._has_key(dataset):

@@ -17,11 +17,11 @@ from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
-from chain.statements.keys import SigningKey
 from chain.store.base import ChainStore, ObjectStore
 from chain.store.database import Database
 from odfd.datasets.arriving import Arriving
 from odfd.datasets.holdings import Holdings
+from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
 from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
@@ -41,17 +41,14 @@ class SwarmParts:
         database: Database,
         chains: ChainStore,
         arriving: Arriving,
-        own: Callable[[DatasetId], bool],
+        keys: KeyStore,
         clock: Callable[[], Instant],
-        key: Callable[[], SigningKey],
     ) -> None:
-        """``own``: whether this node publishes a dataset. ``key``: the node's."""
-        self._key = key
+        self._key, self._own = keys.node_key, keys.has_dataset_key
         self._divided: LRUCache[Multihash, Seeding] = LRUCache(MAX_DIVIDED)
         self.arriving = arriving
         self._database = database
         self._chains = chains
-        self._own = own
         self._clock = clock
         self._seedings: LRUCache[DatasetId, Seeding] = LRUCache(MAX_SEEDED)
         self._lock = threading.Lock()

@@ -151,6 +151,7 @@ class NodeParts:
         self.visibility = Visibility(
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
+        self.evaluator.by_dataset = lambda one: self.policies.for_dataset(one, self.visibility.met_in)
         self.views = DatasetViews(home, self.evaluator, self.visibility)
         self.reconciler = Reconciler(home, context)
         self.pending_decisions = PendingDecisions(home, self.evaluator)
@@ -187,12 +188,10 @@ class NodeParts:
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = Arriving(self.evaluator.passes_on_unjudged)
-        own, key = home.keys.has_dataset_key, home.keys.node_key
-        swarms = SwarmParts(home.database, home.chains, self.arriving, own, clock.now, key)
+        swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)
+        stores = home.database, home.chains, home.objects
         self.library = ServingLibrary(
-            home.database,
-            home.chains,
-            home.objects,
+            *stores,
             ServingTerms(public_of, self._served, self.visibility.within, swarms),
             clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
@@ -335,7 +334,8 @@ class NodeParts:
 
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
-            return self.effective_policy.policy(connection)
+            self.policies = self.effective_policy.policies(connection)
+        return self.policies.joint
 
     def ruled(self, signed: Signed | None) -> None:
         if signed is not None and isinstance(said := decode_any(signed.payload), PolicyStatement):

@@ -212,9 +212,8 @@ def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[
 
     Inputs of what is private are left out: nobody learns that they exist. Raises Environment, Invalid.
     """
-    key = parts.effective_policy.key(connection)
     listed = {key for group in parts.policy.groups for key in group.keys}
-    keys = {*listed, *parts.policy.witnesses.groups, *(() if key is None else (key,))}
+    keys = {*listed, *parts.policy.witnesses.groups, *parts.effective_policy.keys(connection).values()}
     mirrored = (spec.id for spec in mirror_specs.all_of(Resources(connection)))
     return {
         *parts.policy.attended,

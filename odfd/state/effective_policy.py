@@ -16,6 +16,7 @@ from odfd.network.joined_networks import Network, joined
 from odfd.resources.store import Resources
 from odfd.trust.policy.manifest import rules_in
 from odfd.trust.policy.network_policies import NetworkPolicies
+from odfd.trust.policy.policies_by_network import PoliciesByNetwork
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.profiles import policy_of
 
@@ -37,8 +38,13 @@ class EffectivePolicy:
         """Returns the network key whose policies are in force. Raises Invalid."""
         return self.key_among(joined(connection), settings)
 
+    def keys(self, connection: sqlite3.Connection, settings: Settings | None = None) -> dict[str, KeyDid]:
+        """Returns the key of each joined network that has one. Raises Invalid."""
+        found = {each.name: self.key_in(each, settings) for each in joined(connection)}
+        return {name: key for name, key in found.items() if key is not None}
+
     def key_among(self, networks: Iterable[Network], settings: Settings | None = None) -> KeyDid | None:
-        """Returns the key whose policies are in force in some networks: one has a say at most. Raises Invalid."""
+        """Returns the first key whose policies are in force in some networks. Raises Invalid."""
         return self.key_in(next((each for each in networks if each.policy_key), None), settings)
 
     def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
@@ -56,8 +62,16 @@ class EffectivePolicy:
         return msgspec.structs.replace(policy, rules=rules) if rules else policy
 
     def policy(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """Computes the policy in force. Raises Invalid."""
-        return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(connection, settings))
+        """Computes the policy in force where no dataset is concerned. Raises Invalid."""
+        return self.policies(connection, settings).joint
+
+    def policies(self, connection: sqlite3.Connection, settings: Settings | None = None) -> PoliciesByNetwork:
+        """Computes the policies in force, by network. Raises Invalid."""
+        own, key = self.own(connection, settings), self.key(connection, settings)
+        keys, kept = self.keys(connection, settings), NetworkPolicies(connection)
+        rules = {each: kept.rules(each) for each in {*keys.values(), *(() if key is None else (key,))}}
+        named = bool((settings or self._settings()).policy.network_key)
+        return PoliciesByNetwork(own, keys, rules, key if named or len(joined(connection)) < 2 else None)
 
 
 def purposes(

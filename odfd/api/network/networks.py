@@ -129,7 +129,7 @@ class NetworkService:
             network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
         await trio.to_thread.run_sync(self._limit, network)
         await self._membership.join(network)
-        if network.policy_key:
+        if network.policy_key or len(self._membership.networks) > 1:
             self._policy_changed()
         return network
 
@@ -146,14 +146,14 @@ class NetworkService:
     def _invited(self, said: Invitation, name: str) -> Network:
         if said.network != name:
             raise Invalid(f"the invitation is to {said.network}, not to {name}", rule="invitation")
-        others = [each for each in self._membership.networks if each.name != name]
-        own = self._effective_policy.key_among(others)
-        if own is not None and said.policy_key not in (own, None):
+        named = self._effective_policy.key_in(None)
+        if named is not None and said.policy_key not in (named, None):
             raise Refused(
-                f"policies of {own} hold on this node, and in {said.network} those of {said.policy_key}",
+                f"by the settings policies of {named} hold on this node, and in {said.network} those of "
+                f"{said.policy_key}",
                 rule="network-policy",
-                hint="one network has a say in a node's policy: take policy.network-key out of the settings, or leave"
-                " that network; or join with --bootstrap, to keep it",
+                hint="take policy.network-key out of the settings, and each network's policy holds for what is met in "
+                "it; or join with --bootstrap, to keep it",
             )
         return Network(
             name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""), invited_by=str(said.by)
@@ -218,7 +218,7 @@ class NetworkService:
 
     async def leave(self, name: str) -> wire.NetworkView:
         left = await self._membership.leave(name)
-        if left.policy_key:
+        if left.policy_key or self._membership.networks:
             self._policy_changed()
         return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
 

@@ -7,6 +7,7 @@ publishes.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -55,11 +56,16 @@ class PolicyService:
 
     def _policy(self) -> wire.PolicyView:
         with self._home.database.read() as connection:
-            key = self._effective_policy.key(connection)
-            kept = NetworkPolicies(connection)
-            policy = kept.policy(self._effective_policy.own(connection), key)
-            views = [] if key is None else self._views(kept, policy, key)
+            kept, own = NetworkPolicies(connection), self._effective_policy.own(connection)
+            policy = self._effective_policy.policy(connection)
+            views = [view for key in self._keys(connection) for view in self._views(kept, kept.policy(own, key), key)]
         return policy_view(self._effective_policy.profile, policy, views)
+
+    def _keys(self, connection: sqlite3.Connection) -> list[KeyDid]:
+        """Keys whose policies are in force here, in the order of the networks' names."""
+        sole = self._effective_policy.key_in(None)
+        found = self._effective_policy.keys(connection) if sole is None else {"": sole}
+        return list(dict.fromkeys(key for _, key in sorted(found.items())))
 
     def _views(self, kept: NetworkPolicies, policy: Policy, key: KeyDid) -> list[wire.NetworkRulesView]:
         settled, later = kept.accepted(key), kept.later(key)
@@ -124,14 +130,16 @@ class PolicyService:
     def _accept(self, sid: Multihash) -> wire.NetworkRulesView:
         now = self._clock.now()
         with self._home.database.write() as connection:
-            key = self._effective_policy.key(connection)
-            if key is None:
+            keys = self._keys(connection)
+            if not keys:
                 raise Refused(
                     "this node takes its policy from no network",
                     rule="network-policy",
                     hint='name its key in the settings: [policy] network-key = "did:key:…"',
                 )
-            known = NetworkPolicies(connection).accept(self._effective_policy.own(connection), key, sid, now)
+            kept = NetworkPolicies(connection)
+            key = next((each for each in keys if any(one.sid == sid for one in kept.later(each))), keys[0])
+            known = kept.accept(self._effective_policy.own(connection), key, sid, now)
             said: dict[str, canonical.Json] = {"decision": "accept-policy", "sid": str(sid), "key": str(key)}
             Ledger(connection).decide_on(canonical.encode(said), now)
         return _view(known, "accepted", ())

@@ -242,7 +242,7 @@ class TrustService:
 
     def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
         """How many say what, and what that means for a person."""
-        policy = self._evaluator.policy
+        policy = self._evaluator.policy_of(known.dataset)
         text = ""
         if decision.against:
             text = f": {decision.against} computed another answer, {decision.attested} the same"
@@ -295,7 +295,7 @@ class TrustService:
         Nor of what was met alike in several networks, though that is no witness.
         """
         rung = self._rung(known)
-        asked = max(self._evaluator.policy.witnesses.quorum, 1)
+        asked = max(self._evaluator.policy_of(known.dataset).witnesses.quorum, 1)
         if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
             return True
         return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT

@@ -186,7 +186,7 @@ class DatasetViews:
         if last is None:
             return plain
         decision = self._evaluator.decision(known, last)
-        policy = self._evaluator.policy
+        policy = self._evaluator.policy_of(known.dataset)
         if decision.reproduced:
             return "reproduced"
         if decision.attested and (known.quorum or policy.groups):
@@ -196,7 +196,7 @@ class DatasetViews:
     def _observed(self, known: DatasetFacts) -> str:
         """Formats ``observed 1/2`` and the last observed block; empty if no counted observer exists."""
         said, have = self._evaluator.sighted(known.dataset)
-        policy, me = self._evaluator.policy, self._evaluator.me
+        policy, me = self._evaluator.policy_of(known.dataset), self._evaluator.me
         if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
             return ""
         number, newest = said[0].sequence_number, self._home.chains.chain(known.dataset).last_of(DATA)

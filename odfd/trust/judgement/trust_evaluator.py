@@ -114,12 +114,14 @@ class TrustEvaluator:
         self._purposes = purposes
         self._roots = Roots()
         self._sightings = ObservationReach()
+        self.by_dataset: Callable[[DatasetId], Policy | None] = lambda _: None
+        """Finds the policy of a dataset; ``None``: the one for all. The node sets it where networks differ."""
 
     def use(self, dataset: DatasetId) -> Expression:
-        return self.policy.use_of(self._purposes(dataset)[0])
+        return self.policy_of(dataset).use_of(self._purposes(dataset)[0])
 
     def serve(self, dataset: DatasetId) -> Expression:
-        return self.policy.serve_of(self._purposes(dataset)[1])
+        return self.policy_of(dataset).serve_of(self._purposes(dataset)[1])
 
     def passes_on_unjudged(self, dataset: DatasetId) -> bool:
         """Whether blocks are served of which no more is known than that they are signed and their data is here.
@@ -134,13 +136,19 @@ class TrustEvaluator:
 
     @property
     def policy(self) -> Policy:
+        """The policy where no dataset is concerned."""
         return self._policy()
+
+    def policy_of(self, dataset: DatasetId) -> Policy:
+        """The policy by which a dataset is judged: that of the networks in which it was met."""
+        return self.by_dataset(dataset) or self._policy()
 
     def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
         """Gathers the records of a dataset. ``within``: the reach of datasets already evaluated for this request."""
         within = {} if within is None else within
         # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
         within[dataset] = 0
+        policy = self.policy_of(dataset)
         chain = self._chains.chain(dataset)
         head = chain.head()
         size = head.size if head else 0
@@ -153,12 +161,12 @@ class TrustEvaluator:
             runs = _own_runs(connection, chain, dataset, size)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
-            cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
+            cosigned = Cosignatures(connection).of(dataset) if policy.witnesses.groups else ()
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
             suspended = Suspensions(connection).groups()
             lacks = newest is not None and newest[0].size > size
             withheld = lacks and DataAvailability(connection).is_withheld(dataset, size, self._clock())
-            silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
+            silent = self._silent(policy, proofs.double_voters(), Authorities(connection).rights(dataset))
             is_root = size > 0 and _is_root(chain)
             observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed = newest[0] if newest else None
@@ -169,7 +177,7 @@ class TrustEvaluator:
             forked_at=forked_at,
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
-            fresh=signed is not None and self._is_fresh(signed),
+            fresh=signed is not None and self._is_fresh(policy, signed),
             witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
             own=self._own(dataset),
             observed=observed,
@@ -197,21 +205,21 @@ class TrustEvaluator:
         """Returns until when no fact about these changes by time alone; ``None``: unknown."""
         until, now = FOREVER, self._clock()
         for dataset in datasets:
-            head = self._chains.chain(dataset).head()
+            head, policy = self._chains.chain(dataset).head(), self.policy_of(dataset)
             with self._database.read() as connection:
                 newest = Ledger(connection).newest_head(dataset)
             if newest is None:
                 continue
-            stale = Instant(newest[0].expires + self.policy.max_stale * instant.SECOND + 1)
+            stale = Instant(newest[0].expires + policy.max_stale * instant.SECOND + 1)
             # A head whose blocks are missing may count as withheld, and cosignatures age.
-            if self.policy.witnesses.groups or newest[0].size > (head.size if head else 0):
+            if policy.witnesses.groups or newest[0].size > (head.size if head else 0):
                 return None
             until = min(until, stale) if now < stale else until
         return until
 
     def witnesses_to_spare(self, known: DatasetFacts) -> int | None:
         """Witness groups that cosign a dataset beyond those asked for; below 0 readers stop. ``None``: none are."""
-        asked = self.policy.witnesses_asked
+        asked = self.policy_of(known.dataset).witnesses_asked
         return sum(size > 0 for size in known.extent.witnessed) - asked if asked else None
 
     def now(self) -> Instant:
@@ -244,7 +252,7 @@ class TrustEvaluator:
         """Decides on a step by the rules alone, without a person's decisions."""
         run = run_at(known.runs, step)
         electors = Electors(
-            policy=self.policy,
+            policy=self.policy_of(known.dataset),
             me=self.me,
             quorum=known.quorum,
             suspended=known.suspended,
@@ -260,7 +268,7 @@ class TrustEvaluator:
             ledger = Ledger(connection)
             size = head.size if head else 0
             runs = _own_runs(connection, chain, dataset, size)
-            silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
+            silent = self._silent(self.policy, frozenset(), Authorities(connection).rights(dataset))
             attestations = {
                 key: attestation
                 for key, attestation in ledger.attestations(dataset).items()
@@ -293,7 +301,7 @@ class TrustEvaluator:
 
     def sighted(self, dataset: DatasetId) -> tuple[list[Sighting], int]:
         """Returns observations of the newest observed block, and how many groups found it at the source."""
-        chain = self._chains.chain(dataset)
+        chain, policy = self._chains.chain(dataset), self.policy_of(dataset)
         head = chain.head()
         with self._database.read() as connection:
             kept = Observations(connection)
@@ -301,8 +309,8 @@ class TrustEvaluator:
             if number is None or head is None or number >= head.size:
                 return [], 0
             seen, block = kept.at(dataset, number), chain.block_at(number)
-            silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
-            who = electorate(self.policy, self.me, silent, Suspensions(connection).groups())
+            silent = self._silent(policy, Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
+            who = electorate(policy, self.me, silent, Suspensions(connection).groups())
         return [each for each in seen if each.block == block.hash], sighted(who, seen, block)
 
     def _observed(
@@ -316,7 +324,7 @@ class TrustEvaluator:
         asked = counts_required("observed", (self.use(dataset), self.serve(dataset)))
         if not asked:
             return {}
-        who = electorate(self.policy, self.me, silent, suspended)
+        who = electorate(self.policy_of(dataset), self.me, silent, suspended)
         return {count: self._sightings.reach(connection, chain, dataset, count, who) for count in asked}
 
     def _witnessed(
@@ -330,17 +338,16 @@ class TrustEvaluator:
         def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
             return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, tree)
 
-        return witnessed(self.policy.witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
+        return witnessed(self.policy_of(dataset).witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
-    def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
+    def _silent(self, policy: Policy, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
         """Returns whether a key does not count: double voters, the dataset's writers and roots, and their groups."""
-        policy = self.policy
         keys = {*double_voters, dataset_key(rights.dataset), *rights.writers, *rights.roots}
         groups = {policy.group_of(key) for key in keys} - {None}
         return lambda key: key in keys or policy.group_of(key) in groups
 
-    def _is_fresh(self, head: HeadStatement) -> bool:
-        return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND
+    def _is_fresh(self, policy: Policy, head: HeadStatement) -> bool:
+        return self._clock() <= head.expires + policy.max_stale * instant.SECOND
 
     def _is_about(self, chain: ChainReader, attestation: Attestation) -> bool:
         """Whether a verdict is about my chain: the block it names as its last must stand at that place here.

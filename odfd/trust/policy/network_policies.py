@@ -8,6 +8,7 @@ ledger's. Spec: docs/spec/trust.md#network-policy.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -18,7 +19,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import POLICY, PolicyStatement
+from chain.statements.statement import POLICY, PolicyStatement, Rules
 from odfd.resources.store import Resources
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import RULES
@@ -91,8 +92,9 @@ class NetworkPolicies:
 
     def policy(self, own: Policy, key: KeyDid | None) -> Policy:
         """The policy in force: the node's own, tightened by the network's."""
-        if key is None:
-            return own
+        return own if key is None else in_force(own, *self.rules(key))
+
+    def rules(self, key: KeyDid) -> tuple[Rules | None, Sequence[Rules]]:
+        """Returns what a person accepted last, and later versions."""
         settled = self.accepted(key)
-        later = [each.said.policy for each in self.later(key)]
-        return in_force(own, None if settled is None else settled.said.policy, later)
+        return None if settled is None else settled.said.policy, [each.said.policy for each in self.later(key)]

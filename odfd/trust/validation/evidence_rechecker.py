@@ -161,7 +161,7 @@ class EvidenceRechecker:
             has=bundles.has,
         )
         others = {key: attestation for key, attestation in known.attestations.items() if key != self._evaluator.me}
-        return claims(self._evaluator.policy, dataset, others, known.suspended, own)
+        return claims(self._evaluator.policy_of(dataset), dataset, others, known.suspended, own)
 
     async def _attempt(self, claim: Claim, engine: EngineIdentity | None) -> None:
         try:
