@@ -64,8 +64,8 @@ def _advice(network: Network, first_use: int, blocks: int) -> tuple[str, ...]:
     advice = []
     if blocks < ENOUGH:
         advice.append(
-            f"peers of {ENOUGH} networks would have to agree to deceive a newcomer: add first peers elsewhere, by"
-            f" odfctl network join {network.name} --bootstrap MULTIADDR"
+            f"a newcomer with peers in {ENOUGH} blocks of addresses is deceived only if all of them agree: add first "
+            f"peers elsewhere, by odfctl network join {network.name} --bootstrap MULTIADDR"
         )
     if first_use:
         advice.append(f"{plural(first_use, 'dataset')} met on first use: {ON_FIRST_USE}")

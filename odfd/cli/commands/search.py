@@ -69,6 +69,11 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         session.remark(f"several datasets are called {alike[0]}: tell them apart by publisher and id")
     more = f", {found.more} more with --limit" if found.more else ""
     session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")
+    if not found.cards:
+        session.remark(
+            "no card is known here: one comes for each published dataset within a minute of joining a network "
+            "(--wait 1m waits for it; odfctl network list, odfctl peer list)"
+        )
 
 
 def _until_found(session: Session, request: wire.SearchRequest, patience: float) -> Answer[wire.SearchView]:
