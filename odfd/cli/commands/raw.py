@@ -80,7 +80,9 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
 )
 def _drop(session: Session, args: argparse.Namespace) -> None:
     if not args.yes:
-        confirm(f"Forget the kept bytes of {args.ref}?", f"the bytes of {args.ref} are kept")
+        kept = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView).value
+        if kept.count:
+            confirm(f"Forget {_total(kept)} of {args.ref}?", f"the bytes of {args.ref} are kept")
     answer = session.client.delete(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/captures", wire.RawView)
     session.answer(answer, lambda row: f"nothing is kept of the source of {row.dataset}; odfctl gc frees the bytes")
 

@@ -75,9 +75,15 @@ def _handover(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights 1 --yes",
 )
 def _abandon(session: Session, args: argparse.Namespace) -> None:
-    if not args.yes:
+    if not args.yes and _can_abandon(session, args.ref, args.number):
         confirm(f"Delete rendition {args.number} of {args.ref}?", f"rendition {args.number} stays")
     gone = session.client.delete(
         f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}", wire.RenditionView
     )
     session.answer(gone, lambda row: f"rendition {row.number} is abandoned")
+
+
+def _can_abandon(session: Session, ref: str, number: int) -> bool:
+    """Returns whether to ask; what was active, or is not there, the node refuses. Raises NotFound."""
+    rows = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/renditions", list[wire.RenditionView]).value
+    return any(row.number == number and row.state == "Building" for row in rows)

@@ -284,8 +284,9 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     is_dataset = kind.name == "dataset"
     if args.purge and not is_dataset:
         raise Usage(f"a {kind.name} has no data", hint="--purge is for datasets")
-    names = _to_delete(session, kind, args)
-    if (is_dataset or kind.name == "unmanaged" or args.labels) and names and not args.yes:
+    asks = (is_dataset or kind.name == "unmanaged" or args.labels) and not args.yes
+    names = _to_delete(session, kind, args, asks=asks)
+    if asks and names:
         confirm(_question(kind, names, purge=args.purge), "nothing was deleted")
     gone: list[Answer[Any]] = []
     words: list[str] = []
@@ -311,8 +312,8 @@ def _question(kind: kinds.Kind[Any], names: Sequence[str], *, purge: bool) -> st
     return f"Delete the {things} {', '.join(names)}{data}?"
 
 
-def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> Sequence[str]:
-    """Raises Usage, NotFound: nothing is deleted where one is mistyped."""
+def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, *, asks: bool) -> Sequence[str]:
+    """Raises Usage, NotFound: nobody is asked about, and nothing is deleted, where one is mistyped."""
     _check_selection(kind, args)
     if args.labels:
         if kind is kinds.RESOURCE:
@@ -325,7 +326,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
         return names
     if not args.names:
         raise Usage("nothing is named", hint=f"odfctl delete {kind.name} NAME, or -l SELECTOR")
-    for name in args.names if len(args.names) > 1 else ():
+    for name in args.names if asks or len(args.names) > 1 else ():
         one(session, kind, name)
     return list(args.names)
 
