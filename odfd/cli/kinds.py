@@ -199,10 +199,10 @@ def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
         TableColumn("ID", lambda row: row.id),
         TableColumn("KIND", lambda row: row.kind),
         TableColumn("TARGET", lambda row: row.target),
-        TableColumn("STATE", lambda row: row.state),
+        TableColumn("STATE", lambda row: "not ok" if row.finding else row.state),
         TableColumn("DONE", _task_done, right=True),
         TableColumn("STARTED", lambda row: formatting.ago(row.started_at, now)),
-        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.message, most=WHOLE),
+        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.finding or row.message, most=WHOLE),
     )
 
 

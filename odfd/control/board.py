@@ -13,6 +13,7 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
+from odfd.control.findings import finding
 from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
 from odfd.runtime.about import About, Sees
 from odfd.runtime.ring import Lagged
@@ -33,6 +34,7 @@ def task_view(task: Task) -> wire.TaskView:
         started_at=_text(task.started_at),
         finished_at=_text(task.finished_at),
         result=task.result if task.state is TaskState.DONE else None,
+        finding=finding(task.result) if task.state is TaskState.DONE else "",
         fault=wire.Problem.of(task.fault) if task.fault else None,
     )
 

@@ -23,6 +23,7 @@ from odfd.api.resources.node_types import live_id
 from odfd.api.resources.service import ResourceService
 from odfd.control import wire
 from odfd.control.board import BoardTasks
+from odfd.control.findings import finding
 from odfd.flows.plan import FlowPlan, Outcome, Record
 from odfd.flows.selection import EVERY
 from odfd.flows.tasks import TARGET, TYPE, target_of, task_of
@@ -162,6 +163,10 @@ def _status(task: Task, began: Instant) -> ResourceStatus:
             return ResourceStatus()
         case TaskState.RUNNING:
             return ResourceStatus(phase="Reconciling")
+        case TaskState.DONE if found := finding(task.result):
+            return ResourceStatus(
+                phase="Failed", code="finding", message=found, observed_generation=1, reconciled_at=at, conditions=told
+            )
         case TaskState.DONE:
             return ResourceStatus(phase="Ready", observed_generation=1, reconciled_at=at, conditions=told)
         case _:

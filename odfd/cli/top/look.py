@@ -120,9 +120,10 @@ def _of_node(look: Look) -> Iterator[Need]:
         yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
     if lost := look.status.lost_journals:
         yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
-    failed = [task for task in look.tasks if task.state == "failed"]
+    failed = [task for task in look.tasks if task.state == "failed" or task.finding]
     for task in failed[:MOST_FAILED]:
-        yield Need(3, "failed", f"{task.kind} {task.target}".rstrip(), task.fault.detail if task.fault else "")
+        why = task.fault.detail if task.fault else task.finding
+        yield Need(3, "not ok" if task.finding else "failed", f"{task.kind} {task.target}".rstrip(), why)
     if len(failed) > MOST_FAILED:
         more = plural(len(failed) - MOST_FAILED, "more task")
         yield Need(3, "failed", more, "odfctl get tasks lists them")

@@ -192,6 +192,8 @@ class TaskView(Value, frozen=True, kw_only=True):
     finished_at: str | None = None
     result: Any = None
     """The result's own JSON, once done."""
+    finding: str = ""
+    """What a task that is done found wrong, or could not do for some of what it was asked for; empty: nothing."""
     fault: Problem | None = None
     declared: bool = False
     """Whether a manifest declares it; its id is the name of the resource."""

@@ -51,7 +51,7 @@ function Acts({ one, detail, again }) {
     again();
     return typeof text === "function" ? text(result) : text;
   };
-  const pulled = ({ items }) => items.map((item) => `${item.ref}: ${item.outcome}${item.message ? `, ${item.message}` : ""}`).join("; ");
+  const pulled = ({ items }) => items.map((item) => `${item.ref}: ${item.outcome}${item.fault ? `, ${item.fault.detail}` : item.message ? `, ${item.message}` : ""}`).join("; ");
   const source = detail.inputs.length ? `runs its query over what is new in ${plural(detail.inputs.length, "input")}` : "polls its source and takes in what is new";
   const verified = (report) => report.ok
     ? `In order: ${plural(report.checked.blocks, "block")}, ${plural(report.checked.slices, "slice")}, ${bytes(report.checked.bytes)} hashed.`

@@ -43,8 +43,8 @@ function needs(datasets, probes, status, tasks) {
   const failing = (status && status.flows && status.flows.failing) || {};
   for (const [name, times] of Object.entries(failing))
     found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });
-  for (const task of tasks.filter((one) => one.state === "failed").slice(0, 5))
-    found.push({ rank: 3, state: "failed", tone: "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : "", told: "", href: "#/work", to: "See tasks" });
+  for (const task of tasks.filter((one) => one.state === "failed" || one.finding).slice(0, 5))
+    found.push({ rank: 3, state: task.finding ? "not ok" : "failed", tone: task.finding ? "bad" : "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : task.finding, told: "", href: "#/work", to: "See tasks" });
   if (status && status.lostJournals)
     found.push({ rank: 0, state: "failed", name: "keys", means: `${plural(status.lostJournals, "key")} of this node sign nothing: it is not known what they said.`, told: "odfctl trust sign" });
   return found.sort((one, other) => one.rank - other.rank);

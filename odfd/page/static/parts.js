@@ -66,7 +66,7 @@ const TONES = {
   fresh: "good", current: "good", ok: "good", done: "good", idle: "good", connected: "good", updated: "good", reproduced: "good",
   confirmed: "bad", stale: "warn", syncing: "calm", unsigned: "warn", waiting: "calm", running: "calm", warning: "warn", stalled: "warn",
   paused: "calm", retrying: "warn", refuted: "bad", accused: "bad", forked: "bad", damaged: "bad", failed: "bad", refused: "bad",
-  blocked: "bad", mismatch: "bad", cancelled: "warn", "up-to-date": "good",
+  blocked: "bad", mismatch: "bad", cancelled: "warn", "not ok": "bad", "up-to-date": "good",
 };
 export const tone = (word) => TONES[word] || "calm";
 
@@ -134,11 +134,15 @@ export function Act({ label, title, says, command, act, then, kind = "", on, chi
   const perform = async (event) => {
     event.preventDefault();
     set({ running: true, told: "asked" });
+    let wrong = false;
     try {
       const answer = await act();
       const isTask = answer && answer.id && answer.kind;
-      const result = isTask ? await finished(answer, (view) => set({ running: true, told: view.message || view.state, view })) : answer;
-      set(({ view }) => ({ done: true, told: then ? then(result) : "Done.", view }));
+      const result = isTask ? await finished(answer, (view) => {
+        wrong = Boolean(view.finding);
+        set({ running: true, told: view.message || view.state, view });
+      }) : answer;
+      set(({ view }) => ({ done: true, wrong, told: then ? then(result) : "Done.", view }));
     } catch (problem) {
       set(({ view }) => ({ problem, view }));
     }
@@ -159,7 +163,7 @@ export function Act({ label, title, says, command, act, then, kind = "", on, chi
         ${command && html`<p class="quiet">The same in a terminal: <code>${shown(command, 400)}</code></p>`}
         <div class="foot">
           <div aria-live="polite">
-            ${state && state.told && html`<p class=${state.done ? "note good" : "note"}>${typeof state.told === "string" ? shown(state.told, 600) : state.told}</p>`}
+            ${state && state.told && html`<p class=${state.done ? `note ${state.wrong ? "bad" : "good"}` : "note"}>${typeof state.told === "string" ? shown(state.told, 600) : state.told}</p>`}
             ${state && state.view && html`<${Progress} view=${state.view} label=${`Progress of ${title}`} />
               ${state.running && html`<p class="quiet">It goes on when this is closed: <a href="#/work" onClick=${close}>Tasks and flows</a> shows it.</p>`}`}
             ${state && state.problem && html`<${Failed} problem=${state.problem} />`}

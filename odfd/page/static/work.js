@@ -12,10 +12,10 @@ export function Work() {
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
       <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
         { name: "Task", of: (one) => html`<${Text} of=${one.kind} most=${40} /> <${Text} of=${one.target} most=${80} />` },
-        { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+        { name: "State", of: (one) => html`<${State} of=${one.finding ? "not ok" : one.state} />` },
         { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit === "bytes" ? bytes(one.done) : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
         { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id), one.unit) },
-        { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
+        { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.finding || one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
         { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
