@@ -24,6 +24,8 @@ _DECIDED: Final = {
     "epoch": "to follow the rewritten history with the head",
     "abandoned": "to take no more of it than what is settled:",
 }
+_PAST: Final = 5
+"""Incidents shown."""
 
 
 def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
@@ -67,6 +69,10 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         who = "Witnesses" if made.by == "witnesses" else "You"
         matter = _DECIDED.get(made.matter, made.matter)
         lines.append(f"  {who} decided {formatting.ago(made.at, now)} {matter} {formatting.digest(made.hash)}")
+    for each in view.past[:_PAST]:
+        lines.append(f"  {formatting.ago(each.at, now)}: {each.kind}  {clean(each.message, 200)}".rstrip())
+    if len(view.past) > _PAST:
+        lines.append(f"  {formatting.plural(len(view.past) - _PAST, 'older incident')}: -o json lists them")
     for choice in view.choices:
         lines.append(f"  You may follow {choice.hash}  {clean(choice.message, 100)}")
     if view.choices:

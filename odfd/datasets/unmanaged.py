@@ -18,7 +18,7 @@ from chain.ids import DID_ODF, DatasetId
 from chain.instant import DAY, SECOND, Instant
 from chain.store import former_epochs
 from chain.store.seals import Row, Sealed
-from odfd.datasets import captures, pushes
+from odfd.datasets import captures, incidents, pushes
 from odfd.datasets.holdings import Extent
 
 ROOM: Final = "unmanaged"
@@ -144,6 +144,7 @@ def forget_data(connection: sqlite3.Connection, dataset: DatasetId, now: Instant
     """Forgets what goes with the data of a dataset, and begins the time that its key is kept."""
     captures.forget(connection, dataset)
     pushes.forget(connection, dataset)
+    incidents.forget(connection, dataset)
     connection.execute("INSERT OR REPLACE INTO purged VALUES (?, ?)", (dataset, now))
 
 

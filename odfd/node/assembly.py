@@ -18,6 +18,7 @@ from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
 from odfd.state.idempotency import AnswerStore
+from odfd.workers.incident_keeper import IncidentKeeper
 
 
 @contextmanager
@@ -56,6 +57,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("renditions", services.renditions.upkeep.loop.run, restart),
         Child("volumes", parts.volumes.run, restart),
         Child("reconciler", parts.reconciler.run, restart),
+        Child("incidents", IncidentKeeper(parts.home.database, parts.context.events).run, restart),
     ]
     answers = AnswerStore(parts.home.database, parts.context.clock.now)
     access = access_of(parts, services)

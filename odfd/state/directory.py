@@ -28,6 +28,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import (
     captures,
     catalog,
+    incidents,
     network_scopes,
     pushes,
     read_holds,
@@ -81,7 +82,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
-    unmanaged, spool, invitation_tokens,
+    unmanaged, spool, invitation_tokens, incidents,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -125,6 +126,7 @@ _UNWATCHED: Final = (
     "held_bytes",
     "held_objects",
     "idempotency",
+    "incidents",
     "object_links",
     "object_references",
     "purged",

@@ -21,8 +21,17 @@ from chain.store.base import ChainReader
 from chain.wording import plural
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.resolutions import PendingDecisions
-from odfd.api.trust.views import attestation_view, decision_view, evidence_view, head_view, observation_view, proof_view
+from odfd.api.trust.views import (
+    attestation_view,
+    decision_view,
+    evidence_view,
+    head_view,
+    incident_view,
+    observation_view,
+    proof_view,
+)
 from odfd.control import wire
+from odfd.datasets import incidents
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
@@ -170,6 +179,7 @@ class TrustService:
             newest = Ledger(connection).newest_head(entry.id)
             proofs = Proofs(connection).of(entry.id)
             looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
+            past = tuple(map(incident_view, incidents.of(connection, entry.id)))
             heads = tuple(head_view(*each) for each in islice(signed_heads(connection, entry.id), SHOWN_HEADS))
         head = chain.head()
         agree, dissent = self._attestations(known)
@@ -188,6 +198,7 @@ class TrustService:
             dissent=dissent,
             observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
             heads=heads,
+            past=past,
             witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
             unlisted=sum(self._group(key) is None for key in known.attestations),
             evidence=(

@@ -11,6 +11,7 @@ from chain.statements.envelope import Signed, unseal
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
 from odfd.control import wire
+from odfd.datasets.incidents import Incident
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.manual_resolution import fork_of
 from odfd.trust.ledger.observations import Sighting
@@ -26,6 +27,10 @@ def decision_view(made: Resolution) -> wire.DecisionView:
         block=None if made.matter == VERSION else made.place,
         by="witnesses" if made.matter == VERSION and made.place else "person",
     )
+
+
+def incident_view(past: Incident) -> wire.IncidentView:
+    return wire.IncidentView(at=instant.render(past.at), kind=past.kind, message=past.message)
 
 
 def head_view(said: HeadStatement, envelope: bytes) -> wire.HeadView:

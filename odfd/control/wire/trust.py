@@ -253,6 +253,13 @@ class HeadView(Value, frozen=True, kw_only=True):
     expires_at: str
 
 
+class IncidentView(Value, frozen=True, kw_only=True):
+    at: str
+    kind: str
+    """Of the event that told it: docs/metrics.md lists all."""
+    message: str
+
+
 class TrustView(Value, frozen=True, kw_only=True):
     ref: str
     dataset_id: str
@@ -278,6 +285,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     unsigned: str = ""
     """Why this node, which publishes it, signs no head of it now."""
     decisions: tuple[DecisionView, ...] = ()
+    past: tuple[IncidentView, ...] = ()
+    """What was found wrong with it and what was decided, newest first, also of blocks that were given up since."""
     witnesses_to_spare: int | None = None
     """Of a dataset of this node's own: witness groups that cosign it beyond those asked for. ``null``: none are."""
 

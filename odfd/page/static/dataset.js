@@ -99,7 +99,7 @@ function Overview({ name, detail }) {
       ]} />
       <${Rowlist} detail=${detail} />
     </section>
-    <${History} name=${name} />
+    <${History} name=${name} whole=${one} />
   </div>
   <${Columns} detail=${detail} />
   <${Terms} detail=${detail} />

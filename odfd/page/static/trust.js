@@ -3,7 +3,7 @@
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
 import { cell, count, part, plural, shown, short, word } from "/text.js";
-import { decided, LOOKED_INTO, reachSentence, sentence, turn, TURNED } from "/words.js";
+import { decided, LOOKED_INTO, reachSentence, sentence, turn } from "/words.js";
 
 export function Trust({ name, detail }) {
   const trust = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/trust`, 15);
@@ -14,7 +14,7 @@ export function Trust({ name, detail }) {
     ${view.choices.length > 0 && html`<${Choices} view=${view} name=${name} again=${trust.again} />`}
     <${Strip} view=${view} />
     <${Steps} view=${view} />
-    <${Past} name=${view.ref} />
+    <${Past} past=${view.past} />
     <${Voices} view=${view} />`}<//>`;
 }
 
@@ -145,27 +145,22 @@ function Steps({ view }) {
   </section>`;
 }
 
-/** What was found and decided since the node started, newest first, also of blocks that were given up since. */
-function usePast(name) {
-  const kept = useAsk(`/resource/v1alpha1/events?kept=1&${TURNED.map((one) => `kind=${one}`).join("&")}`, 30);
-  return kept.value ? kept.value.filter((one) => one.subject === name).reverse().slice(0, 50) : [];
-}
-
 const REFUTED = ["verdict.mismatch", "dataset.forked", "authority.forked", "damage.found"];
 
 /** That something was found wrong with it before, also when all of it may be relied on by now. */
 export function Before({ name }) {
-  const worst = usePast(name).find((one) => REFUTED.includes(one.kind));
+  const trust = useAsk(`/dataset/v1alpha1/datasets/${part(name)}/trust`, 30);
+  const worst = trust.value && trust.value.past.find((one) => REFUTED.includes(one.kind));
   if (!worst) return null;
-  return html`<div class="note warn"><p><strong>Found wrong <${When} at=${worst.time} />:</strong> <${Text} of=${worst.message} most=${300} />${/[.!?]$/.test(worst.message) ? "" : "."} <a href=${`#/datasets/${part(name)}/trust`}>What happened, and what holds now</a></p></div>`;
+  return html`<div class="note warn"><p><strong>Found wrong <${When} at=${worst.at} />:</strong> <${Text} of=${worst.message} most=${300} />${/[.!?]$/.test(worst.message) ? "" : "."} <a href=${`#/datasets/${part(name)}/trust`}>What happened, and what holds now</a></p></div>`;
 }
 
-function Past({ name }) {
-  const mine = usePast(name);
-  if (!mine.length) return null;
+/** What was found and decided, newest first, also of blocks that were given up since. */
+function Past({ past }) {
+  if (!past.length) return null;
   return html`<section aria-labelledby="past"><h2 id="past">What happened to it</h2>
-    <${Table} label="What happened to it, newest first" rows=${mine} keyed=${(one) => one.sequence} columns=${[
-      { name: "When", of: (one) => html`<${When} at=${one.time} />` },
+    <${Table} label="What happened to it, newest first" rows=${past.slice(0, 50)} keyed=${(one) => `${one.at} ${one.kind}`} columns=${[
+      { name: "When", of: (one) => html`<${When} at=${one.at} />` },
       { name: "What", of: (one) => html`<span title=${shown(one.kind, 60)}>${turn(one.kind)}</span>` },
       { name: "What was found", of: (one) => html`<${Text} of=${one.message} most=${500} />` },
     ]} />

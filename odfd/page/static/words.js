@@ -49,7 +49,6 @@ const TURNS = {
   "authority.forked": "two authorities were signed",
   "damage.found": "damage was found",
 };
-export const TURNED = Object.keys(TURNS);
 
 /** What an event of the past of a dataset was, in words. */
 export const turn = (kind) => TURNS[kind] || shown(kind, 60);

@@ -1,0 +1,86 @@
+"""Keeps what was found wrong with datasets, and what was decided, so that a person learns of it after a restart too.
+
+Events are news, kept in memory. The ledger says what holds now: once a wrong result was corrected, nothing in it tells
+that it was ever wrong. These rows do. Of each dataset the newest ``MOST`` are kept; they go with its data.
+Synchronous, on the connection that is given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.seals import Sealed
+
+ROOM: Final = "incidents"
+_TABLE: Final = Sealed(
+    "incidents", ("dataset", "at", "kind", "message"), "it tells of the past alone; odfctl trust show tells what holds"
+)
+STEPS: Final = (
+    """
+    CREATE TABLE incidents (
+        dataset BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        message TEXT NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (dataset, at, kind)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+KINDS: Final = frozenset(
+    {
+        "authority.forked",
+        "damage.found",
+        "dataset.forked",
+        "dataset.resolved",
+        "dataset.rewritten",
+        "evidence.rechecked",
+        "head.refused",
+        "head.withheld",
+        "verdict.mismatch",
+        "verdict.not-reproducible-here",
+    }
+)
+"""Of events."""
+MOST: Final = 100
+"""Of one dataset: a peer can cause many."""
+LONGEST: Final = 1000
+"""Characters of a message."""
+
+
+class Incident(NamedTuple):
+    dataset: DatasetId
+    at: Instant
+    kind: str
+    message: str
+
+
+def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
+    """Keeps them; one that is kept already stays one."""
+    for each in incidents:
+        _TABLE.put(connection, each.dataset, each.at, each.kind, each.message[:LONGEST])
+    for dataset in {each.dataset for each in incidents}:
+        connection.execute(
+            "DELETE FROM incidents WHERE dataset = ?1 AND at < (SELECT min(at) FROM"
+            " (SELECT at FROM incidents WHERE dataset = ?1 ORDER BY at DESC LIMIT ?2))",
+            (dataset, MOST),
+        )
+
+
+def of(connection: sqlite3.Connection, dataset: DatasetId, most: int = MOST) -> list[Incident]:
+    """Lists those of a dataset, newest first. Damaged ones are left out."""
+    found = _TABLE.every(connection, "dataset = ? ORDER BY at DESC, kind LIMIT ?", (dataset, most))
+    return [Incident(DatasetId(row[0]), Instant(row[1]), row[2], row[3]) for row, whole in found if whole]
+
+
+def is_here(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    """Returns whether this node holds something of the dataset: strangers accuse any, and those are not kept."""
+    return connection.execute("SELECT 1 FROM datasets WHERE id = ?", (dataset,)).fetchone() is not None
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    connection.execute("DELETE FROM incidents WHERE dataset = ?", (dataset,))
