@@ -177,9 +177,19 @@ def attachment_text(attachment: wire.Attachment) -> str:
 
 def _laid_out(text: str) -> str:
     from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.markdown import CodeBlock, Markdown
+
+    class PlainCode(CodeBlock):
+        """Code of strangers, which no lexer of its language reads: patterns of 600 languages take any time."""
+
+        @classmethod
+        def create(cls, markdown: Markdown, _: object) -> PlainCode:
+            return cls("text", markdown.code_theme)
+
+    class Readme(Markdown):
+        elements = {**Markdown.elements, "fence": PlainCode, "code_block": PlainCode}
 
     columns = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST) - 2
     console = Console(file=io.StringIO(), width=max(columns, 20), color_system=None, legacy_windows=False)
-    lines = console.render_lines(Markdown(text, hyperlinks=False), pad=False)
+    lines = console.render_lines(Readme(text, hyperlinks=False), pad=False)
     return visible("\n".join("".join(segment.text for segment in line) for line in lines))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 LOADS = """
 import sys
-for name in ("pyspark", "py4j", "pandas"):
+for name in ("pyspark", "py4j", "pandas", "grpc"):
     sys.modules[name] = None
 import odfd.api.services, odfd.cli.main, odfd.daemon.main, odfd.daemon.wiring, odfd.node.assembly, odfd.node.handlers
 """
