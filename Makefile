@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign kafka metrics-page wheel deb debian-root image ui
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite kafka metrics-page wheel deb debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -84,6 +84,9 @@ docs: install  ## out/site: the documentation as a site with search; every link 
 
 ui: install  ## libraries of the page, from npm as package/page locks them; the same bytes each time
 	@$(PY) -m package ui
+
+azurite:  ## Microsoft's emulator of Azure's blobs from npm into .venv/share/odfd/azurite, for tests of them (needs node and npm)
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv/share/odfd/azurite azurite@3.35.0
 
 kafka:  ## a broker of Kafka from Maven into .venv/share/odfd/kafka, for tests of it (needs mvn and Java 17)
 	@mvn -q -B -f tests/worlds/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.venv/share/odfd/kafka

@@ -113,6 +113,10 @@ class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="B
     access_key_id: _Text | None = None
     secret_access_key: _Text | None = None
     session_token: _Text | None = None
+    service_account_key: _Text | None = None
+    """Of Google, as all that follows is of one kind of store."""
+    account_key: _Text | None = None
+    sas_token: _Text | None = None
 
 
 class SftpAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sftp"):

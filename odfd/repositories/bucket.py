@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
-from odfd.runtime.s3 import CHUNK, kind_of, open_store
+from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
 from p2p.files import Missing
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import ObjectStore
 
 PROBE: Final = ".odfd-conditions"
 """A file of a few bytes beside the datasets, by which it is tried whether conditions hold."""
+
+
+_OF_NOTHING: Final = '"of-nothing"'
 
 
 class StoredFile(NamedTuple):
@@ -32,10 +36,11 @@ class StoredFile(NamedTuple):
 class Bucket:
     """A bucket. All methods raise Remote, Refused."""
 
-    def __init__(self, name: str, store: ObjectStore) -> None:
-        """``name``: of the repository, for messages."""
+    def __init__(self, name: str, store: ObjectStore, *, by_version: bool = False) -> None:
+        """``name``: of the repository, for messages. ``by_version``: a tag is the number of a version, as Google's."""
         self.name = name
         self._store = store
+        self._by_version = by_version
 
     def get(self, path: str, limit: int) -> StoredFile | None:
         """Reads a file; ``None``: there is none. Raises Remote for more than ``limit`` bytes."""
@@ -46,7 +51,8 @@ class Bucket:
                 found = obstore.get(self._store, path)
                 if found.meta["size"] > limit:
                     raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
-                return StoredFile(bytes(found.bytes()), found.meta["e_tag"] or "")
+                tag = found.meta["version"] if self._by_version else found.meta["e_tag"]
+                return StoredFile(bytes(found.bytes()), tag or "")
         except Missing:
             return None
 
@@ -89,7 +95,7 @@ class Bucket:
 
         try:
             with self._asked():
-                obstore.put(self._store, path, content, mode="create" if tag is None else {"e_tag": tag})
+                obstore.put(self._store, path, content, mode="create" if tag is None else self._condition(tag))
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
@@ -97,12 +103,15 @@ class Bucket:
     def check_conditions(self) -> None:
         """Raises Refused for a store that writes although the condition does not hold: two pushers would both win."""
         self.put_if(PROBE, b"odfd", None)
-        if self.put_if(PROBE, b"odfd", None) or self.put_if(PROBE, b"odfd", '"of-nothing"'):
+        if self.put_if(PROBE, b"odfd", None) or self.put_if(PROBE, b"odfd", "1" if self._by_version else _OF_NOTHING):
             raise Refused(
                 f"{self.name} ignores conditions of writes: of two concurrent pushes one would be lost silently",
                 rule="repository-conditions",
                 hint="a store with conditional writes (If-None-Match, If-Match) is needed to push; pulling works",
             )
+
+    def _condition(self, tag: str) -> UpdateVersion:
+        return {"version": tag} if self._by_version else {"e_tag": tag}
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -111,7 +120,7 @@ class Bucket:
         try:
             yield
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
+            if is_no_bucket(error):
                 raise Refused(f"{self.name}: there is no such bucket", rule="repository-bucket") from None
             raise Missing(f"{self.name} has no such file", rule="repository-file") from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -130,8 +139,8 @@ class Bucket:
             ) from None
 
 
-def open_bucket(name: str, place: Place, region: str, credentials: Mapping[str, str]) -> Bucket:
-    """Opens a bucket. Without credentials requests are unsigned."""
-    by_host = place.root.startswith("s3://")
-    store = open_store(place.bucket, place.endpoint, region, credentials, prefix=place.prefix, by_host=by_host)
-    return Bucket(name, store)
+def open_bucket(name: str, place: Place, credentials: Mapping[str, str]) -> Bucket:
+    """Opens a bucket. Without credentials requests are unsigned. Raises Invalid, Environment."""
+    assert place.bucket is not None
+    store = open_store(place.bucket, credentials, prefix=place.bucket.below)
+    return Bucket(name, store, by_version=place.bucket.store == "gs")

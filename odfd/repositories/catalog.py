@@ -9,10 +9,10 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.manifest import NODE, REGION, TOKEN, Place, node_place, place_of
+from odfd.repositories.manifest import NODE, TOKEN, Place, node_place, place_of
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.sets import SecretSealer, binding
-from odfd.runtime.s3 import KEYS
+from odfd.runtime.buckets import CREDENTIALS, WAYS
 
 TYPE: Final = "Repository"
 
@@ -52,14 +52,15 @@ class Repositories:
     def bucket(self, name: str) -> Bucket:
         """Returns the bucket of a repository, with its connections. Raises NotFound, Invalid, Environment."""
         resource = self._named(name)
-        place, region = _place(resource), resource.spec.get("region") or REGION
-        credentials = self._credentials(resource, KEYS, KEYS[:2])
-        said = (place, region, credentials)
-        opened, bucket = self._opened.get(resource.id, (None, None))
-        if place.kind != "bucket":
+        place = _place(resource)
+        if place.bucket is None:
             raise Invalid(f"{resource.name} is no bucket", rule="repository", hint="odfctl repo list")
+        store = place.bucket.store
+        credentials = self._credentials(resource, CREDENTIALS[store], WAYS[store])
+        said = (place, credentials)
+        opened, bucket = self._opened.get(resource.id, (None, None))
         if bucket is None or opened != said:
-            bucket = open_bucket(resource.name, place, region, credentials)
+            bucket = open_bucket(resource.name, place, credentials)
             self._opened[resource.id] = said, bucket
         return bucket
 
@@ -70,11 +71,13 @@ class Repositories:
     def node(self, name: str) -> tuple[str, str]:
         """Returns the URL of a repository that is a node, and its token or nothing. Raises NotFound, Invalid."""
         resource = self._named(name)
-        credentials = self._credentials(resource, (TOKEN,), (TOKEN,))
+        credentials = self._credentials(resource, (TOKEN,), ((TOKEN,),))
         return _place(resource).root.removeprefix(NODE), credentials.get(TOKEN, "").strip()
 
-    def _credentials(self, resource: DeclaredResource, keys: Sequence[str], needed: Sequence[str]) -> Mapping[str, str]:
-        """Returns nothing where the place is public. No message shows a value."""
+    def _credentials(
+        self, resource: DeclaredResource, keys: Sequence[str], ways: Sequence[Sequence[str]]
+    ) -> Mapping[str, str]:
+        """Returns nothing where the place is public. ``ways``: one of these groups is needed. No message has values."""
         if not resource.spec.get("credentials"):
             return {}
         (handle,) = resource.references.values()
@@ -84,9 +87,10 @@ class Repositories:
             text = f"the SecretSet of repository {resource.name} is not here"
             raise NotFound(text, rule="repository-credentials", hint="apply it, and the repository again")
         sealed = found.spec["secrets"]
-        if missing := [key for key in needed if key not in sealed]:
-            text = f"SecretSet {found.name} has no {' and no '.join(missing)}"
-            raise Invalid(text, rule="repository-credentials", hint=f"it is opened with {' and '.join(needed)}")
+        if not any(all(key in sealed for key in way) for way in ways):
+            missing = " and no ".join(key for way in ways for key in way if key not in sealed)
+            hint = f"it is opened with {' or '.join(' and '.join(way) for way in ways)}"
+            raise Invalid(f"SecretSet {found.name} has no {missing}", rule="repository-credentials", hint=hint)
         return {
             key: self._secrets.open(sealed[key]["value"], (binding(found.id, key),)).reveal()
             for key in keys

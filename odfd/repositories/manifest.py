@@ -5,7 +5,6 @@ A URL is shown wherever a repository is, so one with a password or a query is re
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -14,21 +13,19 @@ import msgspec
 from chain.errors import Fault, Invalid
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
+from odfd.runtime.buckets import REGION, BucketAddress, address_of, is_bucket
 from p2p.web import folder_url
 
 Kind: TypeAlias = Literal["folder", "web", "bucket", "node"]
-REGION: Final = "us-east-1"
 NODE: Final = "odf+"
 """Before ``http``, ``https``, ``ws`` or ``wss``: a node that speaks the smart transfer protocol, odfd or kamu."""
 TOKEN: Final = "token"  # noqa: S105  the name of a secret
 """The secret of a node: an access token."""
 _HINT: Final = (
-    "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"
+    "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER,"
+    " az://ACCOUNT/CONTAINER/FOLDER, or s3+https://HOST/BUCKET/FOLDER"
 )
 _WS: Final = {"ws": "http", "wss": "https"}
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
-_HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?\Z")
-_REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
 
 class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,22 +34,23 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[
         str,
         described(
-            "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST (a node), s3://BUCKET/FOLDER or"
-            " s3+https://HOST/BUCKET/FOLDER."
+            "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST (a node), s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or"
+            " az://ACCOUNT/CONTAINER/FOLDER; s3+https://HOST/BUCKET/FOLDER, and gs and az alike, at another host."
         ),
     ]
     credentials: (
         Annotated[
             str,
             described(
-                "The SecretSet with accessKeyId and secretAccessKey of a bucket, and sessionToken where there is one;"
-                " or with token, the access token of a node."
+                "The SecretSet with accessKeyId and secretAccessKey of S3, and sessionToken where there is one; with"
+                " serviceAccountKey of Google; with accountKey or sasToken of Azure; or with token, the access token"
+                " of a node."
             ),
             refers_to("SecretSet"),
         ]
         | None
     ) = None
-    region: Annotated[str, described("Of a bucket; us-east-1.")] | None = None
+    region: Annotated[str, described(f"Of a bucket of S3; {REGION}.")] | None = None
 
 
 class Place(NamedTuple):
@@ -61,10 +59,7 @@ class Place(NamedTuple):
     kind: Kind
     root: str
     """A folder's path, or a URL; without its last slash."""
-    endpoint: str = ""
-    """Of a bucket: where it is asked."""
-    bucket: str = ""
-    prefix: str = ""
+    bucket: BucketAddress | None = None
 
     def of(self, dataset: str) -> str:
         """Returns the place of a dataset in it, for import and export."""
@@ -79,7 +74,7 @@ def check_repository(draft: Draft) -> None:
         draft.note("spec.url", fault.message, fault.rule, fault.hint)
         return
     if place.kind != "bucket" and draft.spec.region:
-        draft.note("spec", "a region is of buckets", "repository-url", "leave it out")
+        draft.note("spec", "a region is of buckets of S3", "repository-url", "leave it out")
     if place.kind not in ("bucket", "node") and draft.spec.credentials:
         draft.note("spec", "credentials are of buckets and nodes", "repository-url", "leave them out")
 
@@ -94,8 +89,8 @@ def place_of(url: str, region: str | None = None) -> Place:
         raise _bad("it would be shown wherever the repository is, so it has neither a password nor ? nor #")
     if parts.scheme == "file":
         return _folder(parts)
-    if parts.scheme in ("s3", "s3+http", "s3+https"):
-        return _bucket(url, parts, region or REGION)
+    if is_bucket(url):
+        return _bucket(url, region)
     if (node := node_place(url)) is not None:
         return Place("node", node)
     if (web := folder_url.place_of(url)) is not None:
@@ -122,23 +117,15 @@ def _folder(parts: SplitResult) -> Place:
     return Place("folder", path.rstrip("/"))
 
 
-def _bucket(url: str, parts: SplitResult, region: str) -> Place:
-    """At the endpoint that is named, or Amazon's."""
-    if not _REGION.match(region):
-        raise _bad("its region is none")
-    path = parts.path.strip("/")
-    if parts.scheme == "s3":
-        bucket, prefix = parts.netloc, path
-        endpoint = f"https://{bucket}.s3.{region}.amazonaws.com"
-    else:
-        (bucket, _, prefix), endpoint = path.partition("/"), f"{parts.scheme[3:]}://{parts.netloc}"
-        if not _HOST.match(parts.netloc):
-            raise _bad("it names no host")
-    if not _BUCKET.match(bucket):
-        raise _bad("it names no bucket")
+def _bucket(url: str, region: str | None) -> Place:
+    try:
+        found = address_of(url, region)
+    except Invalid as fault:
+        raise _bad(fault.message) from None
+    prefix = found.below.strip("/")
     if any(part in ("", ".", "..") or "%" in part for part in prefix.split("/") if prefix):
         raise _bad("a folder in a bucket has plain names between single slashes")
-    return Place("bucket", url.rstrip("/"), endpoint, bucket, prefix)
+    return Place("bucket", url.rstrip("/"), found._replace(below=prefix))
 
 
 def _bad(why: str) -> Invalid:

@@ -24,7 +24,7 @@ from chain.store.layout import BLOCKS, HEAD
 from odfd.published.packs import PACK, pack_file, packed
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, Signed
 from odfd.repositories.bucket import Bucket, StoredFile
-from odfd.runtime.s3 import CHUNK
+from odfd.runtime.buckets import CHUNK
 from odfd.transfer.folders import Missing, OnProgress, Transfer, write_dataset
 
 TOGETHER: Final = 16

@@ -12,12 +12,13 @@ import msgspec
 from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
-from odfd.repositories.manifest import REGION, Place, place_of
+from odfd.repositories.manifest import Place, place_of
 from odfd.resources.manifest import Draft, described
 from odfd.resources.quantities import parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
 from odfd.resources.types import ODF, VERSION
+from odfd.runtime.buckets import REGION
 
 TYPE: Final = VOLUME
 POLICY: Final = "volumePolicy"

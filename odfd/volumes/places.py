@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged, check_file, disk
 from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
-from odfd.runtime.s3 import CHUNK
+from odfd.runtime.buckets import CHUNK
 from odfd.trust.keys.journal import sync_folder
 from odfd.volumes.mount_check import PATIENCE, MountCheck
 from p2p.files import Missing

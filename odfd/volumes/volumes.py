@@ -20,11 +20,10 @@ from chain.multihash import Multihash
 from chain.store.files import make_folder
 from chain.store.volumes import AWAY, VolumeEntry
 from odfd.repositories.bucket import open_bucket
-from odfd.repositories.manifest import REGION
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.references import reference_key
 from odfd.resources.sets import binding
-from odfd.runtime.s3 import KEYS
+from odfd.runtime.buckets import KEYS
 from odfd.state.directory import VOLUMES, StateDirectory
 from odfd.volumes.cache import VolumeCache
 from odfd.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket_of, policy_of
@@ -87,7 +86,7 @@ class Volumes:
         elif spec.kind is VolumeKind.HOST_PATH:
             volume = OpenVolume(resource, spec, FolderPlace(resource.name, Path(spec.path or "")))
         else:
-            bucket = open_bucket(f"volume {resource.name}", bucket_of(spec), spec.region or REGION, credentials)
+            bucket = open_bucket(f"volume {resource.name}", bucket_of(spec), credentials)
             volume = OpenVolume(resource, spec, BucketPlace(resource.name, bucket))
         with self._lock:
             self._opened[resource.id] = (said, self._now(), volume)

@@ -28,13 +28,17 @@ repo = commands.group(
 @repo.add(
     "add",
     argument("name", metavar="NAME"),
-    argument("url", metavar="URL|DIR", help="file://…, https://…, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"),
+    argument(
+        "url",
+        metavar="URL|DIR",
+        help="file://…, https://…, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://ACCOUNT/CONTAINER/FOLDER, or s3+https://HOST/BUCKET/FOLDER",
+    ),
     argument(
         "--credentials",
         metavar="SECRETSET",
         help="the SecretSet with the keys of a bucket; without it, requests are not signed",
     ),
-    argument("--region", metavar="REGION", help="region of a bucket (us-east-1)"),
+    argument("--region", metavar="REGION", help="region of a bucket of S3 (us-east-1)"),
     help="give a repository a name on this node",
     description="Give a repository a name on this node. It is a resource: odfctl apply takes a manifest of one too.",
     example="archive file:///srv/odf",

@@ -9,11 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import itertools
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -29,77 +28,74 @@ from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, check_text, fill
-from odfd.runtime.s3 import CHUNK, KEYS, kind_of, open_store
+from odfd.runtime.buckets import (
+    CHUNK,
+    CREDENTIALS,
+    WAYS,
+    BucketAddress,
+    address_of,
+    is_no_bucket,
+    kind_of,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions
-    from obstore.store import S3Store
 
-REGION: Final = "us-east-1"
 PIECE: Final = 64 << 20
-"""Bytes of one question; a slow store has ``odfd.runtime.s3:REQUEST_SECONDS`` for each."""
+"""Bytes of one question; a slow store has ``odfd.runtime.buckets:REQUEST_SECONDS`` for each."""
 LOOKED_AT: Final = 10_000
 """Objects before the position that are looked at in one pull, to tell of those that came late: others in turn."""
 _RULE: Final = "bucket"
-_PATH: Final = re.compile(r"(s3|s3\+https?)://(.*)\Z", re.DOTALL)
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
-_HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?\Z")
-_REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
+_NAMES: Final = {
+    "accessKeyId": "access_key_id",
+    "secretAccessKey": "secret_access_key",
+    "sessionToken": "session_token",
+    "serviceAccountKey": "service_account_key",
+    "accountKey": "account_key",
+    "sasToken": "sas_token",
+}
+"""Credentials as manifests name them, and as fields; all but the first are secret."""
 
 
-class SourceBucket(NamedTuple):
-    bucket: str
-    endpoint: str
-    region: str
-    pattern: str
-    by_host: bool
-
-
-def is_bucket(path: str) -> bool:
-    """Whether the path of a step is one of keys in a bucket."""
-    return _PATH.match(path) is not None
-
-
-def place_of(path: str, region: str | None) -> SourceBucket:
+def place_of(path: str, region: str | None) -> BucketAddress:
     """Raises Invalid."""
-    found = _PATH.match(path)
-    scheme, rest = found.groups() if found is not None else ("", "")
-    region = region or REGION
-    if scheme == "s3":
-        host, (bucket, _, pattern) = "", rest.partition("/")
-        endpoint = f"https://{bucket}.s3.{region}.amazonaws.com"
-    else:
-        host, _, below = rest.partition("/")
-        bucket, _, pattern = below.partition("/")
-        endpoint = f"{scheme.removeprefix('s3+')}://{host}"
-    if not _BUCKET.match(bucket) or (scheme != "s3" and not _HOST.match(host)):
-        raise _bad(path, "it names no bucket")
-    if not _REGION.match(region):
-        raise _bad(path, "its region is none")
-    if not pattern or any(part in ("", ".", "..") for part in pattern.split("/")):
-        raise _bad(path, "a pattern of keys has names between single slashes")
-    return SourceBucket(bucket, endpoint, region, pattern, scheme == "s3")
-
-
-def _bad(path: str, why: str) -> Invalid:
-    hint = "write s3://BUCKET/FOLDER/*.csv, or s3+https://HOST/BUCKET/FOLDER/*.csv"
-    return Invalid(f"cannot fetch {path}: {why}", rule="bucket-path", hint=hint)
+    hint = "write s3://BUCKET/FOLDER/*.csv, gs://BUCKET/FOLDER/*.csv or az://ACCOUNT/CONTAINER/FOLDER/*.csv, or"
+    hint = f"{hint} s3+https://HOST/BUCKET/FOLDER/*.csv"
+    try:
+        found = address_of(path, region)
+        if not found.below or any(part in ("", ".", "..") for part in found.below.split("/")):
+            raise Invalid("a pattern of keys has names between single slashes", rule="bucket-path")
+    except Invalid as fault:
+        raise Invalid(f"cannot fetch {path}: {fault.message}", rule="bucket-path", hint=hint) from None
+    return found
 
 
 def check_bucket(step: FetchFilesGlob, access: BucketAccess, settings: IngestSettings) -> None:
     """Checks a step before a fetch. Raises Invalid."""
     check_text(step.path, "the path of FilesGlob")
-    place_of(step.path, access.region)
+    place = place_of(step.path, access.region)
     if isinstance(step.event_time, FromPath):
         check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
-    if (access.access_key_id is None) != (access.secret_access_key is None):
-        raise Invalid("accessKeyId and secretAccessKey go together", rule=_RULE, hint="give both, or neither")
-    if access.session_token is not None and access.access_key_id is None:
-        raise Invalid("sessionToken is of no use without accessKeyId", rule=_RULE, hint="leave it out")
-    for text in filter(None, (access.secret_access_key, access.session_token)):
-        check_secret(text, "a bucket's key")
-    for text in filter(None, (access.access_key_id, access.secret_access_key, access.session_token)):
+    given = _given(access)
+    if wrong := [name for name in given if name not in CREDENTIALS[place.store]]:
+        known = " and ".join(CREDENTIALS[place.store])
+        text = f"{wrong[0]} opens no bucket of {place.store}://"
+        raise Invalid(text, rule=_RULE, hint=f"known there: {known}")
+    if given and sum(all(name in given for name in way) for way in WAYS[place.store]) != 1:
+        ways = " or ".join(" and ".join(way) for way in WAYS[place.store])
+        text = f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} not open a bucket of {place.store}://"
+        raise Invalid(text, rule=_RULE, hint=f"give {ways}; or no keys, for a public bucket")
+    for name, text in given.items():
+        if name != "accessKeyId":
+            check_secret(text, "a bucket's key")
         settings.check_variables(text)
+
+
+def _given(access: BucketAccess) -> dict[str, str]:
+    """Returns the credentials that a step has, by their names in manifests."""
+    found = {name: getattr(access, field) for name, field in _NAMES.items()}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 async def fetch_bucket(step: FetchFilesGlob, access: BucketAccess, job: FetchJob) -> FetchOutcome:
@@ -124,14 +120,9 @@ class _Source:
     def __init__(self, step: FetchFilesGlob, access: BucketAccess, job: FetchJob) -> None:
         self._step, self._job = step, job
         place = place_of(step.path, access.region)
-        values = (access.access_key_id, access.secret_access_key, access.session_token)
-        filled = {
-            name: fill(text, job.settings.variables).reveal()
-            for name, text in zip(KEYS, values, strict=True)
-            if text is not None
-        }
-        self._store: S3Store = open_store(place.bucket, place.endpoint, place.region, filled, by_host=place.by_host)
-        self._keys = Keys(place.pattern)
+        filled = {name: fill(text, job.settings.variables).reveal() for name, text in _given(access).items()}
+        self._store = open_store(place, filled)
+        self._keys = Keys(place.below)
         self._order = step.order or SourceOrdering.BY_NAME
 
     def next(self) -> FetchOutcome:
@@ -195,7 +186,8 @@ class _Source:
             if page is None:
                 return
             for each in page:
-                yield StoredObject(each["path"], each["size"], each["e_tag"] or "", _instant(each["last_modified"]))
+                if each["path"] > after:  # not each store begins its list there
+                    yield StoredObject(each["path"], each["size"], each["e_tag"] or "", _instant(each["last_modified"]))
 
     def _late(self, last: Position) -> tuple[SkippedFile, ...]:
         """Returns what lies before the position and is not in the chain as it is now: of many, others in turn."""
@@ -225,9 +217,10 @@ class _Source:
         import obstore
 
         with self._asked():
-            options: GetOptions = {"if_match": found.tag, "range": (start, end)}
+            tag = found.tag.strip('"')  # lists of Azure have it without the quotes that a condition needs
+            options: GetOptions = {"if_match": f'"{tag}"', "range": (start, end)}
             got = obstore.get(self._store, found.key, options=options)
-            if not found.tag or got.meta["e_tag"] != found.tag or got.range != (start, end):
+            if not tag or (got.meta["e_tag"] or "").strip('"') != tag or got.range != (start, end):
                 raise self._changed()  # or it is no store that was led to
             stream = iter(got.stream(min_chunk_size=CHUNK))
         while True:
@@ -254,8 +247,8 @@ class _Source:
             yield
         except Fault:
             raise
-        except (FileNotFoundError, exceptions.PreconditionError):
-            raise self._changed() from None
+        except (FileNotFoundError, exceptions.PreconditionError) as error:
+            raise (_refused(shown, error) if is_no_bucket(error) else self._changed()) from None
         except exceptions.InvalidPathError:
             raise Refused(
                 f"{shown}: below it is a key with an empty part, . or .., of which no list can be made",
@@ -269,13 +262,13 @@ class _Source:
 def _refused(shown: str, error: Exception) -> Fault:
     """By the store's short code: lists fail with an error of no class of its own."""
     kind = kind_of(error)
-    if "NoSuchBucket" in kind:
+    if is_no_bucket(error):
         return NotFound(f"{shown}: there is no such bucket", rule=_RULE, hint="is its name right?")
     if kind.startswith(("401", "403")):
         return Refused(
             f"{shown} refuses this node: {kind}",
             rule="bucket-credentials",
-            hint="the right to list the bucket and to read objects is needed: accessKeyId and secretAccessKey",
+            hint="the right to list the bucket and to read objects is needed: are the keys of the SecretSet right?",
         )
     return Remote(f"{shown} cannot be asked: {kind}", rule=_RULE, hint="try again later")
 

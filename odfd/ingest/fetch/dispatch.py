@@ -18,7 +18,7 @@ from chain.model.fetch_options import (
 )
 from chain.model.source import FetchContainer, FetchEthereumLogs, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
-from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket, is_bucket
+from odfd.ingest.fetch.bucket import check_bucket, fetch_bucket
 from odfd.ingest.fetch.container import check_container, fetch_container
 from odfd.ingest.fetch.evm import check_evm, fetch_evm
 from odfd.ingest.fetch.files import check_files, fetch_files
@@ -31,6 +31,7 @@ from odfd.ingest.fetch.sql import check_sql, fetch_sql
 from odfd.ingest.fetch.sse import check_sse, fetch_sse
 from odfd.ingest.fetch.url import check_url, fetch_url
 from odfd.ingest.settings import IngestSettings
+from odfd.runtime.buckets import is_bucket
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
@@ -85,7 +86,7 @@ def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions
             raise Invalid(
                 f"{step.path} is no bucket, and has neither region nor keys",
                 rule=RULE,
-                hint="write path: s3://BUCKET/FOLDER/*.csv, or leave them out",
+                hint="write path: s3://BUCKET/FOLDER/*.csv, or gs:// or az://, or leave them out",
             )
         case _ if options is not None:
             raise Invalid(

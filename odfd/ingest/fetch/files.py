@@ -103,7 +103,7 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
         raise Invalid(
             f"FilesGlob takes no files of {found[1]}: {step.path}",
             rule="url-scheme",
-            hint="write a path of this machine, or keys of a bucket: s3://BUCKET/FOLDER/*.csv",
+            hint="write a path of this machine, or keys of a bucket: s3://BUCKET/FOLDER/*.csv, or gs:// or az://",
         )
     check_text(step.path, "the path of FilesGlob")
     if Path(step.path).is_absolute() or settings.base is not None:

@@ -47,6 +47,7 @@ from odfd.ingest.templates import (
     fill,
     tells,
 )
+from odfd.runtime.buckets import store_of
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES: Final = frozenset({"file", "ftp", "ftps", "http", "https"})
@@ -122,9 +123,10 @@ def _split(url: str, text: str) -> urllib.parse.SplitResult:
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
-    return Invalid(
-        f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http, https, ftp or ftps"
-    )
+    hint = "use file, http, https, ftp, ftps or sftp"
+    if store_of(f"{scheme}://") is not None:
+        hint = f"objects of a bucket are files: kind: FilesGlob, path: {scheme}://…/*.csv, or one key"
+    return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint=hint)
 
 
 def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:

@@ -28,7 +28,7 @@ from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from odfd.runtime import s3
+from odfd.runtime import buckets
 from worlds.s3_server import new_bucket, s3_server
 from worlds.sources import examples, source
 
@@ -243,13 +243,13 @@ def test_a_store_that_leads_elsewhere_brings_nothing_from_there(stored: Stored) 
 
 
 def test_a_store_that_is_silent_is_left(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "REQUEST_SECONDS", 0.2)
-    monkeypatch.setattr(s3, "RETRIES", 0)
+    monkeypatch.setattr(buckets, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(buckets, "RETRIES", 0)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         path = f"s3+http://127.0.0.1:{deaf.getsockname()[1]}/bucket/*.csv"
         with pytest.raises(Remote, match="cannot be asked"):
             stored.fetch("", path=path)
-        monkeypatch.setattr(s3, "REQUEST_SECONDS", 300.0)
+        monkeypatch.setattr(buckets, "REQUEST_SECONDS", 300.0)
         patience = PATIENCE._replace(total=0.1)
         with pytest.raises(Remote, match="its next object did not come in 0"):
             stored.fetch("", path=path, patience=patience)
@@ -280,12 +280,16 @@ def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
     [
         ("${{ env.SECRET }}", "plain", "would be in the chain"),
         ("${{ env.SECRET }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
-        ("secretAccessKey: ${{ env.SECRET }} ", "sessionToken: ${{ env.SECRET }} ", "go together"),
+        (
+            "secretAccessKey: ${{ env.SECRET }} ",
+            "sessionToken: ${{ env.SECRET }} ",
+            "accessKeyId and sessionToken do not open a bucket",
+        ),
         ("eu-central-1", "'EU central'", "its region is none"),
         ("s3://measurements/daily/*.csv", "s3://measurements", "names between single slashes"),
         ("s3://measurements/daily/*.csv", "s3://measurements//a", "names between single slashes"),
         ("s3://measurements/daily/*.csv", "s3://M/a", "names no bucket"),
-        ("s3://measurements/daily/*.csv", "s3+https://me:word@host/bucket/a", "names no bucket"),
+        ("s3://measurements/daily/*.csv", "s3+https://me:word@host/bucket/a", "names no host"),
         ("s3://measurements/daily/*.csv", "s3://bucket/${{ env.KEY }}", "nothing is filled in there"),
         ("s3://measurements/daily/*.csv", "/data/*.csv", "is no bucket, and has neither region nor keys"),
     ],

@@ -113,7 +113,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             yield in_files(lambda: Bucket("house", store))
         case _:
             url = new_bucket(request.getfixturevalue("server"), f"b{abs(hash(request.node.name)):x}")
-            yield in_files(lambda: open_bucket("house", place_of(url), "us-east-1", KEYS))
+            yield in_files(lambda: open_bucket("house", place_of(url), KEYS))
 
 
 def block(time: int, after: Block | None, event: SetInfo | AddData | None = None, owner: DatasetId = D) -> Block:

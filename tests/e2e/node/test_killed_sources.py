@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfd.repositories.bucket import open_bucket
-from odfd.repositories.manifest import REGION, place_of
+from odfd.repositories.manifest import place_of
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served
 from worlds.eventually import PATIENCE
 from worlds.evm import chain_served
@@ -122,7 +122,7 @@ def _rows(ids: range) -> str:
 def bucket(_: Path) -> Iterator[tuple[str, Source]]:
     with s3_server(page=3) as server:
         url = new_bucket(server, "shop")
-        owner = open_bucket("shop", place_of(url), REGION, {"accessKeyId": "a", "secretAccessKey": "b"})
+        owner = open_bucket("shop", place_of(url), {"accessKeyId": "a", "secretAccessKey": "b"})
 
         def add(ids: range) -> None:
             for first in range(ids.start, ids.stop, BATCH):

@@ -61,7 +61,7 @@ FETCHES = {
         "{kind: Url, url: 's3://bucket/b'}",
         "{kind: Url, url: '/etc/passwd'}",
         "{kind: Url, url: 'gopher://${{ env.HOST }}/b'}",
-        "{kind: FilesGlob, path: 'gs://bucket/*.csv'}",
+        "{kind: FilesGlob, path: 'webdav://bucket/*.csv'}",
         "{kind: FilesGlob, path: 'file:///data/*.csv'}",
     ],
     "source-password": [

@@ -23,10 +23,13 @@ from chain.store.sqlite import SqliteChains
 from odfd.published.signed import Signed
 from odfd.repositories import bucket, push
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.manifest import REGION, place_of
-from odfd.runtime import s3
+from odfd.repositories.manifest import place_of
+from odfd.runtime import buckets
 from odfd.transfer.folders import Missing, Transfer, export_dataset, import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.azurite import KEY as azurite_key
+from worlds.azurite import azurite_served, new_container
+from worlds.google import Cloud, google_served, service_account
 from worlds.s3_server import new_bucket, s3_server
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -118,16 +121,36 @@ def server() -> Iterator[str]:
         yield running
 
 
-@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    with azurite_served() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[Cloud]:
+    with google_served() as running:
+        yield running
+
+
+@pytest.fixture(
+    params=["folder", "memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("s3", "az", "gs"))]
+)
 def repository(request: Any, tmp_path: Path) -> Repository:
-    match request.param:
-        case "folder":
-            return InFolder(tmp_path / "out")
-        case "memory":
-            return InBucket(Bucket("memory", MemoryStore()))
+    if request.param == "folder":
+        return InFolder(tmp_path / "out")
+    if request.param == "memory":
+        return InBucket(Bucket("memory", MemoryStore()))
     number = request.config.cache_number = getattr(request.config, "cache_number", 0) + 1
-    url = new_bucket(request.getfixturevalue("server"), f"bucket-{number}") + "/some/folder"
-    return InBucket(open_bucket("s3", place_of(url), REGION, OPEN))
+    name = f"bucket-{number}"
+    match request.param:
+        case "az":
+            url, keys = new_container(request.getfixturevalue("azurite"), name), {"accountKey": azurite_key}
+        case "gs":
+            url, keys = request.getfixturevalue("google").new_bucket(name), {"serviceAccountKey": service_account()}
+        case _:
+            url, keys = new_bucket(request.getfixturevalue("server"), name), OPEN
+    return InBucket(open_bucket(request.param, place_of(f"{url}/some/folder"), keys))
 
 
 def holds(folder: Path, size: int) -> bool:
@@ -302,8 +325,8 @@ def test_credentials_stand_in_no_message(server: str, store: Store, monkeypatch:
         ("s3+http://127.0.0.1:9/house", "house cannot be asked: no answer"),
     ):
         place = place_of(url)
-        monkeypatch.setattr(s3, "RETRIES", 0)
+        monkeypatch.setattr(buckets, "RETRIES", 0)
         with pytest.raises((Refused, Remote), match=why) as caught:
-            InBucket(open_bucket("house", place, REGION, OPEN)).push(store, dataset)
+            InBucket(open_bucket("house", place, OPEN)).push(store, dataset)
         told = repr(caught.value) + str(caught.value) + repr(caught.value.__cause__) + caught.value.hint
         assert not [each for each in (*OPEN.values(), "daemon", "Signature") if each in told]
