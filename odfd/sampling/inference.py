@@ -13,7 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,8 @@ from chain.model.source import (
 from chain.wording import plural
 from engines.spark.ingest.encodings import UTF8, guess
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpacked
+from odfd.sampling.guess import Guess
+from odfd.sampling.markup import markup
 from odfd.sampling.preview import shown
 from odfd.sampling.text_types import TEXT, GuessedColumn, column_of
 
@@ -54,14 +56,6 @@ _STEPS: Final[dict[str, type[ReadStep]]] = {
     "Parquet": ReadParquet,
     "EsriShapefile": ReadEsriShapefile,
 }
-
-
-class Guess(NamedTuple):
-    """A guess; ``read``: the step of a manifest. ``columns``: names and types in DDL, with the doubts about each."""
-
-    read: dict[str, Any]
-    columns: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    unsure: tuple[str, ...] = ()
 
 
 def step_of(read: dict[str, Any]) -> ReadStep:
@@ -132,13 +126,9 @@ def _of_file(path: Path) -> Guess:
     if data.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
         return Guess({"kind": "Spreadsheet", "header": True, "inferSchema": True})
     text, encoding, unsure = _text(data)
-    start = text.lstrip("\ufeff \t\r\n")[:1]
+    start = text.lstrip()[:1]
     if start == "<":
-        raise Invalid(
-            "XML: which elements are the rows is for you to say",
-            rule="new-xml",
-            hint="write `read: {kind: Xml, record: feed/entry}` with your path; see docs/sources.md",
-        )
+        return markup(data)
     found = _json(text) if start in ("{", "[") else _csv(text)
     if encoding is not None:
         found = found._replace(read={**found.read, "encoding": encoding}, unsure=(*unsure, *found.unsure))
@@ -152,7 +142,7 @@ def _text(data: bytes) -> tuple[str, str | None, tuple[str, ...]]:
             return data.decode(encoding, "ignore"), encoding, ()
     whole = data if len(data) < SAMPLE else data[: data.rfind(b"\n") + 1] or data
     try:
-        return whole.decode(), None, ()
+        return whole.decode("utf-8-sig"), None, ()
     except UnicodeDecodeError:
         found = guess(whole) or "latin-1"
         if found == UTF8:

@@ -12,7 +12,7 @@ from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource
 from chain.model.source import ReadStep
 from chain.yaml_text import render_yaml
 from odfd.datasets.creation import with_columns
-from odfd.sampling.inference import Guess
+from odfd.sampling.guess import Guess
 
 
 def proven(text: str, name: str) -> ReadStep:

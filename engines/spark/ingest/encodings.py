@@ -197,4 +197,4 @@ def check_text(view: View, wanted: str, place: str) -> None:
         what, hint = "UTF-16 text without a mark", "say `encoding: utf-16-le` or utf-16-be in the read step"
     else:
         what, hint = "a byte of value zero, which no text has", "was the file cut off by a crash, or never filled?"
-    raise Invalid(f"{what}, and not {wanted}", rule="read-kind-of-file", hint=hint, place=f"{place}:{line}")
+    raise Invalid(f"{what}: this is not {wanted}", rule="read-kind-of-file", hint=hint, place=f"{place}:{line}")

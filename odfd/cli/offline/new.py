@@ -64,7 +64,8 @@ def _new(session: Session, args: argparse.Namespace) -> None:
         try:
             guess = guessed(path, called)
         except Invalid as fault:
-            fault.place = fault.place or args.source
+            if called not in fault.message:
+                fault.place = fault.place or args.source
             raise
         text = manifest_text(args.name, guess, args.source if is_url else None)
         read = proven(text, args.name)
@@ -109,7 +110,8 @@ def preview(session: Session, name: str, source: dict[str, Any] | None, format_:
         step = step_of({**found.read, **({"ddlSchema": _ddl(found.columns)} if found.columns else {})})
         for unsure in found.unsure:
             session.remark(f"unsure: {unsure}")
-    session.show(_seen(path, path.name, step), _rows_text)
+    queried = source is not None and source.get("preprocess") is not None
+    session.show(_seen(path, path.name, step, queried=queried), _rows_text)
     return ExitCode.OK
 
 
@@ -117,10 +119,14 @@ def _ddl(columns: tuple[tuple[str, str, tuple[str, ...]], ...]) -> list[str]:
     return [f'"{name}" {ddl}' for name, ddl, _ in columns]
 
 
-def _seen(path: Path, name: str, step: ReadStep) -> dict[str, Any]:
+def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> dict[str, Any]:
+    """``queried``: a query makes other columns of these. Raises Invalid also for columns that no dataset holds."""
+    from engines.spark.ingest.text_columns import check_read
     from odfd.sampling.preview import shown
 
     found = shown(path, name, step, ROWS)
+    if not queried:
+        check_read(found.rows.schema, name, queried=False)
     return {
         "columns": [{"name": field.name, "type": str(field.type)} for field in found.rows.schema],
         "rows": [[None if value is None else str(value) for value in row.values()] for row in found.rows.to_pylist()],

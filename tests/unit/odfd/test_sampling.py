@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chain.codec.manifest import to_builtins
@@ -20,6 +22,7 @@ from odfd.cli.offline.new import preview
 from odfd.cli.session import Session
 from odfd.sampling.inference import guessed
 from odfd.sampling.manifest import manifest_text, proven
+from odfd.sampling.markup import markup
 from odfd.sampling.preview import shown
 from odfd.sampling.text_types import column_of
 from worlds import foreign_bytes as made
@@ -111,7 +114,7 @@ def test_a_preview_reads_by_the_source_as_a_daemon_tells_it(tmp_path: Path, caps
 
 
 def test_xml_and_nothing_are_told(tmp_path: Path) -> None:
-    for data, rule in [(b"<feed/>", "new-xml"), (b"\n\n", "new-empty")]:
+    for data, rule in [(b"<feed/>", "new-xml"), (b"<!doctype html><p/><p/>", "new-xml"), (b"\n\n", "new-empty")]:
         (tmp_path / "f").write_bytes(data)
         with pytest.raises(Invalid) as told:
             guessed(tmp_path / "f", "f")
@@ -130,3 +133,51 @@ def test_the_command_writes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert capsys.readouterr().out.startswith("kind: DatasetSnapshot")
     assert main(["new", "a.c", "missing.csv"]) == 5
     assert not Path("a.c.yaml").exists()
+
+
+ITEM = "<item><guid>{0}</guid><title>n{0}</title></item>"
+
+
+@pytest.mark.parametrize(
+    ("text", "record", "doubt"),
+    [
+        (f"<rss><channel><title>t</title>{ITEM.format(1)}{ITEM.format(2)}</channel></rss>", "rss/channel/item", ""),
+        ("<r><a><x/></a><b><x/></b><b/></r>", "r/b", ""),
+        ("<r><a/><a/><b/><b/><b/></r>", "r/b", "r/a may be meant"),
+        ("<!DOCTYPE r [<!ENTITY e 'x'>]><r><a/><a/></r>", None, ""),
+        ("<r><a><a><a>", None, ""),
+    ],
+)
+def test_elements_that_occur_often_are_rows(text: str, record: str | None, doubt: str) -> None:
+    if record is None:
+        with pytest.raises(Invalid, match="no element occurs twice"):
+            markup(text.encode())
+        return
+    found = markup(text.encode())
+    assert found.read == {"kind": "Xml", "record": record}
+    assert doubt in found.unsure[0]
+
+
+def test_a_feed_becomes_a_manifest_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    items = "".join(ITEM.format(number) for number in range(3))
+    Path("feed.xml").write_text(f'<?xml version="1.0"?><rss version="2.0"><channel>{items}</channel></rss>')
+    assert main(["new", "feed", "feed.xml"]) == 0
+    assert "record: rss/channel/item" in Path("feed.yaml").read_text()
+    assert "n2" in capsys.readouterr().out
+
+
+def test_a_mark_of_the_encoding_is_in_no_name(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xef\xbb\xbfid,name\n1,a\n")
+    assert [name for name, _, _ in guessed(tmp_path / "f", "f").columns] == ["id", "name"]
+
+
+def test_a_column_that_no_dataset_holds_is_told_before_an_ingest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    column = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"id": [1], "m": column}), "nested.parquet")
+    assert main(["new", "nested", "nested.parquet"]) == 5
+    assert "column 'm' is a map" in capsys.readouterr().err
+    assert not Path("nested.yaml").exists()

@@ -1,0 +1,13 @@
+"""Defines what is guessed of a file: the read step of a manifest, its columns, and what is not sure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Guess(NamedTuple):
+    """A guess; ``read``: the step of a manifest. ``columns``: names and types in DDL, with the doubts about each."""
+
+    read: dict[str, Any]
+    columns: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    unsure: tuple[str, ...] = ()
