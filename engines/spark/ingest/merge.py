@@ -78,11 +78,11 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
     by_time = (vocab.event_time_column,)
     match strategy:
         case MergeAppend():
-            return _all_new(batch, by_time)
+            return all_new(batch, by_time)
         case MergeLedger(primary_key=keys):
             _check_keys(batch, keys)
             unseen, passed_over = _unseen(context, batch, history, keys)
-            return _all_new(unseen, by_time, passed_over)
+            return all_new(unseen, by_time, passed_over)
         case MergeChangelogStream(primary_key=keys):
             _check_keys(batch, [*keys, vocab.operation_type_column])
             op = _operations(batch, vocab.operation_type_column)
@@ -98,7 +98,8 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
             return _upsert(context, batch, history, keys)
 
 
-def _all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = PassedOver()) -> Merged:  # noqa: B008
+def all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = PassedOver()) -> Merged:  # noqa: B008
+    """All rows are new."""
     count = rows.num_rows
     return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order, passed_over)
 
@@ -167,7 +168,7 @@ def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy
     keys, vocab = strategy.primary_key, context.vocab
     order = (*keys, vocab.operation_type_column)
     if not history.paths:
-        return _all_new(batch, order)
+        return all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
     found = _joined(context, batch, history, keys, compared, "full_outer")
     passed_over = PassedOver(unchanged=batch.num_rows - found.taken)
@@ -184,7 +185,7 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
     superseded = batch.num_rows - rows.num_rows
     if not history.paths:
         unknown = int(np.count_nonzero(gone))
-        return _all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
+        return all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
     compared = [name for name in rows.column_names if name not in keys]
     found = _joined(context, rows, history, keys, compared, "left_outer", gone)
     passed_over = PassedOver(rows.num_rows - len(found.old), 0, superseded)

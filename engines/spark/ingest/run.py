@@ -61,6 +61,7 @@ from engines.spark.ingest.row_checks import (
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
+from engines.spark.ingest.streamed import Streamed, may_stream, streamed
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, check_made, check_read, no_key
 from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
 
@@ -103,11 +104,17 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
         return _nothing(request, empty, sources.remarks)
     origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
+    guessed = query is None and read_schema(request.read) is None
+    if query is None and not guessed and may_stream(request, parts):
+        control.stage("writing")
+        control.progress()
+        limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead + declared.behind)
+        if (done := streamed(request, parts, control, limit)) is not None:
+            return _streamed(request, parts, declared, done, empty)
     batch = _rows(origin)
     control.check()
     if query is not None:
         check_made(batch.schema)
-    guessed = query is None and read_schema(request.read) is None
     if not parts.typed and not batch.num_rows:
         if force is None:
             return _nothing(request, empty, parts.remarks)
@@ -126,11 +133,7 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
-    counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count + untimed, empty)
-    aside = sum(parts.bad)
-    counts = msgspec.structs.replace(
-        counts, read=sum(parts.rows) + aside, quarantined=aside, remarks=parts.remarks[:MAX_REMARKS]
-    )
+    counts = _counts_of(parts, batch.num_rows, merged.passed_over, late, times.null_count + untimed, empty)
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     mark = _watermark(request, declared, batch, table, origin)
     table = fitted(table, force)
@@ -138,9 +141,32 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     control.progress()
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))
-    if aside and request.quarantine is not None:
+    if counts.quarantined and request.quarantine is not None:
         _write_quarantine(parts, request.quarantine, request.system_time)
-    return _success(request, table, mark, counts)
+    return _success(request, table.schema, table.num_rows, mark, counts)
+
+
+def _streamed(
+    request: IngestRequest,
+    parts: Parts,
+    declared: SourceDeclarations,
+    done: Streamed,
+    empty: tuple[SkippedFile, ...],
+) -> Success:
+    """The answer for rows that were written as they came."""
+    counts = _counts_of(parts, done.rows, PassedOver(), done.late, 0, empty)
+    if counts.quarantined and request.quarantine is not None:
+        _write_quarantine(parts, request.quarantine, request.system_time)
+    mark = advanced(request.prev_watermark, Instant(done.latest - declared.behind))
+    return _success(request, done.schema, done.rows, mark, counts)
+
+
+def _counts_of(
+    parts: Parts, shaped: int, passed_over: PassedOver, late: int, untimed: int, empty: tuple[SkippedFile, ...]
+) -> RowCounts:
+    rows, aside = sum(parts.rows), sum(parts.bad)
+    counts = _counts(rows, shaped, passed_over, late, untimed, empty)
+    return msgspec.structs.replace(counts, read=rows + aside, quarantined=aside, remarks=parts.remarks[:MAX_REMARKS])
 
 
 def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
@@ -259,14 +285,14 @@ def _history(request: IngestRequest, force: pa.Schema | None) -> History:
     return History(force, [Path(path) for path in request.prev_data_paths], hashes, bounds)
 
 
-def _success(request: IngestRequest, table: pa.Table, mark: Instant | None, counts: RowCounts) -> Success:
+def _success(request: IngestRequest, schema: pa.Schema, rows: int, mark: Instant | None, counts: RowCounts) -> Success:
     interval = None
-    if table.num_rows:
-        interval = OffsetInterval(start=request.next_offset, end=request.next_offset + table.num_rows - 1)
+    if rows:
+        interval = OffsetInterval(start=request.next_offset, end=request.next_offset + rows - 1)
     return Success(
         new_offset_interval=interval,
         new_watermark=mark,
-        schema=request.schema or from_arrow(table.schema),
+        schema=request.schema or from_arrow(schema),
         late=counts.late,
         rows=counts,
         prev_data_bounds_hash=request.prev_data_bounds_hash,

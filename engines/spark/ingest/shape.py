@@ -198,13 +198,13 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
 
 def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Sorts ascending by ``keys``, nulls first; equal keys stay in input order."""
-    if len(keys) == 1 and _ascending(table.column(keys[0])):
+    if len(keys) == 1 and ascending(table.column(keys[0])):
         return table
     order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in keys])
     return table.take(order)
 
 
-def _ascending(column: pa.ChunkedArray) -> bool:
+def ascending(column: pa.ChunkedArray) -> bool:
     """Whether a column of times is in order already; most sources write theirs so."""
     if column.null_count or not pa.types.is_temporal(column.type):
         return False

@@ -1,0 +1,82 @@
+"""Rows that are written as they come make the slice, and the answer, that they make when all are held at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from chain.model.source import MergeAppend, ReadCsv
+from engines.contract import InvalidQuery, Success
+from engines.spark.ingest import parse, run, streamed
+from engines.spark.ingest.ranges import line_ranges
+
+pytestmark = pytest.mark.engine
+READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP", "id BIGINT NOT NULL", "name STRING"))
+SORTED = "".join(f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z,{n},name {n % 7}\n" for n in range(300))
+
+
+@pytest.fixture
+def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Ingests both ways, in parts of a few hundred bytes: the dataset, both answers, whether rows were streamed."""
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: line_ranges(view, start, 700))
+    told: list[bool] = []
+
+    def watched(*given: Any) -> Any:
+        found = streamed.streamed(*given)
+        told.append(found is not None)
+        return found
+
+    monkeypatch.setattr(run, "streamed", watched)
+
+    def ingest(text: str, *, after: str = "", **more: Any) -> tuple[Any, list[Any], bool]:
+        made = dataset(MergeAppend())
+        if after:
+            assert isinstance(made.ingest(after, READ), Success)
+        answers, slices = [], []
+        for least in (1, 1 << 30):
+            monkeypatch.setattr(streamed, "LEAST", least)
+            answer = made.ingest(text, READ, remember=False, **more)
+            if isinstance(answer, InvalidQuery):
+                answer = msgspec.structs.replace(answer, place=answer.place.replace(f"-{made.rounds}.", "."))
+            answers.append(answer)
+            output = made.folder / f"slice-{made.rounds}"
+            slices.append(output.read_bytes() if output.exists() else None)
+        assert answers[0] == answers[1]
+        assert slices[0] == slices[1]
+        return made, answers, any(told[-1:])
+
+    return ingest
+
+
+HEADER = "event_time,id,name\n"
+
+
+def test_sorted_rows_are_written_as_they_come(both: Callable[..., Any]) -> None:
+    _, (answer, _), was = both(HEADER + SORTED)
+    assert was
+    assert answer.new_offset_interval.end == 299
+    assert was is both(HEADER + SORTED, after=HEADER + "2024-01-01T00:02:00Z,1,x\n")[2], "late rows are counted"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        SORTED + "2023-01-01T00:00:00Z,1,late\n",
+        ",1,no time\n" + SORTED,
+    ],
+    ids=["unsorted", "untimed"],
+)
+def test_others_are_held(both: Callable[..., Any], rows: str) -> None:
+    _, (answer, _), was = both(HEADER + rows)
+    assert isinstance(answer, Success)
+    assert not was
+
+
+def test_what_is_wrong_is_told_as_of_all_rows(both: Callable[..., Any]) -> None:
+    far = HEADER + SORTED + "2999-01-01T00:00:00Z,1,far\n"
+    _, (answer, _), was = both(far, bounded=True, system_time="2024-01-02T00:00:00Z")
+    assert isinstance(answer, InvalidQuery)
+    assert not was
