@@ -113,7 +113,7 @@ def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.F
     """Raises Misfit for numbers that only pyarrow accepts: hexadecimal, and what a double cannot hold."""
     if pa.types.is_string(column.type):
         return
-    if pa.types.is_integer(field.type) and (b"0x" in data or b"0X" in data):
+    if pa.types.is_integer(field.type) and _may_be_hexadecimal(data):
         wrong = _HEXADECIMAL
     elif pa.types.is_floating(field.type) and pc.any(pc.is_inf(column)).as_py():
         wrong = _TOO_LARGE
@@ -126,6 +126,11 @@ def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.F
     found = pc.index(bad, True).as_py()
     if found >= 0:
         raise Misfit(found, texts.column(0)[found].as_py())
+
+
+def _may_be_hexadecimal(data: bytes) -> bool:
+    """One letter is found far faster than two."""
+    return (b"x" in data and b"0x" in data) or (b"X" in data and b"0X" in data)
 
 
 def guessed_wrongly(place: str, field: pa.Field, value: str) -> Invalid:

@@ -165,3 +165,18 @@ def test_nested_types_are_refused_by_name() -> None:
     head = read_head(b"1\n", CsvDialect(), schema, "f")
     with pytest.raises(Invalid, match="column 'l': CSV cannot hold"):
         parse_csv(b"1\n", head, CsvDialect(), "f")
+
+
+@given(
+    st.lists(st.sampled_from(["2024-01-01T00:00:00Z", "2024-01-01 00:00:00", "2024-01-01T01:00:00+01:00", None, "x"]))
+)
+def test_a_few_texts_that_are_tried_first_decide_nothing(tail: list[str | None]) -> None:
+    """Behind many of one form, any other is read as it is alone."""
+    for form in ("2024-01-01T00:00:00Z", "2024-01-01 00:00:00"):
+        texts = [form] * 100 + tail
+        if "x" in tail:
+            with pytest.raises(Misfit) as caught:
+                instants(*texts)
+            assert caught.value.row == texts.index("x")
+        else:
+            assert instants(*texts) == [None if each is None else 1_704_067_200_000 for each in texts]
