@@ -30,7 +30,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.reading import way_to_data
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
-from odfd.queries.sharded_cuts import check_terms, cuts_of
+from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
 from odfd.state.directory import StateDirectory
@@ -96,6 +96,13 @@ class Bound(msgspec.Struct, frozen=True):
 
     dataset: DatasetId
     block: Multihash | None = None
+    shards: tuple[DatasetId, ...] = ()
+    """All of a collection, where it has several; ``dataset`` is the first."""
+
+
+def bound_name(name: str, clauses: str = "") -> str:
+    """The key of a name among bound ones; ``clauses``: of time, where it means something else with them."""
+    return f"{name.lower()} {clauses}".strip()
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +111,11 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     served: Callable[[DatasetId], int] | None = None
     """Blocks of a dataset that they may read; 0: it is not there for them. ``None``: all of everything."""
     bound: Mapping[str, Bound] = {}
-    """By name, in lower case. Where there are any, a query reads nothing else."""
+    """By ``bound_name``. Where there are any, a query reads nothing else."""
+
+    def named(self, ref: str, clauses: str) -> Bound | None:
+        """Returns what a name is bound to, with these clauses of time or with any."""
+        return self.bound.get(bound_name(ref, clauses)) or self.bound.get(bound_name(ref))
 
 
 OWNER: Final = Asker()
@@ -127,7 +138,7 @@ class Planner:
         reads: dict[tuple[DatasetId, bool, str, int | None], int] = {}
         places: list[int] = []
         planned: list[PlannedView] = []
-        pins: dict[tuple[str, str, int], wire.Pin] = {}
+        pins: dict[tuple[str, str, str, int], wire.Pin] = {}
         standings: dict[str, wire.ReadStanding] = {}
         remarks: list[str] = []
         for table in tables:
@@ -135,7 +146,7 @@ class Planner:
                 planned.append(self._kept_view(f"odfd {len(planned)}", kept, standings, remarks))
                 places.append(len(planned) - 1)
                 continue
-            entry, current, limit = self._resolve(table, asker)
+            ref, entry, current, limit = self._resolve(table, asker)
             clauses = _said(table.clauses)
             key = (entry.id, current, clauses, limit)
             if key not in reads:
@@ -149,12 +160,12 @@ class Planner:
                     remarks += _shortened(entry.name, whole, cuts[0], request)
                 for each, cut in zip(shards, cuts, strict=True):
                     pin = wire.Pin(
-                        name=each.name, id=str(each.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
+                        name=ref, id=str(each.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
                     )
-                    pins[pin.id, clauses, cut.size] = pin
-                    standing = standing_of(self._shown(each), cut.size)
-                    known = standings.get(each.name)
-                    standings[each.name] = standing if known is None or standing.of > known.of else known
+                    pins[ref, pin.id, clauses, cut.size] = pin
+                standing = self._standing(ref, shards, cuts)
+                known = standings.get(ref)
+                standings[ref] = standing if known is None or standing.of > known.of else known
                 views = [
                     self._view(f"odfd {len(planned)}", each, cut, current, remarks)
                     for each, cut in zip(shards, cuts, strict=True)
@@ -195,12 +206,14 @@ class Planner:
         first = kept.inputs[0]
         return PlannedView(SliceView(name=name, files=(), schema=kept.schema), first.dataset, (), first.cut, table=kept)
 
-    def _resolve(self, table: TableNamed, asker: Asker) -> tuple[DatasetEntry, bool, int | None]:
-        """Resolves a dataset, whether it is folded, and its readable blocks. Raises NotFound, with the remedy."""
-        current = len(table.path) > 1 and table.path[0].lower() == CURRENT
-        ref = ".".join(table.path[1:] if current else table.path)
+    def _resolve(self, table: TableNamed, asker: Asker) -> tuple[str, DatasetEntry, bool, int | None]:
+        """Resolves a dataset, under its name, whether it is folded, and its readable blocks.
+
+        Raises NotFound, with the remedy.
+        """
+        current, ref = _is_current(table), _ref(table)
         try:
-            entry, bound = self._named(ref, asker)
+            entry, bound = self._named(ref, asker, _said(table.clauses))
         except (NotFound, Invalid) as fault:
             # The cause would tell a dataset that is not here from one that others may not read.
             cause = fault if asker.served is None else None
@@ -208,7 +221,8 @@ class Planner:
         limit = self._readable(entry, bound, asker)
         if limit == 0:
             raise _no_dataset(ref, table.place, asker)
-        return self._then(ref, entry, table, asker), current, limit
+        name = entry.name if asker.bound == {} or ref.startswith("did:") else ref
+        return name, self._then(ref, entry, table, asker), current, limit
 
     def _then(self, ref: str, entry: DatasetEntry, table: TableNamed, asker: Asker) -> DatasetEntry:
         """The rendition that a name meant at the time of the clause; for the node's owner, who may read it."""
@@ -217,10 +231,10 @@ class Planner:
         times = [value for kind, value in table.clauses if kind == AS_OF]
         return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
 
-    def _named(self, ref: str, asker: Asker) -> tuple[DatasetEntry, Bound | None]:
+    def _named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
         """Raises NotFound, Invalid."""
         with self._home.catalog() as catalog:
-            bound = asker.bound.get(ref.lower())
+            bound = asker.named(ref, clauses)
             if asker.bound:
                 entry = None if bound is None else catalog.find(bound.dataset)
             else:
@@ -255,36 +269,58 @@ class Planner:
             raise
 
     def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
-        """The datasets whose rows a name means; an id means one. Only the owner reads several as one."""
-        ref = table.path[-1]
-        if asker != OWNER or ref.startswith("did:"):
-            return [entry]
-        shards = self._home.shards_of(entry.id)
-        return [entry] if len(shards) == 1 else [self._home.resolve(str(each)) for each in shards]
+        """The datasets whose rows a name means; an id means one. Readers of what is public read each by itself."""
+        shards: tuple[DatasetId, ...] = ()
+        ref = _ref(table)
+        if asker.bound:
+            bound = asker.named(ref, _said(table.clauses))
+            shards = () if bound is None else bound.shards
+        elif asker.served is None and not ref.startswith("did:"):
+            shards = self._home.shards_of(entry.id)
+        return [entry] if len(shards) < 2 else [self._home.resolve(str(each)) for each in shards]
 
     def _sharded_cuts(
         self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest
     ) -> list[Cut]:
         """One time of all. Raises Refused, Invalid, NotFound."""
         ids = [each.id for each in shards]
-        check_terms(entry.name, ids, request)
         clauses, pins = _said(table.clauses), {}
         if request.pins:
             pins = {each.id: each for each in request.pins if each.at == clauses}
             if any(str(each) not in pins for each in ids):
                 raise _not_pinned(entry.name, clauses, [], table.place)
         try:
-            return cuts_of(self._home, entry.name, ids, dict(table.clauses), pins)
+            cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins)
         except Fault as fault:
             fault.place = fault.place or table.place
             raise
+        if not request.require:
+            return cuts
+        return satisfying(
+            self._home, shards, cuts, request, lambda each, size: self._reach(each, size, request.require or "")
+        )
+
+    def _reach(self, entry: DatasetEntry, size: int, require: str) -> int:
+        """How many of the first blocks of a chain satisfy what is required. Raises Invalid."""
+        chain = self._home.chains.chain(entry.id)
+        return required(self._evaluator, entry, chain, size, parse_expression(require))
+
+    def _standing(self, name: str, shards: Sequence[DatasetEntry], cuts: Sequence[Cut]) -> wire.ReadStanding:
+        """The standing of a dataset; of several shards, that of the weakest for all their blocks."""
+        found = tuple(standing_of(self._shown(each), cut.size) for each, cut in zip(shards, cuts, strict=True))
+        return wire.ReadStanding(
+            name=name,
+            fact=weakest(found),
+            blocks=sum(each.blocks for each in found),
+            of=sum(each.of for each in found),
+        )
 
     def _satisfying(self, entry: DatasetEntry, cut: Cut, request: wire.QueryRequest) -> Cut:
         """The cut, or as much of it as satisfies what is required. Raises Refused, Invalid."""
         if not request.require:
             return cut
         chain = self._home.chains.chain(entry.id)
-        blocks = required(self._evaluator, entry, chain, cut.size, parse_expression(request.require))
+        blocks = self._reach(entry, cut.size, request.require)
         if blocks >= cut.size:
             return cut
         if not blocks or not request.cut:
@@ -322,6 +358,15 @@ class Planner:
             until=cut.until,
         )
         return PlannedView(view, entry.id, slices, cut)
+
+
+def _ref(table: TableNamed) -> str:
+    """The name of a dataset in a query."""
+    return ".".join(table.path[1:] if _is_current(table) else table.path)
+
+
+def _is_current(table: TableNamed) -> bool:
+    return len(table.path) > 1 and table.path[0].lower() == CURRENT
 
 
 def _shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryRequest) -> list[str]:

@@ -1,23 +1,32 @@
 """Cuts the shards of a rendition for a query: all at one time, or each at its pin.
 
 Shards are written together, so their heads in one snapshot of the store are one time; and a time cuts each of them
-after its last block of that time or an earlier one. Work does not grow with the shards' lengths.
+after its last block of that time or an earlier one. A block means its whole transaction, and what satisfies a
+requirement is cut at the last time to which all satisfy it. Work does not grow with the shards' lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
-from chain.errors import Refused
+import msgspec
+
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.multihash import Multihash
+from chain.store.shards import View
 from chain.store.sqlite_shards import SqliteShards
-from engines.query.temporal import AT_BLOCK
+from engines.query.temporal import AS_OF, AT_BLOCK
 from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
 from odfd.queries.cuts import Cut, cut_of
+from odfd.queries.standing import unsatisfied
 from odfd.state.directory import StateDirectory
 
-_RULE: Final = "shard-query"
+_CUT: Final = "query-cut"
 
 
 def cuts_of(
@@ -28,24 +37,62 @@ def cuts_of(
     pins: Mapping[str, wire.Pin],
 ) -> list[Cut]:
     """Computes the cut of each; ``pins`` by id: of all or none. Raises Refused, Invalid, NotFound."""
-    if AT_BLOCK in clauses:
-        raise _refused(name, shards, "cut at a block", "say a time (AS OF), or name a shard by its id")
     views = SqliteShards(home.database, home.chains).read(shards).views
-    found = []
+    whole = [_size(views[each]) for each in shards]
+    if AT_BLOCK in clauses and not pins and AS_OF not in clauses:
+        time = _time_of(home, name, shards, clauses[AT_BLOCK])
+        whole = [views[each].size_at(time) for each in shards]
+        clauses = {kind: value for kind, value in clauses.items() if kind != AT_BLOCK}
+    return [
+        cut_of(name, home.chains.chain(each), clauses, pins.get(str(each)), size)
+        for each, size in zip(shards, whole, strict=True)
+    ]
+
+
+def satisfying(
+    home: StateDirectory,
+    shards: Sequence[DatasetEntry],
+    cuts: Sequence[Cut],
+    request: wire.QueryRequest,
+    reach: Callable[[DatasetEntry, int], int],
+) -> list[Cut]:
+    """The cuts, or as much of them, up to one time of all, as satisfies what is required. Raises Refused.
+
+    ``reach``: how many of the first blocks of a shard satisfy it.
+    """
+    reached = [reach(each, cut.size) for each, cut in zip(shards, cuts, strict=True)]
+    short = [place for place, cut in enumerate(cuts) if reached[place] < cut.size]
+    if not short:
+        return list(cuts)
+    chains = [home.chains.chain(each.id) for each in shards]
+    if request.cut and all(reached):
+        time = min(to_millis(chains[place].block_at(reached[place]).system_time) for place in short) - 1
+        views = SqliteShards(home.database, home.chains).read([each.id for each in shards]).views
+        sizes = [min(cut.size, views[each.id].size_at(time)) for each, cut in zip(shards, cuts, strict=True)]
+        if all(sizes):
+            return [
+                msgspec.structs.replace(cut, size=size, block=chain.block_at(size - 1).hash)
+                for cut, size, chain in zip(cuts, sizes, chains, strict=True)
+            ]
+    worst = min(short, key=lambda place: reached[place])
+    raise unsatisfied(shards[worst].name, reached[worst], cuts[worst].size, request.require or "", cut=request.cut)
+
+
+def _size(view: View) -> int:
+    return 0 if view.shard.head is None else view.shard.head.size
+
+
+def _time_of(home: StateDirectory, name: str, shards: Sequence[DatasetId], at: str) -> int:
+    """The time of the transaction that a block of one of the shards belongs to. Raises Invalid, NotFound."""
+    digits = at.removeprefix("#")
+    if digits.isascii() and digits.isdecimal():
+        raise Invalid(
+            f"{name} has {len(shards)} shards, and each has a block {at[:40]}",
+            rule=_CUT,
+            hint="say the hash of a block, which means its transaction in all shards; or a time: AS OF",
+        )
+    wanted = Multihash.parse(at)
     for each in shards:
-        head = views[each].shard.head
-        size = 0 if head is None else head.size
-        found.append(cut_of(name, home.chains.chain(each), clauses, pins.get(str(each)), size))
-    return found
-
-
-def check_terms(name: str, shards: Sequence[DatasetId], request: wire.QueryRequest) -> None:
-    """Raises Refused for what is said of one chain alone."""
-    if request.require:
-        raise _refused(name, shards, "cut by policy", "leave out the requirement, or name a shard by its id")
-    if request.prove:
-        raise _refused(name, shards, "proven", "name a shard by its id")
-
-
-def _refused(name: str, shards: Sequence[DatasetId], what: str, hint: str) -> Refused:
-    return Refused(f"{name} has {len(shards)} shards, which are not {what} together", rule=_RULE, hint=hint)
+        with suppress(NotFound):
+            return to_millis(home.chains.chain(each).block_by_hash(wanted).system_time)
+    raise NotFound(f"no shard of {name} has the block {at[:200]}", rule=_CUT, hint="odfctl get renditions lists them")

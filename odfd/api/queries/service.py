@@ -24,7 +24,7 @@ from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
-from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan
+from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan, bound_name
 
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
@@ -261,6 +261,12 @@ def _signing(
 
 
 def _by_pins(pins: Sequence[wire.Pin], asker: Asker) -> Asker:
-    """Resolves names as the pins do."""
-    bound = {pin.name.lower(): Bound(DatasetId.parse(pin.id)) for pin in pins}
+    """Resolves names as the pins do; pins of one name and time are the shards of a collection, in order."""
+    shards: dict[str, list[DatasetId]] = {}
+    for pin in pins:
+        shards.setdefault(bound_name(pin.name, pin.at), []).append(DatasetId.parse(pin.id))
+    bound = {pin.id.lower(): Bound(DatasetId.parse(pin.id)) for pin in pins}
+    for name, found in shards.items():
+        each = tuple(dict.fromkeys(found))
+        bound[name] = Bound(each[0], shards=each if len(each) > 1 else ())
     return msgspec.structs.replace(asker, bound=bound)

@@ -13,6 +13,7 @@ import trio
 from chain.errors import Fault, Invalid, Refused
 from chain.instant import SECOND
 from chain.model.events import AddData
+from chain.statements import answer
 from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
@@ -164,8 +165,51 @@ async def test_a_query_is_pinned_at_each_shard_and_cut_at_a_time(world: Any, wor
         assert now["n"] == 4
         with pytest.raises(Invalid, match="not pinned"):
             await answered(alice, msgspec.structs.replace(request, pins=(then,)))
-        with pytest.raises(Refused, match="not cut at a block together"):
+        with pytest.raises(Invalid, match="3 shards, and each has a block #2"):
             await answered(alice, wire.QueryRequest(sql="SELECT * FROM cities AT BLOCK '#2'"))
+        for pin in head.pins:  # any block of a transaction means all of it
+            sql = f"SELECT count(*) AS n FROM cities AT BLOCK '{pin.block}'"
+            (cut,), said = await answered(alice, wire.QueryRequest(sql=sql))
+            assert cut["n"] == 3
+        (again,), _ = await answered(alice, wire.QueryRequest(sql=sql, pins=head_of(said).pins))
+        assert again["n"] == 3
+
+
+def head_of(said: bytes) -> wire.QueryHead:
+    return msgspec.json.decode(said, type=wire.QueryHead)
+
+
+async def test_an_answer_over_shards_is_proven_and_computed_again(world: Any, worlds: Any) -> None:
+    """By the pins, which name all shards under the collection's name, whatever it is called or contains later."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        sql = "SELECT city, population FROM current.cities ORDER BY city"
+        proven = await statement(alice, wire.QueryRequest(sql=sql, prove=True))
+        assert [pin.name for pin in proven.pins] == ["cities"] * 3
+        assert {pin.standing for pin in proven.pins} == {proven.standing}
+        await pulled(world, alice, 4, "Steyr", 4)
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        pins = tuple(
+            wire.Pin(name=pin.name, id=pin.id, block=pin.block, sequence_number=pin.sequence_number, at=pin.at)
+            for pin in proven.pins
+        )
+        again = await statement(alice, wire.QueryRequest(sql=sql, prove=True, pins=pins, by_pins=True))
+        assert (again.logical_hash, again.rows) == (proven.logical_hash, 3)
+
+
+async def statement(node: Any, request: wire.QueryRequest) -> answer.AnswerStatement:
+    said = bytearray()
+
+    async def take(data: bytes) -> None:
+        said.extend(data)
+
+    with trio.fail_after(PATIENCE):
+        await node.api.queries.answer(request, take)
+    frames = list(FrameReader().feed(bytes(said)))
+    end = msgspec.json.decode(frames[-1][1], type=wire.QueryEnd)
+    return answer.unseal(msgspec.json.encode(end.proof))[0]
 
 
 async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any, worlds: Any) -> None:
