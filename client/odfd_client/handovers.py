@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from odfd_client.errors import Bug, HandedOver, Invalid
+from odfd_client.errors import Bug, HandedOver, Invalid, Refused
 from odfd_client.expressions import Parameters, quoted
 from odfd_client.holds import SECONDS, take
 from odfd_client.relations import Dataset, Demand, Query, Selection
-from odfd_client.subscription import Source, Update, delivered, listen
+from odfd_client.subscription import Source, Update, listen, of_shards
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin, Position
 
@@ -36,8 +36,9 @@ class Ending:
     """The end of a rendition, as the node says it."""
 
     time: str
-    old: Pin
-    new: Pin
+    old: tuple[Pin, ...]
+    """Of each shard."""
+    new: tuple[Pin, ...]
     equal: bool
     columns: tuple[str, ...] | None
 
@@ -47,8 +48,9 @@ class Ending:
         said = transport.get(f"/dataset/v1alpha1/datasets/{part(dataset)}/handover")
         try:
             columns = said.get("columns")
+            old, new = (tuple(map(Pin.of, said.get(f"{each}Shards") or (said[each],))) for each in ("old", "new"))
             return cls(
-                str(said["time"]), Pin.of(said["old"]), Pin.of(said["new"]), said.get("equal") is True,
+                str(said["time"]), old, new, said.get("equal") is True,
                 None if columns is None else tuple(map(str, columns)),
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError, Invalid) as error:
@@ -62,20 +64,23 @@ def switched(
 
     ``position``: up to where the former rendition was read, which may be beyond its end.
     """
-    read = Pin(position.id, position.id, position.block, position.sequence_number)
+    read = tuple(Pin(each.id, each.id, each.block, each.sequence_number) for each in position.parts)
     with ExitStack() as held:
-        for dataset in (read.id, ending.new.id):
+        for dataset in (read[0].id, ending.new[0].id):
             held.enter_context(take(transport, dataset, None, SECONDS, "a listener that crosses a handover"))
-        log = Dataset(transport, Selection(ending.new.id), (ending.new,), demand)
-        after = Position(ending.new.id, log.last_offset(), ending.new.block, ending.new.sequence_number)
-        changes = None
-        if not ending.equal or read.sequence_number != ending.old.sequence_number:
-            changes = Query(transport, _changes(selection, read, ending), (read, ending.new), demand)
-        yield Switched(ending.time, read.id, ending.new.id, changes, after)
+        parts = []
+        for pin in ending.new:
+            log = Dataset(transport, Selection(pin.id), (pin,), demand)
+            parts.append(Position(pin.id, log.last_offset(), pin.block, pin.sequence_number))
+        after, changes = Position.of(parts), None
+        if not ending.equal or [each.block for each in read] != [each.block for each in ending.old]:
+            pins = (*read, *(replace(pin, name=pin.id) for pin in ending.new))
+            changes = Query(transport, _changes(selection, read, ending), pins, demand)
+        yield Switched(ending.time, read[0].id, ending.new[0].id, changes, after)
     return after
 
 
-def _changes(selection: Selection, read: Pin, ending: Ending) -> tuple[str, Parameters]:
+def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple[str, Parameters]:
     """SQL for rows that one of both has more often, as many times; equal rows are counted."""
     parameters: Parameters = {}
     where = "" if selection.where is None else f" WHERE {selection.where.sql(parameters)}"
@@ -83,16 +88,22 @@ def _changes(selection: Selection, read: Pin, ending: Ending) -> tuple[str, Para
     wanted = None if named is None else [name for name in named if name not in _SYSTEM]
     if wanted is None or (selection.columns and ending.columns is None):
         chosen = ", ".join(map(quoted, wanted)) if wanted else "* EXCLUDE (" + ", ".join(map(quoted, _SYSTEM)) + ")"
-        old, new = (f"{chosen} FROM current.{quoted(each.id)}{where}" for each in (read, ending.new))
+        old, new = (f"{chosen} FROM {_standing(pins)}{where}" for pins in (read, ending.new))
         return f"SELECT 1 AS op, {old} UNION ALL BY NAME SELECT 0 AS op, {new}", parameters
     columns = ", ".join(map(quoted, wanted))
-    old, new = (f"FROM current.{quoted(each.id)}{where}" for each in (read, ending.new))
+    old, new = (f"FROM {_standing(pins)}{where}" for pins in (read, ending.new))
     both = f'SELECT {columns}, -1 AS "odfd w" {old} UNION ALL SELECT {columns}, 1 {new}'
     # Names are quoted, and values are parameters.
     sums = f'SELECT {columns}, sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'  # noqa: S608
     each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'  # noqa: S608
     text = f'SELECT if("odfd s" < 0, 1, 0) AS op, {columns} FROM ({each}) ORDER BY op DESC'  # noqa: S608
     return text, parameters
+
+
+def _standing(pins: Sequence[Pin]) -> str:
+    """What holds in a rendition: rows that fold together are in one shard."""
+    parts = [f"SELECT * FROM current.{quoted(pin.id)}" for pin in pins]  # noqa: S608  quoted
+    return f"current.{quoted(pins[0].id)}" if len(pins) == 1 else f"({' UNION ALL BY NAME '.join(parts)})"
 
 
 def cross(
@@ -125,12 +136,27 @@ def _to_the_end(
 ) -> Generator[Update | Switched, None, Position]:
     """Yields what a rendition has before its end, and the handover."""
     ending = Ending.of(source.transport, dataset)
-    if position is None or position.sequence_number < ending.old.sequence_number:
-        done = False
-        while not done:
-            done, position = yield from delivered(source, dataset, position, ending.old)
-        offset = -1 if position is None else position.offset
-        position = Position(dataset, offset, ending.old.block, ending.old.sequence_number)
-    else:
-        source.stands_on(position)
+    ids = [pin.id for pin in ending.old]
+    if position is not None and [each.id for each in position.parts] != ids:
+        said = f"the position is of one shard of {source.ref}, and all {len(ids)} handed over together"
+        raise Refused(said, rule="shard-listen", hint="begin anew with the collection's name")
+    parts = position.parts if position is not None else ()
+    if not all(map(_reaches, parts, ending.old)) or not parts:
+        # A shard that was read beyond its end is as it is; the difference is computed from there.
+        up_to = (
+            [
+                Pin(each.id, each.id, each.block, each.sequence_number) if _reaches(each, pin) else pin
+                for each, pin in zip(parts, ending.old, strict=True)
+            ]
+            if parts
+            else ending.old
+        )
+        _, position = yield from of_shards(source, ids, position, up_to)
+    assert position is not None
+    for each in position.parts:
+        source.stands_on(each)
     return (yield from switched(source.transport, *asked, ending, position))
+
+
+def _reaches(position: Position, pin: Pin) -> bool:
+    return position.sequence_number >= pin.sequence_number

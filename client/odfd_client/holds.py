@@ -38,8 +38,11 @@ class Hold:
         """``begun``: before it was asked for, by ``clock``, whose seconds only grow."""
         try:
             self.id, self.time, self.pin = str(answer["id"]), str(answer["time"]), Pin.of(answer["pin"])
+            shards = tuple(map(Pin.of, answer.get("shards", ())))
         except (KeyError, TypeError) as error:
             raise Bug("the node's hold is not understood", rule="answer") from error
+        self.pins = shards or (self.pin,)
+        """The pin of each shard, where all of a collection with several are held."""
         self._transport, self._seconds, self._clock = transport, seconds, clock
         self._until = begun + seconds
         self._lost: HoldLost | None = None
@@ -50,7 +53,8 @@ class Hold:
     def dataset(self) -> Dataset:
         """The dataset as it is held. Raises HoldLost."""
         self.check()
-        return Dataset(self._transport, Selection(self.pin.id), (self.pin,))
+        name = self.pin.id if len(self.pins) == 1 else self.pin.name
+        return Dataset(self._transport, Selection(name), self.pins)
 
     def check(self) -> None:
         """Raises HoldLost where the history may be another one by now."""
@@ -121,6 +125,8 @@ def take(transport: Transport, ref: str, at: str | None, seconds: int, note: str
     answer = transport.post("/node/v1alpha1/holds", said)
     if not isinstance(answer, dict):
         raise Bug("the node's hold is not understood", rule="answer")
+    if ref.startswith("did:"):
+        answer = answer | {"shards": ()}
     return Hold(transport, answer, seconds, begun)
 
 

@@ -185,7 +185,7 @@ class Dataset(Query):
     def files(self, *, keep: bool = False) -> SliceFiles | None:
         asked = self._selection
         is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
-        if self._transport.is_remote or not is_whole:
+        if self._transport.is_remote or not is_whole or len(self._pins) > 1:
             return None
         times = [{"kind": _KINDS[words], "value": said} for words, said in asked.clauses]
         body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand)
@@ -247,16 +247,23 @@ class Dataset(Query):
         """Refuses what does not satisfy ``facts`` (``attested:2``); ``cut``: reads as far as it does."""
         return Dataset(self._transport, self._selection, (), Demand(facts, cut))
 
-    def pinned(self, pin: Pin) -> Dataset:
-        """Selects the cut of an earlier answer: the same rows, or an error with the reason."""
-        return Dataset(self._transport, self._selection, (pin,), self._demand)
+    def pinned(self, *pins: Pin) -> Dataset:
+        """Selects the cut of an earlier answer, or of each shard: the same rows, or an error with the reason."""
+        return Dataset(self._transport, self._selection, pins, self._demand)
+
+    def chains(self) -> list[Dataset]:
+        """The dataset at this cut, as its shards: each a chain with offsets of its own."""
+        return [
+            Dataset(self._transport, replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
+            for pin in self.pins
+        ]
 
     def duckdb(self, connection: Any, name: str | None = None) -> Any:
         """Fills the temporary table ``name``, that of the dataset by default, of a DuckDB connection; atomic."""
         return super().duckdb(connection, name or self._selection.name)
 
     def last_offset(self) -> int:
-        """Returns the offset of the last row of the log at this cut; -1: there is none."""
+        """Returns the offset of the last row of the log of one chain at this cut; -1: there is none."""
         if (files := self.files()) is not None:
             return files.last_offset
         text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
@@ -278,7 +285,9 @@ class Dataset(Query):
 
         def log(dataset: str) -> Source:
             kind = _RemoteLog if self._transport.is_remote else _Log
-            return kind(self._transport, replace(self._selection, name=dataset), self._demand)
+            found = kind(self._transport, replace(self._selection, name=dataset), self._demand)
+            found.together = not self._selection.name.startswith("did:")
+            return found
 
         return cross(log, (self._selection, self._demand), position, follow=follow, seconds=seconds)
 
@@ -338,6 +347,10 @@ class _Log(Source):
             text += f" AND {self._selection.where.sql(parameters)}"
         return Answer(ask(self.transport, (text, parameters), () if pin is None else (pin,), self._demand))
 
+    def cut(self, name: str) -> tuple[Pin, ...]:
+        with Answer(ask(self.transport, (f"SELECT 1 FROM {quoted(name)} LIMIT 0", None), (), self._demand)) as answer:
+            return answer.told.pins
+
 
 class _RemoteLog(_Log):
     """A log of a node that tells only what anybody may read: datasets, and rows."""
@@ -379,6 +392,8 @@ def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[s
 def reading_of(pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
     """Builds the part of a body that says which cut is read."""
     body: dict[str, Any] = {"pins": [pin.said() for pin in pins]} if pins else {}
+    if len({(pin.name, pin.at) for pin in pins}) < len(pins):
+        body["byPins"] = True  # shards of one name, which may mean others by now
     if demand.require is not None:
         body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
     return body

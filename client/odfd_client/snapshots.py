@@ -33,10 +33,10 @@ def subscribe(
     note = "the snapshot of a subscription"
     held = nullcontext() if transport.is_remote else take(transport, selection.name, None, SECONDS, note)
     with held as hold:
-        pins = () if hold is None else (hold.pin,)
+        pins = () if hold is None else hold.pins
         log = Dataset(transport, Selection(selection.name), pins, demand)
-        position = _position(log.last_offset(), log.pin)
-        yield Snapshot(Dataset(transport, replace(selection, current=True), (log.pin,), demand), position)
+        position = Position.of([_position(each.last_offset(), each.pin) for each in log.chains()])
+        yield Snapshot(Dataset(transport, replace(selection, current=True), log.pins, demand), position)
     yield from plain.listen(position, follow=follow, seconds=seconds)
 
 

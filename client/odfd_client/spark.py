@@ -1,8 +1,9 @@
 """Reads datasets of a node in Spark: ``spark.read.format("odf")`` and ``spark.readStream.format("odf")``.
 
 Needs pyspark 4.1, which ``odfd_client`` does not bring; say ``spark.dataSource.register(OdfDataSource)`` once. A
-batch is read at the cut that the driver saw, in as many tasks as ``partitions`` says, by ranges of offsets. The offsets
-of a stream are positions in the chain: the offset of a row, and the block up to which was read. So a batch that Spark
+batch is read at the cut that the driver saw, in as many tasks as ``partitions`` says, by ranges of offsets; each shard
+of a collection has one task at least. The offsets of a stream are positions in the chain, or in each shard: the offset
+of a row, and the block up to which was read. So a batch that Spark
 does again, over restarts too, has the same rows, and a history that was rewritten ends the stream.
 
 Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``token`` and ``caFile`` as
@@ -16,7 +17,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -88,6 +89,10 @@ class _ReadOptions:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
         found = found.current() if self.current else found
         return found if self.where is None else found.where(self.where)
+
+    def chain(self, pin: Pin) -> Dataset:
+        """One chain of it, at this cut."""
+        return replace(self, name=pin.id).dataset().pinned(pin)
 
 
 @contextmanager
@@ -162,13 +167,11 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
         self._asked, self._schema = asked, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        dataset = self._asked.dataset()
-        pin = dataset.pin
-        whole = _Rows(pin.said())
-        if self._asked.partitions == 1 or self._asked.current:
-            return [whole]
-        last = dataset.last_offset()
-        return _ranges(pin, 0, last, self._asked.partitions) if last >= 0 else [whole]
+        chains = self._asked.dataset().chains()
+        if self._asked.partitions <= len(chains) or self._asked.current:
+            return [_Rows(each.pin.said()) for each in chains]
+        parts = [_ranges(each.pin, 0, each.last_offset(), self._asked.partitions // len(chains)) for each in chains]
+        return [*itertools.chain(*parts)] or [_Rows(chains[0].pin.said())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
@@ -197,23 +200,32 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"id": "", "offset": -1, "block": "", "sequence_number": -1}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
-        dataset = self._asked.dataset()
-        pin = dataset.pin
-        return asdict(Position(pin.id, dataset.last_offset(), pin.block, pin.sequence_number))
+        parts = [
+            Position(each.pin.id, each.last_offset(), each.pin.block, each.pin.sequence_number)
+            for each in self._asked.dataset().chains()
+        ]
+        return Position.of(parts).said()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raises NotFound where what was read before is no longer what the chain says."""
         began, until = (Position.parse(json.dumps(said)) for said in (start, end))
         if began.block:
-            self._check(began)
-        pin = Pin(self._asked.name, until.id, until.block, until.sequence_number)
-        return _ranges(pin, began.offset + 1, until.offset, self._asked.partitions)
+            self._check(began, until)
+        count = max(1, self._asked.partitions // len(until.parts))
+        found = []
+        for place, each in enumerate(until.parts):
+            pin = Pin(each.id, each.id, each.block, each.sequence_number)
+            first = began.parts[place].offset + 1 if began.block else 0
+            found += _ranges(pin, first, each.offset, count)
+        return found
 
-    def _check(self, position: Position) -> None:
-        """Raises NotFound where what was read is no longer what the chain says."""
-        pin = Pin(self._asked.name, position.id, position.block, position.sequence_number)
+    def _check(self, position: Position, until: Position) -> None:
+        """Raises NotFound where what was read is no longer what the chains say."""
         try:
-            is_same = self._asked.dataset().pinned(pin).last_offset() == position.offset
+            is_same = [each.id for each in position.parts] == [each.id for each in until.parts] and all(
+                self._asked.chain(Pin(each.id, each.id, each.block, each.sequence_number)).last_offset() == each.offset
+                for each in position.parts
+            )
         except (NotFound, Invalid):
             is_same = False
         if not is_same:
@@ -254,7 +266,7 @@ def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]
 def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
     """As Spark wants them: of exactly its types."""
     wanted = to_arrow_schema(schema, timezone="UTC")
-    dataset = asked.dataset().pinned(Pin.of(rows.pin)).select(*wanted.names)
+    dataset = asked.chain(Pin.of(rows.pin)).select(*wanted.names)
     for batch in _within(dataset, rows, wanted.names):
         yield pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in wanted], schema=wanted)
 

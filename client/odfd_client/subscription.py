@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from odfd_client.values import Pin, Position
 
 _MARK = "odfd client offset"
 _ENDED = ("Superseded", "Sealed")
+_RENAMES = 8
+"""Attempts to read a collection by its name while that changes."""
 _MAX_EVENT = 1 << 24
 _RESET = "reset"
 """The last event of a stream of an account whose rights changed."""
@@ -38,6 +40,8 @@ class Update:
     batch: pa.RecordBatch
     position: Position
     standing: str
+    complete: bool = False
+    """Whether they are the last rows of one cut: with them, all rows of all shards came, up to one time."""
 
 
 class Source(ABC):
@@ -46,6 +50,8 @@ class Source(ABC):
     def __init__(self, transport: Transport, ref: str, *, always: bool, whole: bool) -> None:
         """``always``: there may be new rows though there is no new block. ``whole``: no row is left out."""
         self.transport, self.ref, self.always, self.whole = transport, ref, always, whole
+        self.together = not ref.startswith("did:")
+        """Whether all shards are meant, where there are several."""
 
     @abstractmethod
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
@@ -54,8 +60,16 @@ class Source(ABC):
         ``pin``: up to it; else all.
         """
 
+    @abstractmethod
+    def cut(self, name: str) -> tuple[Pin, ...]:
+        """The cuts of all shards of a dataset, by its name, at one time."""
+
     def describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(self.ref)}")
+        return self.named(self.ref)
+
+    def named(self, ref: str) -> dict[str, Any]:
+        """What the node says of a dataset."""
+        found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return found
 
     def newest(self, dataset: str) -> str:
@@ -100,31 +114,91 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
     """Implements ``Dataset.listen``."""
     described = source.describe()
     dataset = str(described["id"])
-    if described.get("shards") and source.ref != dataset:
-        said = f"{source.ref} has {len(described['shards'])} shards, and a listener follows one chain"
-        raise Refused(said, rule="shard-listen", hint="listen to each shard by its id: describe() has them in shards")
     if after is not None and after.id != dataset and source.has_ended(after.id):
         raise source.handed_over(after.id)
-    if after is not None and after.id != dataset:
-        hint = "each dataset has positions of its own"
-        raise NotFound(f"the position is of {after.id}, not of {source.ref}", rule="listen-position", hint=hint)
+    shards = tuple(map(str, described.get("shards") or ())) if source.together else ()
+    _check_position(source, after, shards or (dataset,))
+    ids, name = shards or (dataset,), str(described["name"])
     position, seen = after, ""
-    told = _Pauses() if source.transport.is_remote else _News(source.transport, dataset, str(described["name"]))
+    told = _Pauses() if source.transport.is_remote else _News(source.transport, ids, name)
     with closing(told) as news:
         while True:
             news.clear()
             ended = follow and source.has_ended(dataset)  # asked first: what it got before is given before
-            newest = source.newest(dataset)
-            if source.always or newest != seen:
+            newest = "" if shards else source.newest(dataset)
+            if shards or source.always or newest != seen:
                 done = False
                 while not done:
-                    done, position = yield from delivered(source, dataset, position)
+                    some = of_shards(source, shards, position) if shards else delivered(source, dataset, position)
+                    done, position = yield from _marked(some)
                 seen = newest
             if not follow:
                 return
             if ended:
                 raise source.handed_over(dataset)
             news.wait(seconds)
+
+
+def _check_position(source: Source, after: Position | None, ids: Sequence[str]) -> None:
+    """Raises NotFound for the position of another dataset, or of other shards."""
+    if after is not None and tuple(each.id for each in after.parts) != tuple(ids):
+        hint = "each dataset has positions of its own, and a shard by its id has others than all together"
+        raise NotFound(f"the position is of {after.id}, not of {source.ref}", rule="listen-position", hint=hint)
+
+
+Some = Generator[Update, None, tuple[bool, Position | None]]
+"""Updates; then whether they were all of one cut, and the position after them."""
+
+
+def _marked(updates: Some) -> Some:
+    """The same, of which the last is marked where it completes its cut. Each waits for the next one."""
+    waiting: Update | None = None
+    while True:
+        try:
+            update = next(updates)
+        except StopIteration as end:
+            if waiting is not None:
+                yield replace(waiting, complete=end.value[0])
+            found: tuple[bool, Position | None] = end.value
+            return found
+        except OdfdError:
+            if waiting is not None:
+                yield waiting
+            raise
+        if waiting is not None:
+            yield waiting
+        waiting = update
+
+
+def of_shards(
+    source: Source, shards: Sequence[str], position: Position | None, up_to: Sequence[Pin] | None = None
+) -> Some:
+    """Yields what is there after a position, up to one time of all shards: shard by shard, in the order of offsets."""
+    parts = [Position(each, -1, "", -1) for each in shards] if position is None else list(position.parts)
+    for place, pin in enumerate(_cut(source, shards) if up_to is None else up_to):
+        done = (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
+        while not done:
+            begun = parts[place] if parts[place].block else None
+            rows = delivered(source, shards[place], begun, replace(pin, name=pin.id))
+            while True:
+                try:
+                    update = next(rows)
+                except StopIteration as end:
+                    done = end.value[0]
+                    break
+                parts[place] = update.position
+                yield replace(update, position=Position.of(parts))
+        parts[place] = Position(shards[place], parts[place].offset, pin.block, pin.sequence_number)
+    return True, Position.of(parts)
+
+
+def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
+    """One time of these shards, whatever the collection's name means by now: theirs changes at a handover."""
+    for _ in range(_RENAMES):
+        pins = source.cut(str(source.named(shards[0])["name"]))
+        if tuple(each.id for each in pins) == tuple(shards):
+            return pins
+    raise Bug(f"the shards of {source.ref} are not those that were listened to", rule="listen-dataset")
 
 
 def delivered(
@@ -189,10 +263,11 @@ def _events(transport: Transport) -> Exchange:
 
 
 class _News:
-    """Reads the node's events in a thread of its own and remembers whether one was about the dataset."""
+    """Reads the node's events in a thread of its own and remembers whether one was about one of the chains."""
 
-    def __init__(self, transport: Transport, dataset: str, name: str) -> None:
-        self._dataset, self._name = dataset, name
+    def __init__(self, transport: Transport, ids: Sequence[str], name: str) -> None:
+        """``ids``: of all shards; the first one's name is that of all."""
+        self._ids, self._name = ids, name
         self._come = threading.Event()
         self._fault: OdfdError | None = None
         self._transport, self._lock, self._is_closed = transport, threading.Lock(), False
@@ -250,8 +325,8 @@ class _News:
 
     def _is_about(self, event: dict[str, Any]) -> bool:
         data = event.get("data") or {}
-        if data.get("id") == self._dataset:
-            if event.get("kind") == "dataset.renamed":
+        if data.get("id") in self._ids:
+            if data.get("id") == self._ids[0] and event.get("kind") == "dataset.renamed":
                 self._name = str(event.get("subject"))
             return True
-        return event.get("kind") in ("lagged", _RESET) or event.get("subject") in (self._name, self._dataset)
+        return event.get("kind") in ("lagged", _RESET) or event.get("subject") in (self._name, *self._ids)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from odfd_client.errors import Bug, Invalid
@@ -127,21 +127,45 @@ class Position:
     block: str
     """Hash of the last block that was read for it; what comes later must stand on it."""
     sequence_number: int
+    shards: tuple[Position, ...] = ()
+    """Of a collection with several shards, the progress in each, that in the first too."""
+
+    @property
+    def parts(self) -> tuple[Position, ...]:
+        """The progress in each chain."""
+        return self.shards or (self,)
+
+    @classmethod
+    def of(cls, parts: Sequence[Position]) -> Position:
+        """The progress in all of these shards."""
+        first = parts[0]
+        return first if len(parts) == 1 else replace(first, shards=tuple(parts))
+
+    def said(self) -> dict[str, Any]:
+        """Encodes a position as JSON."""
+        values = asdict(self)
+        del values["shards"]
+        return values | ({"shards": [each.said() for each in self.shards]} if self.shards else {})
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self.said())
 
     @classmethod
     def parse(cls, text: str) -> Position:
         """Raises Invalid."""
         try:
-            values = json.loads(text)
+            values = dict(json.loads(text))
+            shards = tuple(cls(**dict(each)) for each in values.pop("shards", ()))
             found = cls(**values)
         except (ValueError, TypeError) as error:
             raise Invalid(
                 "not the position of a listener", rule="position", hint="save str(update.position)"
             ) from error
-        whole = type(found.offset) is int and type(found.sequence_number) is int and found.offset >= -1
-        if not whole or not isinstance(found.id, str) or not isinstance(found.block, str):
+        if not all(map(_is_sound, (found, *shards))) or (shards and shards[0] != found):
             raise Invalid("not the position of a listener", rule="position", hint="save str(update.position)")
-        return found
+        return cls.of(shards or (found,))
+
+
+def _is_sound(found: Position) -> bool:
+    whole = type(found.offset) is int and type(found.sequence_number) is int and found.offset >= -1
+    return whole and isinstance(found.id, str) and isinstance(found.block, str) and found.shards == ()

@@ -56,12 +56,13 @@ class HoldService:
         """
 
         def write() -> wire.HoldView:
-            entry, now = self._home.one_chain(request.ref), self._clock.now()
+            entry, now = self._home.resolve(request.ref), self._clock.now()
             at = None if request.at is None else _millis(request.at)
             entry = entry if at is None else self._home.active_at(request.ref, entry, at)
             # Cut and stored in one transaction of the store, which is the one writer: nothing is given up in between.
             with self._home.database.write() as connection:
-                time, head = self._cut(entry, at)
+                shards = (entry.id,) if request.ref.startswith("did:") else tables.shards_of(connection, entry.id)
+                time, head = self._cut(entry, at if len(shards) == 1 else self._last_of(shards, at))
                 hold = ReadHold(
                     id=self._new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
                     taken=now, expires=now,
@@ -103,7 +104,7 @@ class HoldService:
         if head is None:
             raise NotFound(f"{entry.name} has no blocks", rule="dataset-unknown", hint="odfctl get datasets")
         if at is None:
-            return max(to_millis(chain.block_at(head.sequence_number).system_time), self._active_since(entry)), head
+            return max(to_millis(chain.block_at(head.sequence_number).system_time), self._active_since(entry.id)), head
         if at >= upper:
             raise Refused(
                 f"times from {instant.render(from_millis(upper))} on are not complete yet",
@@ -120,11 +121,19 @@ class HoldService:
         last = chain.block_at(size - 1)
         return at, Head(last.hash, last.sequence_number)
 
-    def _active_since(self, entry: DatasetEntry) -> int:
+    def _last_of(self, shards: Sequence[DatasetId], at: int | None) -> int:
+        """A time of all shards: that of the newest block, complete in each, since they are written together."""
+        if at is not None:
+            return at
+        heads = [(self._home.chains.chain(each), self._home.chains.chain(each).head()) for each in shards]
+        times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads if head]
+        return max(*times, self._active_since(shards[0]))
+
+    def _active_since(self, dataset: DatasetId) -> int:
         """The time of the last handover to an active rendition: from then on it says what the collection contains."""
         with self._home.database.read() as connection:
-            state = tables.of(connection, entry.id)
-        return state.timeline.switches[-1].time if state.active.dataset == entry.id else 0
+            state = tables.of(connection, dataset)
+        return state.timeline.switches[-1].time if state.active.dataset == dataset else 0
 
     def _view(self, held: ReadHold) -> wire.HoldView:
         return hold_view(self._home, held)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import NotFound, Refused
+from chain.errors import NotFound
 from chain.instant import from_millis
 from chain.state import load_state
-from chain.store.shards import Shard, View
+from odfd.api.views.hold_views import pin_at
 from odfd.control import wire
 from odfd.renditions.following import Difference, Updates, next_reading
 from odfd.renditions.tables import CollectionState, Member
@@ -39,18 +39,16 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
             f"rendition {number} is not complete to its handover", rule="rendition-upper", hint="ask again soon"
         )
     new = state.member(found.new)
-    if max(len(member.shards), len(new.shards)) > 1:
-        raise Refused(
-            f"rendition {number} handed over to or from several shards, and a listener follows one chain",
-            rule="shard-listen",
-            hint="begin anew with what the collection contains: odfctl sql",
-        )
     for each in (member, new):
-        home.need_data(each.dataset, home.name_of(each.dataset), whole=True)
+        for shard in each.shards:
+            home.need_data(shard, home.name_of(shard), whole=True)
+    old_pins, new_pins = _pins(home, member, found.old_time), _pins(home, new, found.time)
     return wire.HandoverReading(
         time=instant.render(from_millis(found.time)),
-        old=_pin(home, member, found.old_time),
-        new=_pin(home, new, found.time),
+        old=old_pins[0],
+        new=new_pins[0],
+        old_shards=old_pins if len(old_pins) > 1 else (),
+        new_shards=new_pins if len(new_pins) > 1 else (),
         equal=state.content_of(number) == state.content_of(found.new),
         columns=_columns(home, member, new),
     )
@@ -73,13 +71,10 @@ def _difference(timeline: Timeline, uppers: dict[int, int], after: int) -> Diffe
     return reading if isinstance(reading, Difference) else None
 
 
-def _pin(home: StateDirectory, member: Member, time: int) -> wire.Pin:
-    """All blocks of a rendition up to a time."""
-    chain = home.chains.chain(member.dataset)
-    size = View(Shard(chain.head(), 0), chain.block_at).size_at(time)
-    last = chain.block_at(max(0, size - 1))
+def _pins(home: StateDirectory, member: Member, time: int) -> tuple[wire.Pin, ...]:
+    """All blocks of a rendition up to a time, in each of its shards."""
     name = home.name_of(member.dataset)
-    return wire.Pin(name=name, id=str(member.dataset), block=str(last.hash), sequence_number=last.sequence_number)
+    return tuple(pin_at(home, name, each, time) for each in member.shards)
 
 
 def _columns(home: StateDirectory, old: Member, new: Member) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ from chain import instant
 from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.instant import from_millis
+from chain.store.shards import Shard, View
 from odfd.control import wire
 from odfd.datasets.read_holds import ReadHold, ReadHolds
 from odfd.state.directory import StateDirectory
@@ -24,10 +25,28 @@ def hold_view(home: StateDirectory, held: ReadHold) -> wire.HoldView:
         dataset=name,
         time=instant.render(from_millis(held.time)),
         pin=pin,
+        shards=() if pin is None else shard_pins(home, held.dataset, held.time),
         note=held.note,
         taken_at=instant.render(held.taken),
         expires_at=None if held.expires is None else instant.render(held.expires),
     )
+
+
+def shard_pins(home: StateDirectory, first: DatasetId, time: int) -> tuple[wire.Pin, ...]:
+    """The cut of each shard at a time that is complete; empty for one chain. Raises NotFound."""
+    shards = home.shards_of(first)
+    if len(shards) == 1:
+        return ()
+    name = home.name_of(first)
+    return tuple(pin_at(home, name, each, time) for each in shards)
+
+
+def pin_at(home: StateDirectory, name: str, dataset: DatasetId, time: int) -> wire.Pin:
+    """All blocks of a chain up to a time. Raises NotFound."""
+    chain = home.chains.chain(dataset)
+    size = View(Shard(chain.head(), 0), chain.block_at).size_at(time)
+    last = chain.block_at(max(0, size - 1))
+    return wire.Pin(name=name, id=str(dataset), block=str(last.hash), sequence_number=last.sequence_number)
 
 
 def holds_of(home: StateDirectory, dataset: DatasetId) -> tuple[wire.HoldView, ...]:

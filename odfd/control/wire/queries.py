@@ -126,6 +126,8 @@ class HoldView(Value, frozen=True, kw_only=True):
     """What is read at it, and at any later time, stays as it is."""
     pin: Pin | None = None
     """Reads the rows of that time, while the hold lives. ``null``: its row is damaged."""
+    shards: tuple[Pin, ...] = ()
+    """Of a collection with several shards, the pin of each, that of the first too."""
     note: str = ""
     taken_at: str
     expires_at: str | None = None

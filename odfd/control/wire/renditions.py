@@ -38,6 +38,9 @@ class HandoverReading(Value, frozen=True, kw_only=True):
     """All of the former one before that time."""
     new: Pin
     """All of the next one up to that time."""
+    old_shards: tuple[Pin, ...] = ()
+    """Of several shards, the pin of each, that of the first too."""
+    new_shards: tuple[Pin, ...] = ()
     equal: bool = False
     """Whether both have the same contents there, so nothing is to be compared."""
     columns: tuple[str, ...] | None = None

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
+from odfd.control import wire
 from odfd_client import NotFound
 from odfd_client import spark as spark_source
 from odfd_client.spark import OdfDataSource, _Rows, scan
@@ -66,6 +67,42 @@ async def test_offsets_of_a_stream_are_positions(world: Any, tmp_path_factory: A
             await alice.pull("cities")
         async with served(alice, tmp_path_factory.mktemp("c")) as path:
             await away(lambda: positions(path))
+
+
+async def test_a_stream_has_all_shards_at_one_time(world: Any, tmp_path_factory: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(node_world.ROOT)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        world.write("alice", "a.csv", *ROWS)
+        await alice.pull("cities")
+        wanted = wire.RenditionRequest(origin="snapshot", shards=3, by=("city",))
+        await alice.done(alice.api.renditions.create("cities", wanted))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        async with served(alice, tmp_path_factory.mktemp("c")) as path:
+            source = await away(lambda: OdfDataSource({"node": str(path), "path": "cities", "partitions": "7"}))
+            schema = await away(source.schema)
+            reader = source.streamReader(schema)
+            start = await away(reader.latestOffset)
+            assert len(start["shards"]) == 3
+            assert await away(lambda: read(reader, reader.initialOffset(), start)) == ["Graz", "Linz", "Wels"]
+            world.write("alice", "b.csv", *MORE)
+            await alice.pull("cities")
+            end = await away(reader.latestOffset)
+            assert await away(lambda: read(reader, start, end)) == ["Enns", "Steyr"]
+            assert await away(lambda: read(reader, end, end)) == []
+            whole = source.reader(schema)
+            found = [row for each in await away(whole.partitions) for row in await away(lambda e=each: rows(whole, e))]
+            assert sorted(found) == ["Enns", "Graz", "Linz", "Steyr", "Wels"]
+            with pytest.raises(NotFound, match="history was rewritten"):
+                await away(lambda: reader.partitions({**end, "shards": end["shards"][:2]}, end))
+
+
+def read(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    return sorted(row for each in reader.partitions(start, end) for row in rows(reader, each))
+
+
+def rows(reader: Any, partition: Any) -> list[str]:
+    return [row for part in reader.read(partition) for row in part.column("city").to_pylist()]
 
 
 def test_what_spark_would_drop_is_not_asked_for() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfd_client import Bug, Client, NotFound, Refused, Unreachable, Update, col
+from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col
 from odfd_client.transport import Exchange, Transport
 
 DID = "did:odf:fed0"
@@ -266,11 +266,39 @@ class Sharded(Node):
         return {**said, "shards": [DID, OTHER]} if path == "/node/v1alpha1/datasets/weather" else said
 
 
-def test_one_chain_is_listened_to_and_a_name_of_several_is_refused() -> None:
+def test_one_shard_is_listened_to_by_its_id() -> None:
     node = Sharded()
     node.append(3)
-    client = Client(node)
-    with pytest.raises(Refused, match="2 shards") as refused:
-        next(client.open("weather").listen(follow=False))
-    assert refused.value.rule == "shard-listen"
-    assert [numbers(each) for each in client.open(DID).listen(follow=False)] == [[0, 10], [20]]
+    assert [numbers(each) for each in Client(node).open(DID).listen(follow=False)] == [[0, 10], [20]]
+
+
+def test_the_last_rows_of_a_cut_are_marked() -> None:
+    node = Node()
+    node.append(5)
+    found = list(Client(node).open("weather").listen(follow=False))
+    assert [each.complete for each in found] == [False, False, True]
+
+
+PARTS = st.builds(Position, st.text(), st.integers(-1, 1 << 60), st.text(), st.integers(0, 1 << 40))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4))
+def test_a_position_of_any_number_of_shards_is_one_line(parts: list[Position]) -> None:
+    position = Position.of(parts)
+    assert Position.parse(str(position)) == position
+    assert position.parts == tuple(parts)
+    assert "\n" not in str(position)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"id": "a", "offset": 0, "block": "b", "sequence_number": 1, "shards": [{"id": "a"}]}',
+        '{"id": "a", "offset": 0, "block": "b", "sequence_number": 1, "shards": 3}',
+        '{"id": "a", "offset": 0, "block": "b", "sequence_number": 1,'
+        ' "shards": [{"id": "z", "offset": 0, "block": "b", "sequence_number": 1}]}',
+    ],
+)
+def test_a_damaged_position_of_shards_is_none(said: str) -> None:
+    with pytest.raises(Invalid, match="not the position"):
+        Position.parse(said)
