@@ -32,7 +32,7 @@ from chain.model.events import (
     SetPollingSource,
 )
 from chain.model.schema import DataSchema
-from chain.model.source import MergeStrategy, primary_key, traits
+from chain.model.source import MergeStrategy, primary_key
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
@@ -153,12 +153,6 @@ def check_source(by: Sequence[str], event: MetadataEvent) -> None:
 
 def check_merge(by: Sequence[str], merge: MergeStrategy) -> None:
     """Raises Refused unless rows of one key are always in one shard."""
-    if traits(merge).newest_of_key:
-        raise Refused(
-            "rows that a snapshot or an upsert replaces are found by their offsets, which each shard counts by itself",
-            rule="shard-merge",
-            hint="keep it in one shard; Append, Ledger and ChangelogStream may have several",
-        )
     key = primary_key(merge)
     if key and not set(by) <= set(key):
         raise Refused(

@@ -83,12 +83,40 @@ class History:
         wanted = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         return spark.read.schema(struct_type(wanted)).parquet(*(str(path) for path in paths))
 
-    def rows_at(self, offsets: np.ndarray, offset_column: str, columns: Sequence[str]) -> pa.Table:
-        """Reads rows by ascending offsets, in the schema in force. Raises Invalid for an absent one, ObjectDamaged."""
+    def runs(self, offset_column: str) -> tuple[tuple[Path, ...], ...]:
+        """Parts the slices where offsets begin anew: shards count theirs by themselves. Of one chain, there is one."""
+        found: list[list[Path]] = [[]]
+        last = -1
+        for path in self.paths:
+            bounds = self._footer(path).bounds.get(offset_column)
+            if bounds is not None:
+                if bounds.low <= last:
+                    found.append([])
+                last = bounds.high
+            found[-1].append(path)
+        return tuple(map(tuple, found))
+
+    def rows_of_runs(self, places: np.ndarray, offset_column: str, columns: Sequence[str]) -> pa.Table:
+        """Reads rows by ascending places: the offset times the number of runs, and the run. Raises as ``rows_at``."""
+        runs = self.runs(offset_column)
+        if len(runs) == 1:
+            return self.rows_at(places, offset_column, columns)
+        run, offsets = places % len(runs), places // len(runs)
+        order = np.argsort(run, kind="stable")
+        parts = [self.rows_at(offsets[run == each], offset_column, columns, runs[each]) for each in range(len(runs))]
+        return pa.concat_tables(parts).take(pa.array(np.argsort(order)))
+
+    def rows_at(
+        self, offsets: np.ndarray, offset_column: str, columns: Sequence[str], paths: Sequence[Path] | None = None
+    ) -> pa.Table:
+        """Reads rows by ascending offsets, in the schema in force; ``paths``: of a run.
+
+        Raises Invalid for an absent one, ObjectDamaged.
+        """
         assert self.schema is not None
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         found = []
-        for path in self.paths:
+        for path in self.paths if paths is None else paths:
             bounds = self._footer(path).bounds.get(offset_column)
             if bounds is None:
                 continue

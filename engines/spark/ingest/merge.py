@@ -14,6 +14,7 @@ matches in Ledger, as there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -193,7 +194,7 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
 
 
 class ChangedRows(NamedTuple):
-    """Rows that differ: offset of the old one and ordinal of the new one, -1 where there is none."""
+    """Rows that differ: place of the old one and ordinal of the new one, -1 where there is none."""
 
     old: np.ndarray
     new: np.ndarray
@@ -245,15 +246,19 @@ def _outer(how: str) -> str:
 
 
 def _state(context: MergeContext, history: History, names: dict[str, str], values: dict[str, str]) -> DataFrame:
-    """Latest row of each key that was not retracted, with its offset as ``old``."""
+    """Latest row of each key that was not retracted, with its place as ``old``: its offset and its run."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     vocab = context.vocab
     system = {"old": vocab.offset_column, "op": vocab.operation_type_column}
     columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
-    old = _renamed(history.frame(context.session(), columns, history.paths), {**names, **values, **system})
-    old = old.withColumn("old", old["old"].cast("long"))
+    runs, parts = history.runs(vocab.offset_column), []
+    for place, paths in enumerate(runs):
+        part = _renamed(history.frame(context.session(), columns, paths), {**names, **values, **system})
+        offset = part["old"].cast("long")
+        parts.append(part.withColumn("old", offset if len(runs) == 1 else offset * len(runs) + place))
+    old = reduce(lambda one, other: one.unionByName(other), parts)  # a key is in one run, so its newest row is too
     newest = Window.partitionBy(*names).orderBy(f.desc("old"))
     ranked = old.withColumn("rank", f.row_number().over(newest))
     return ranked.where((ranked["rank"] == 1) & (ranked["op"] != RETRACT)).drop("rank", "op")
@@ -271,7 +276,7 @@ def _assembled(
     had, has = places.old >= 0, places.new >= 0
     offsets = np.sort(places.old[had])
     corrected = np.isin(offsets, places.old[had & has])
-    old = history.rows_at(offsets, context.vocab.offset_column, batch.column_names)
+    old = history.rows_of_runs(offsets, context.vocab.offset_column, batch.column_names)
     pairs = places.new[has]
     placed = np.argsort(pairs)
     added = ~(had[has][placed])

@@ -21,7 +21,9 @@ from chain.model.source import (
     MergeAppend,
     MergeChangelogStream,
     MergeLedger,
+    MergeSnapshot,
     MergeStrategy,
+    MergeUpsertStream,
     ReadCsv,
 )
 from chain.state import load_state
@@ -43,6 +45,8 @@ MERGES = (
     MergeAppend(),
     MergeLedger(primary_key=KEY),
     MergeChangelogStream(primary_key=KEY),
+    MergeSnapshot(primary_key=KEY),
+    MergeUpsertStream(primary_key=KEY),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -119,3 +120,26 @@ def test_what_is_merged_with_is_hashed_before(tmp_path: Path) -> None:
     (tmp_path / "3").write_bytes(raw[:50])
     with pytest.raises(ObjectDamaged, match=names[1].short):
         history().overlapping(table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"]))
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=4), st.randoms())
+def test_rows_of_shards_are_found_though_their_offsets_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], lot: Random
+) -> None:
+    """Slices of each shard follow one another, and what is known of a row is its offset and the run it is in."""
+    folder, paths, rows = tmp_path_factory.mktemp("shards"), [], {}
+    for place, slices in enumerate(shards):
+        start = 0
+        for number, count in enumerate(slices):
+            found = [{"k": place * 100 + start + each} for each in range(count)]
+            paths.append(folder / f"{place}-{number}")
+            pq.write_table(table(found, start), paths[-1])
+            rows.update({(place, start + each): row["k"] for each, row in enumerate(found)})
+            start += count
+    history = History(SCHEMA, paths)
+    runs = history.runs("offset")
+    assert [path for run in runs for path in run] == paths
+    assert len(runs) == len(shards), "each shard begins at offset 0"
+    wanted = sorted((offset * len(runs) + place, k) for (place, offset), k in rows.items() if lot.random() < 0.5)
+    got = history.rows_of_runs(np.array([place for place, _ in wanted], np.int64), "offset", ["k"])
+    assert got.column("k").to_pylist() == [k for _, k in wanted]

@@ -248,8 +248,8 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
     [
         (LEDGER, ("population",), "shard-key"),
         ("{kind: Append}", ("nothing",), "shard-column"),
-        ("{kind: Snapshot, primaryKey: [city]}", ("city",), "shard-merge"),
-        ("{kind: UpsertStream, primaryKey: [city]}", ("city",), "shard-merge"),
+        ("{kind: Snapshot, primaryKey: [city]}", ("population",), "shard-key"),
+        ("{kind: UpsertStream, primaryKey: [city]}", ("event_time", "city"), "shard-key"),
     ],
 )
 async def test_what_would_part_rows_of_a_key_is_refused(
