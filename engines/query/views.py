@@ -42,6 +42,8 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds since 1970: rows with a later event time, or none, are left out."""
     earlier: str | None = None
     """A database file with the rows that held before ``files``, folded in the same way."""
+    parts: tuple[SliceView, ...] = ()
+    """In place of files: the rows of all of these, one after the other. Rows that fold together are in one of them."""
 
     @property
     def is_computed(self) -> bool:

@@ -36,7 +36,8 @@ class QueryInputs:
     async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
         """Returns the views with paths for the process. Raises ObjectDamaged, NotFound, Environment."""
         files = await trio.to_thread.run_sync(lambda: self.sound(views))
-        files |= {_name(planned): planned.fold.path for planned in views if planned.fold is not None}
+        chains = [each for planned in views for each in (planned, *planned.shards)]
+        files |= {_name(planned): planned.fold.path for planned in chains if planned.fold is not None}
         files |= {planned.table.path.name: planned.table.path for planned in views if planned.table is not None}
         await trio.to_thread.run_sync(lambda: process.link(files))
         return tuple(_placed(planned, process) for planned in views)
@@ -74,6 +75,12 @@ def _name(planned: PlannedView) -> str:
 
 
 def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
+    if planned.shards and planned.view.fold != "log":
+        parts = (_placed(each, process) for each in planned.shards)
+        named = (
+            msgspec.structs.replace(each, name=f"{planned.view.name} shard {place}") for place, each in enumerate(parts)
+        )
+        return msgspec.structs.replace(planned.view, parts=tuple(named))
     files = tuple(process.seen(str(each.slice.physical_hash)) for each in planned.slices)
     if planned.table is not None:
         files = (process.seen(planned.table.path.name),)

@@ -54,12 +54,17 @@ class FoldCache:
 
     def after(self, plan: QueryPlan) -> None:
         """Decides after a query whether to store a fold, and starts it."""
-        for planned in plan.views:
+        for planned in (each for view in plan.views for each in view.shards or (view,)):
             if _is_folded(planned) and planned.dataset not in self._making and self._is_due(planned):
                 self._making.add(planned.dataset)
                 self._processes.later(partial(self._make, planned))
 
     def _shortened(self, planned: PlannedView) -> PlannedView:
+        """Of shards, each has a fold of its own, at the last block of its chain."""
+        if planned.shards and planned.view.fold != "log":
+            shards = [self._shortened(each) for each in planned.shards]
+            slices = [each for shard in shards for each in shard.slices]
+            return msgspec.structs.replace(planned, shards=shards, slices=slices)
         if not (_is_folded(planned) and self._store.most):
             return planned
         chain = self._home.chains.chain(planned.dataset)
@@ -102,8 +107,7 @@ class FoldCache:
 
 
 def _is_folded(planned: PlannedView) -> bool:
-    """Whether a planned input is foldable: one chain at one block, not one of several shards."""
-    return planned.view.fold != "log" and planned.view.until is None and not planned.shards
+    return planned.view.fold != "log" and planned.view.until is None
 
 
 def _is_in(chain: ChainReader, number: int, block: str) -> bool:

@@ -418,3 +418,32 @@ async def test_slices_that_were_divided_are_collected(world: Any, worlds: Any) -
             await alice.done(alice.api.collection.collect(wire.CollectRequest(dry_run=False)))
         assert set(alice.home.objects.names()) == named
         assert len(await standing(alice, "cities")) == 4
+
+
+async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        await shard(alice, 3, "city")
+        await hand_over(alice, 1)
+        await correct(alice, "Graz", 1, 10)
+        folding, folder = alice.api.queries._folding, alice.home.folder("folds")
+        folding._least = 1
+
+        async def kept() -> list[tuple[Any, ...]]:
+            rows = await standing(alice, "cities")
+            with trio.fail_after(PATIENCE):
+                await folding.settled()
+            return rows
+
+        before = await kept()
+        folds = set(folder.glob("*/*"))
+        assert before == await kept()
+        assert set(folder.glob("*/*")) == folds
+        parts = {alice.dataset(each).multibase for each in (await alice.api.datasets.get("cities")).shards}
+        assert {each.parent.name for each in folds} <= parts
+        assert len(folds) > 1, "of each shard that has rows"
+        await correct(alice, "Linz", 2, None)
+        await pulled(world, alice, 4, "Steyr", 4)
+        folding._least = 1 << 30
+        rows = await standing(alice, "cities")
+        assert [row[1:] for row in rows] == [("Graz", 10), ("Wels", 3), ("Steyr", 4)]
