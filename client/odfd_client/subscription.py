@@ -68,7 +68,7 @@ class Source(ABC):
         return self.named(self.ref)
 
     def named(self, ref: str) -> dict[str, Any]:
-        """What the node says of a dataset."""
+        """Returns the description of a dataset, as the node gives it."""
         found: dict[str, Any] = self.transport.get(f"/node/v1alpha1/datasets/{part(ref)}")
         return found
 

@@ -196,13 +196,13 @@ class QuerySession:
         return translated_faults(prepared.statement, edits)
 
     def _make(self, view: SliceView) -> None:
+        self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))
         if view.parts:
             for each in view.parts:
                 self._make(each)
             united = " UNION ALL ".join(f"SELECT * FROM {quoted(each.name)}" for each in view.parts)
             self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {united}")
             return
-        self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))
         wanted = self._types(quoted(view.name + " shape"))
         if not view.files:
             source = f"SELECT * FROM {quoted(view.name + ' shape')}"

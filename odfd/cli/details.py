@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from chain.visible import visible
 from odfd.cli import formatting
@@ -187,7 +187,7 @@ def _laid_out(text: str) -> str:
             return cls("text", markdown.code_theme)
 
     class Readme(Markdown):
-        elements = {**Markdown.elements, "fence": PlainCode, "code_block": PlainCode}
+        elements: ClassVar = {**Markdown.elements, "fence": PlainCode, "code_block": PlainCode}
 
     columns = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST) - 2
     console = Console(file=io.StringIO(), width=max(columns, 20), color_system=None, legacy_windows=False)

@@ -12,12 +12,27 @@ from chain.codec.short_forms import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.ids import DatasetId
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
+from chain.model.wire import U32
 from odfd.resources.manifest import Draft, described
 from odfd.resources.references import refers_to
 from odfd.resources.types import Remarks
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
+
+
+MAX_SHARD_COLUMNS: Final = 8
+
+
+class ShardsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Chains that the rows of a new root are divided among."""
+
+    number: Annotated[U32, described("1 to 64. Another number is another rendition: `odfctl rendition create`.")]
+    by: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(max_length=MAX_SHARD_COLUMNS),
+        described("Columns whose hash decides the shard of a row; of the primary key, where rows are merged."),
+    ] = ()
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +43,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
         tuple[MetadataEvent, ...], described("Events that the chain shall hold; those of data are not among them.")
     ]
     did: Annotated[str, described("The dataset that it is: one that is here, or whose data is kept.")] | None = None
+    shards: Annotated[ShardsSpec, described("Of a new root; one chain.")] | None = None
     volume: (
         Annotated[str, described("The PersistentVolume for its slices; this node's disk."), refers_to(VOLUME)] | None
     ) = None

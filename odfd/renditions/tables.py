@@ -168,6 +168,9 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     """Notes that a rendition is deleted; the number stays its own."""
     state = of(connection, dataset)
     if len(state.members) == 1:
+        if state.id == dataset:  # the last of its shards, if it has several
+            connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
+            connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
         return
     members = tuple(
         msgspec.structs.replace(each, dropped=True) if each.has(dataset) else each for each in state.members

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chain.codec.manifest import from_builtins, parse_manifests
@@ -41,6 +41,14 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
     """Formats YAML for ``odfctl apply``. ``url``: where the file is polled; ``None``: it is pushed."""
     return "\n".join(_lines(name, found, url)) + "\n"
+
+
+def sharded_text(name: str, text: str, shards: int, by: Sequence[str]) -> str:
+    """The same as a resource, which says how rows are divided: the format's own kind has no place for it."""
+    _, metadata = text.split("\n  metadata:\n", 1)
+    said = {"kind": "Root", "shards": {"number": shards, "by": list(by)}}
+    head = ["$schema: Dataset", "headers:", *_yaml({"name": name}, 2), "spec:", *_yaml(said, 2)]
+    return "\n".join([*head, "  metadata:", metadata])
 
 
 def _lines(name: str, found: Guess, url: str | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from chain.model.events import SetTransform
 from chain.state import ChainState, load_state
 from chain.store.former_epochs import SET_ASIDE
 from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.api.resources.sharded_birth import check_shards
 from odfd.datasets import unmanaged
 from odfd.datasets.catalog import resolve_dataset
 from odfd.renditions.sharded_inputs import over
@@ -39,8 +40,12 @@ def dataset_of(home: StateDirectory, desired: DesiredSnapshot) -> tuple[tuple[Da
     return (None if entry is None else (entry.id, load_state(home.chains.chain(entry.id)))), False
 
 
-def over_shards(home: StateDirectory, desired: DesiredSnapshot) -> DesiredSnapshot:
-    """Returns it with the shards of each input that has several, as inputs of their own. Blocking. Raises Refused."""
+def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: DatasetId | None) -> DesiredSnapshot:
+    """Returns it with the shards of each input that has several, as inputs of their own. Blocking.
+
+    ``dataset``: that is here already. Raises Refused and Invalid, also for shards that it cannot have.
+    """
+    check_shards(home, desired, dataset)
     metadata = tuple(
         _over_shards(home, each, desired.meant) if isinstance(each, SetTransform) else each
         for each in desired.snapshot.metadata

@@ -22,6 +22,7 @@ from chain.model.events import MetadataEvent, SetTransform
 from chain.state import ChainState, load_state
 from chain.store.base import Head
 from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.api.resources.sharded_birth import note_birth
 from odfd.datasets.catalog import Catalog, resolve_dataset
 from odfd.datasets.creation import input_ids
 from odfd.resources.plan import cycle_fault
@@ -46,6 +47,12 @@ class PlannedDataset(NamedTuple):
     events: Sequence[MetadataEvent]
     is_kept: bool
     """It was deleted, and is taken back first."""
+    others: Sequence[DatasetId] = ()
+    """The further shards of a new collection, which begin as ``dataset`` does."""
+
+    @property
+    def chains(self) -> Sequence[DatasetId]:
+        return (self.dataset, *self.others)
 
 
 class DatasetBatch:
@@ -63,11 +70,13 @@ class DatasetBatch:
         """Deletes the keys of datasets that came to nothing."""
         self._born.close()
 
-    def new_id(self, desired: DesiredSnapshot) -> DatasetId:
-        """Returns the id of a new dataset, whose key is made; of a dry run one that stands for it."""
+    def new_ids(self, desired: DesiredSnapshot) -> Sequence[DatasetId]:
+        """Returns the id of each shard of a new dataset, whose keys are made; of a dry run ids that stand for them."""
+        places = range(1 if desired.shards is None else desired.shards.number)
         if self.dry_run:
-            return DatasetId.from_public_key(hashlib.sha256(desired.name.casefold().encode()).digest())
-        return self._born.enter_context(self._home.newborn())
+            names = [f"{desired.name.casefold()}{f' {place}' if place else ''}" for place in places]
+            return [DatasetId.from_public_key(hashlib.sha256(name.encode()).digest()) for name in names]
+        return [self._born.enter_context(self._home.newborn()) for _ in places]
 
     def add(self, planned: PlannedDataset, state: ChainState) -> None:
         """Adds a dataset in its ``state`` before. Raises Invalid for events that break a rule of chains."""
@@ -126,6 +135,8 @@ class DatasetBatch:
             resources = Resources(connection)
             for each in self.planned:
                 self._note(resources, each)
+                if each.head is None and each.desired.shards is not None:
+                    note_birth(connection, each.desired, each.chains, self.now)
             also(connection)
 
         additions = self._additions()
@@ -138,24 +149,25 @@ class DatasetBatch:
     def faults(self, committer: OwnerCommitter) -> dict[str, Fault]:
         """Returns what keeps single datasets, by name, from being committed."""
         found = committer.faults_of(self._additions(), self.now)
-        return {each.desired.name: found[each.dataset] for each in self.planned if each.dataset in found}
+        by_name = {each.desired.name: [found[one] for one in each.chains if one in found] for each in self.planned}
+        return {name: faults[0] for name, faults in by_name.items() if faults}
 
     def _additions(self) -> list[Addition]:
-        changed = [each for each in self.planned if each.events]
-        uppers = [instant.from_millis(self._home.chains.upper(each.dataset)) for each in changed]
-        return [
-            Addition(each.dataset, each.head, each.events, (), at=max(self.now, upper))
-            for each, upper in zip(changed, uppers, strict=True)
-        ]
+        return [self._addition(each, dataset) for each in self.planned if each.events for dataset in each.chains]
+
+    def _addition(self, each: PlannedDataset, dataset: DatasetId) -> Addition:
+        events = each.events if each.head is not None else born(each.events, dataset)
+        upper = instant.from_millis(self._home.chains.upper(dataset))
+        return Addition(dataset, each.head, events, (), at=max(self.now, upper))
 
     def _note(self, resources: Resources, each: PlannedDataset) -> None:
         """The name, and where relative paths begin: nowhere for an imported dataset until a manifest says so."""
-        key, base = str(each.dataset), each.desired.base
+        base = each.desired.base
         if each.events:
             Catalog(resources).add(each.desired.name, each.dataset, self.now)
-            resources.apply(BASE_KIND, key, base.encode(), self.now)
-        elif base and ((kept := resources.get(BASE_KIND, key)) is None or not kept.spec):
-            resources.apply(BASE_KIND, key, base.encode(), self.now)
+        for key in map(str, each.chains):
+            if each.events or (base and ((kept := resources.get(BASE_KIND, key)) is None or not kept.spec)):
+                resources.apply(BASE_KIND, key, base.encode(), self.now)
 
 
 def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:

@@ -34,6 +34,7 @@ from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.applied_dataset import dataset_of, over_shards
 from odfd.api.resources.dataset_batch import DatasetBatch, PlannedDataset, born
 from odfd.api.resources.desired_state import DesiredSnapshot
+from odfd.api.resources.sharded_birth import check_birth
 from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
 from odfd.datasets.creation import changed_events, founding_events
@@ -67,7 +68,7 @@ class DatasetPlanning:
         """Adds a dataset to those of its batch. Raises what refuses it."""
         parse_own_name(desired.name)
         held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
-        desired = await trio.to_thread.run_sync(over_shards, self._home, desired)
+        desired = await trio.to_thread.run_sync(over_shards, self._home, desired, held and held[0])
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pinned(transform: TransformSql) -> str | None:
@@ -78,7 +79,9 @@ class DatasetPlanning:
 
         def changes() -> Sequence[MetadataEvent]:
             if held is None:
-                return founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+                events = founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+                check_birth(desired, events)
+                return events
             found = changed_events(held[1], desired.snapshot, resolve, pinned)
             batch.check_circle(desired, held[0], found)
             return found
@@ -88,8 +91,9 @@ class DatasetPlanning:
 
         def add() -> DatasetId | None:
             if held is None:
-                dataset, state = batch.new_id(desired), ChainState()
-                batch.add(PlannedDataset(desired, dataset, None, born(events, dataset), is_kept), state)
+                dataset, *others = batch.new_ids(desired)
+                planned = PlannedDataset(desired, dataset, None, born(events, dataset), is_kept, others)
+                batch.add(planned, ChainState())
                 return None if batch.dry_run else dataset
             dataset, state = held
             head = Head(state.head, state.sequence_number) if state.head else None

@@ -19,7 +19,7 @@ from odfd.access.manifest import AccountSpec, RelationsSpec, check_account, chec
 from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.datasets.manifest import DatasetSpec, did_of, snapshot_of
+from odfd.datasets.manifest import DatasetSpec, ShardsSpec, did_of, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, flow_of
 from odfd.flows.spec import FlowSpec
 from odfd.flows.tasks import SPECS as TASKS
@@ -48,6 +48,8 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Written as the format's own kind, not as a resource."""
     did: DatasetId | None = None
     """The dataset that it is, where the manifest says so."""
+    shards: ShardsSpec | None = None
+    """The chains of a new root, where the manifest says so."""
     variables: frozenset[str] = frozenset()
     """Names of values in sets of the same apply that its sources may read."""
     meant: Mapping[str, str] = {}
@@ -153,8 +155,9 @@ class _Reading:
             self._faults.append(fault)
 
     def _snapshot(
-        self, manifest: Manifest, text: wire.ManifestText, *, did: DatasetId | None = None, is_legacy: bool = True
-    ) -> None:
+        self, manifest: Manifest, text: wire.ManifestText, *, did: DatasetId | None = None,
+        shards: ShardsSpec | None = None, is_legacy: bool = True,
+    ) -> None:  # fmt: skip
         if not isinstance(manifest.content, DatasetSnapshot):
             raise Invalid(
                 f"a {manifest.kind} cannot be applied",
@@ -163,7 +166,14 @@ class _Reading:
                 place=manifest.place(),
             )
         self._desired.snapshots.append(
-            DesiredSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, did=did, is_legacy=is_legacy)
+            DesiredSnapshot(
+                snapshot=manifest.content,
+                manifest=manifest,
+                base=text.base,
+                did=did,
+                shards=shards,
+                is_legacy=is_legacy,
+            )
         )
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
@@ -178,7 +188,7 @@ class _Reading:
         if draft.binding.mistakes:
             return draft.binding.mistakes
         if draft.type.spec is DatasetSpec:
-            self._snapshot(snapshot_of(draft), text, did=did_of(draft), is_legacy=False)
+            self._snapshot(snapshot_of(draft), text, did=did_of(draft), shards=draft.spec.shards, is_legacy=False)
             if SCHEDULE in draft.typed:
                 draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:

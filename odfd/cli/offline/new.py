@@ -6,7 +6,7 @@ import argparse
 import shlex
 import tempfile
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from odfd.cli.commands.apply import web_bytes
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
 
 if TYPE_CHECKING:
     from chain.model.source import ReadStep
@@ -39,6 +39,8 @@ commands = Commands()
     argument("name", metavar="NAME"),
     argument("source", metavar="FILE|URL"),
     argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it"),
+    argument("--shards", type=int, metavar="N", help="divide the rows among N chains, 2 to 64"),
+    argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     description=(
         "Look into a file, or at a URL, and write the manifest of a root dataset for it (†: no daemon "
         "needed). Guesses are marked by comments in it. A file is pushed, a URL is polled."
@@ -52,9 +54,12 @@ commands = Commands()
 def _new(session: Session, args: argparse.Namespace) -> None:
     from odfd import output
     from odfd.sampling.inference import guessed
-    from odfd.sampling.manifest import manifest_text, proven
+    from odfd.sampling.manifest import manifest_text, proven, sharded_text
 
     parse_name(args.name)
+    by = tuple(args.by.split(",")) if args.by else ()
+    if (args.shards is None) != (not by):
+        raise Usage("--shards and --by belong together", hint="--shards 4 --by id")
     is_url = args.source.startswith(("http://", "https://"))
     to = args.to or f"{args.name}.yaml"
     if to != "-" and Path(to).exists():
@@ -70,6 +75,9 @@ def _new(session: Session, args: argparse.Namespace) -> None:
         text = manifest_text(args.name, guess, args.source if is_url else None)
         read = proven(text, args.name)
         seen = _seen(path, called, read)
+    if args.shards is not None:
+        _check_columns(by, [each["name"] for each in seen["columns"]])
+        text = sharded_text(args.name, text, args.shards, by)
     if to == "-":
         output.say(text.rstrip("\n"))
         return
@@ -79,6 +87,14 @@ def _new(session: Session, args: argparse.Namespace) -> None:
     fill = f"odfctl pull {args.name}" if is_url else f"odfctl ingest {args.name} {shlex.quote(args.source)}"
     steps = f"{to} is written; look at it, then: odfctl apply -f {shlex.quote(to)} && {fill}"
     session.show(seen, lambda answer: f"{_rows_text(answer)}\n{steps}")
+
+
+def _check_columns(by: Sequence[str], columns: Sequence[str]) -> None:
+    for name in by:
+        if name not in columns:
+            raise Invalid(
+                f"no column {name} decides the shard of a row", rule="shard-column", hint=f"one of {', '.join(columns)}"
+            )
 
 
 def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:

@@ -447,3 +447,72 @@ async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, wo
         folding._least = 1 << 30
         rows = await standing(alice, "cities")
         assert [row[1:] for row in rows] == [("Graz", 10), ("Wels", 3), ("Steyr", 4)]
+
+
+BORN = """$schema: Dataset
+headers: {name: cities}
+spec:
+  kind: Root
+  shards: {number: 3, by: [city]}
+  metadata:
+"""
+
+
+def born(root: str, merge: str = LEDGER, shards: str = "{number: 3, by: [city]}") -> str:
+    """The root of a manifest as a resource with shards."""
+    metadata = root.split("  metadata:\n", 1)[1].replace("{kind: Append}", merge)
+    return BORN.replace("{number: 3, by: [city]}", shards) + metadata
+
+
+async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
+    """The rows are those of one chain, it is renditions that change the number, and all of it is deleted together."""
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(born(worlds.ROOT))).items
+        assert item.fault is None, item.fault
+        assert [view.name for view in await alice.api.datasets.list()] == ["cities", "cities.r0.s1", "cities.r0.s2"]
+        (again,) = (await alice.apply(born(worlds.ROOT))).items
+        assert (again.fault, again.action) == (None, "unchanged")
+        for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels"), (4, "Enns")):
+            await pulled(world, alice, day, city, day)
+        rows = await standing(alice, "cities")
+        assert [row[1] for row in rows] == ["Graz", "Linz", "Wels", "Enns"]
+        (other,) = (await alice.apply(born(worlds.ROOT, shards="{number: 4, by: [city]}"))).items
+        assert other.fault is not None
+        assert other.fault.rule == "shard-number"
+        await shard(alice, 1)
+        await hand_over(alice, 1)
+        assert await standing(alice, "cities") == rows
+        await pulled(world, alice, 5, "Melk", 5)
+        await hand_over(alice, 0)
+        assert len(await standing(alice, "cities")) == 5
+        await alice.api.datasets.delete("cities.r1", purge=True)
+        await alice.api.datasets.delete("cities", purge=True)
+        assert await alice.api.datasets.list() == []
+
+
+async def test_a_collection_that_was_born_in_shards_goes_whole(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(born(worlds.ROOT))
+        await alice.api.datasets.delete("cities", purge=True)
+        assert (await alice.api.datasets.list(), await alice.api.renditions.list()) == ([], [])
+        (item,) = (await alice.apply(born(worlds.ROOT))).items
+        assert (item.fault, item.action) == (None, "created")
+
+
+@pytest.mark.parametrize(
+    ("merge", "shards", "rule"),
+    [
+        ("{kind: Ledger, primaryKey: [event_time]}", "{number: 3, by: [city]}", "shard-key"),
+        ("{kind: Append}", "{number: 3}", "shard-number"),
+        ("{kind: Append}", "{number: 65, by: [city]}", "shard-number"),
+        ("{kind: Append}", "{number: 1, by: [city]}", "shard-number"),
+    ],
+)
+async def test_a_manifest_with_other_shards_begins_nothing(
+    world: Any, worlds: Any, merge: str, shards: str, rule: str
+) -> None:
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(born(worlds.ROOT, merge, shards))).items
+        assert item.fault is not None
+        assert item.fault.rule == rule
+        assert await alice.api.datasets.list() == []
