@@ -219,7 +219,6 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
         await hand_over(alice, 1)
         asked = (
             lambda: alice.api.datasets.log("cities", (), 5, None),
-            lambda: alice.api.holds.take(wire.HoldRequest(ref="cities")),
             lambda: alice.api.verification.verify("cities", wire.VerifyRequest()),
             lambda: alice.api.flow.export("cities", wire.ExportRequest(to="/nowhere")),
         )
