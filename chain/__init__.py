@@ -1,4 +1,4 @@
 """Reads, checks, hashes and stores Open Data Fabric data: blocks, events, identities, append rules and slices.
 
-Knows nobody. Everything but ``chain.store`` and ``chain.data.parquet`` is pure and synchronous.
+Imports no other package of the node. Everything but ``chain.store`` and ``chain.data.parquet`` is pure and synchronous.
 """

@@ -1,9 +1,9 @@
-"""Plans the compaction of a history: which slices are merged into one, and which events stand after it.
+"""Plans the compaction of a history: which slices are merged into one, and which events follow.
 
-Pure planning over blocks as they stream; who reads and writes slices, and moves the head, is ``store.rewriting``. As
-the reference does it: AddData events with nothing between them are merged, newest first, up to a limit of bytes and
-rows; the merged event carries the newest checkpoint, source state and watermark there were, and the sum of linked
-objects. Blocks before the first change stay byte for byte; those after it are made anew. Spec: compaction (RFC-018).
+Plans over a stream of blocks, without I/O; ``store.rewriting`` reads and writes slices, and moves the head. As the
+reference does it: AddData events with nothing between them are merged, newest first, up to a limit of bytes and rows;
+the merged event carries the newest checkpoint, source state and watermark among them, and the sum of linked objects.
+Blocks before the first change stay byte for byte; those after it are made anew. Spec: compaction (RFC-018).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _SUMS: Final = ("numObjectsNaive", "sizeNaive")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one merged slice; the same as in the reference."""
+    """Limits of one merged slice, with the reference's defaults."""
 
     bytes: int = MAX_BYTES
-    """Of the slices that go into it."""
+    """Sum of the bytes of the slices that are merged."""
     rows: int = MAX_ROWS
 
 
 Batch: TypeAlias = range
-"""Sequence numbers of AddData blocks that become one; two at least."""
+"""Sequence numbers of the AddData blocks that become one; at least two."""
 
 
 def plan_compaction(blocks: Iterable[Block], limits: Limits) -> tuple[Batch, ...]:
-    """Decides what to merge in a whole chain, in its order; empty when nothing can be merged. Memory: 16 bytes a block.
+    """Decides which blocks of a whole chain to merge, in its order; may be empty. Takes 16 bytes of memory a block.
 
-    Raises Invalid for a chain that holds an event of a newer schema: what it changed cannot be told.
+    Raises Invalid for a chain with an event of a newer schema: its effect is unknown.
     """
     sizes, rows = array("q"), array("q")
     for block in blocks:
@@ -72,7 +72,7 @@ def plan_compaction(blocks: Iterable[Block], limits: Limits) -> tuple[Batch, ...
 
 
 def _weight(event: MetadataEvent) -> tuple[int, int]:
-    """Bytes and rows of an AddData; -1 for what ends a batch."""
+    """Returns bytes and rows of an AddData; -1 and 0 for any other event, which ends a batch."""
     if not isinstance(event, AddData):
         return -1, 0
     if event.new_data is None:
@@ -86,7 +86,7 @@ def _close(batches: list[Batch], start: int, stop: int) -> None:
 
 
 def merged(events: Sequence[AddData], new_data: DataSlice | None) -> AddData:
-    """One event in place of several that followed each other; ``new_data`` holds the rows of all."""
+    """Makes the one event that replaces several in a row; ``new_data`` holds the rows of all."""
     newest = tuple(reversed(events))
     return AddData(
         prev_checkpoint=events[0].prev_checkpoint,
@@ -100,7 +100,7 @@ def merged(events: Sequence[AddData], new_data: DataSlice | None) -> AddData:
 
 
 def _extras(all_of_them: Sequence[Mapping[str, object]]) -> dict[str, object] | None:
-    """Attributes of all, the newest's where they differ; linked objects are counted together."""
+    """Merges attributes, the newest's where they differ; the numbers of linked objects are added up."""
     if not all_of_them:
         return None
     joined: dict[str, object] = {}
@@ -118,9 +118,10 @@ def _extras(all_of_them: Sequence[Mapping[str, object]]) -> dict[str, object] | 
 
 
 def remade(state: ChainState, events: Iterable[MetadataEvent], system_time: Instant) -> Iterator[Block]:
-    """New blocks of ``events`` after a chain in ``state``, made at ``system_time``, each kept to the rules.
+    """Makes new blocks of ``events`` after a chain in ``state``, at ``system_time``, each checked by the rules.
 
-    What a data event carries over from the one before it is said anew. Raises Invalid when a rule is broken.
+    The checkpoint and offset that a data event repeats from the one before it are set anew. Raises Invalid when a rule
+    is broken.
     """
     for event in events:
         if isinstance(event, AddData | ExecuteTransform):

@@ -1,7 +1,7 @@
 """Compares two copies of a chain: equal, one ahead, or diverged, and after which block. Spec: Synchronization.
 
-A block's hash covers its predecessor's, so chains that agree on one block agree on all before it: the last common
-block is found by bisection, with a number of reads that grows with the logarithm of the length.
+A block's hash covers its predecessor's, so chains that agree on one block agree on all before it: the last common block
+is found by bisection, with a number of reads that grows with the logarithm of the length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chain.multihash import Multihash
 class Relation(enum.Enum):
     EQUAL = "equal"
     AHEAD = "ahead"
-    """The first has all of the second and more."""
+    """The first chain has all blocks of the second, and more."""
     BEHIND = "behind"
     DIVERGED = "diverged"
 
@@ -25,13 +25,13 @@ class Relation(enum.Enum):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     relation: Relation
     common: int
-    """Blocks that both have, from the first on; zero when they share nothing, not even the Seed."""
+    """Number of blocks that both have, from the first on; zero when they share nothing, not even the Seed."""
     ours: int
-    """Blocks that only the first has."""
+    """Number of blocks that only the first chain has."""
     theirs: int
 
     def describe(self, ours: str, theirs: str) -> str:
-        """For people: the first block that differs has the number of common ones, as blocks count from 0."""
+        """Describes the relation for people. Blocks count from 0, so the first that differs has number ``common``."""
         if self.relation is Relation.EQUAL:
             return f"{ours} and {theirs} are equal"
         if self.relation is Relation.AHEAD:
@@ -57,7 +57,7 @@ class _Named(Protocol):
 
 
 class HashedChain(Protocol):
-    """The reads that a comparison needs of each side; every ``ChainReader`` of the store provides them."""
+    """The reads of each side that a comparison needs; every ``ChainReader`` of the store provides them."""
 
     def head(self) -> _Named | None: ...
 
@@ -65,7 +65,7 @@ class HashedChain(Protocol):
 
 
 def compare(ours: HashedChain, theirs: HashedChain) -> Comparison:
-    """How two chains relate. Reads at most ``2 * (2 + log2(length))`` blocks; whatever ``block_at`` raises passes."""
+    """Compares two chains. Reads at most ``2 * (2 + log2(length))`` blocks; errors of ``block_at`` pass through."""
     our_size, their_size = _size(ours), _size(theirs)
     common = _common(ours, theirs, min(our_size, their_size))
     if common < min(our_size, their_size):
@@ -83,7 +83,7 @@ def _size(chain: HashedChain) -> int:
 
 
 def _common(ours: HashedChain, theirs: HashedChain, shorter: int) -> int:
-    """Length of the common beginning, which is at most ``shorter``."""
+    """Returns the number of blocks that both chains begin with, at most ``shorter``."""
     if shorter and _same(ours, theirs, shorter - 1):
         return shorter
     low, high = 0, max(shorter - 1, 0)

@@ -1,14 +1,14 @@
-"""Defines the families of faults: each implies who can mend it, whether to retry, and the exit code of a program.
+"""Defines the families of faults: each implies who can fix it, whether to retry, and the exit code of a program.
 
-A fault tells three things: what happened to which thing (``str(fault)``), which rule or limit was met (``rule``), and
-what to do next (``hint``). Causes travel as ``__cause__``. Expected outcomes ("up to date", "diverged") are values.
+A fault has three parts: what happened to which thing (``str(fault)``), which rule or limit was met (``rule``), and what
+to do next (``hint``). Causes travel as ``__cause__``. Expected outcomes ("up to date", "diverged") are values.
 """
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """Base of every fault we raise on purpose; anything else that escapes is a bug."""
+    """Base of every error that the node raises on purpose; anything else that escapes is a bug."""
 
     exit_code = 70
 
@@ -25,34 +25,34 @@ class Fault(Exception):
 
 
 class Invalid(Fault):
-    """Their data breaks a rule. Asking again gives the same answer."""
+    """Data or a request breaks a rule. Trying again gives the same answer."""
 
     exit_code = 5
 
 
 class NotFound(Invalid):
-    """A name, hash or block that we were asked for is not here."""
+    """A requested name, hash or block is not here."""
 
 
 class Refused(Fault):
-    """A request that is well formed and understood, but not permitted."""
+    """A request is well formed and understood, but not permitted."""
 
     exit_code = 4
 
 
 class Remote(Fault):
-    """The other side misbehaved, is slow or cannot be reached. Another peer, or the same one later, may do better."""
+    """A remote side misbehaved, is slow or cannot be reached. Another peer, or the same one later, may do better."""
 
     exit_code = 6
 
 
 class Environment(Fault):
-    """Our own machine: disk, ports, Java, sandbox. Worth retrying once it is mended."""
+    """This machine fails: disk, ports, Java, sandbox. A retry makes sense once that is fixed."""
 
     exit_code = 7
 
 
 class Conflict(Fault):
-    """Someone else moved the head first: read again and plan again."""
+    """Somebody else moved the head first: read again and plan again."""
 
     exit_code = 1

@@ -32,7 +32,7 @@ def _decoded(text: str, prefix: str) -> bytes:
 
 
 class _KeyId(bytes):
-    """``ed01`` + 32 bytes of an Ed25519 public key."""
+    """The bytes ``ed01`` and the 32 bytes of an Ed25519 public key."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class _KeyId(bytes):
 
 
 class DatasetId(_KeyId):
-    """A dataset: ``did:odf:fed01…``."""
+    """The identity of a dataset: ``did:odf:fed01…``."""
 
     __slots__ = ()
 
@@ -58,12 +58,12 @@ class DatasetId(_KeyId):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DatasetId:
-        """Raises Invalid."""
+        """Checks the bytes of an identity. Raises Invalid."""
         return cls(cls._checked(raw, raw.hex()))
 
     @classmethod
     def parse(cls, text: str) -> DatasetId:
-        """``did:odf:…`` in any multibase. Raises Invalid."""
+        """Parses ``did:odf:…`` in any multibase. Raises Invalid."""
         if not text.startswith(DID_ODF):
             raise Invalid(f"not a dataset identity: {text[:60]!r}", rule="did", hint="it begins with did:odf:")
         return cls(cls._checked(_decoded(text, DID_ODF), text))
@@ -76,7 +76,7 @@ class DatasetId(_KeyId):
 
     @property
     def multibase(self) -> str:
-        """``fed01…``: the name of the dataset's folder in a workspace of the reference."""
+        """The key as ``fed01…``: the name of the dataset's folder in a workspace of the reference."""
         return multibase.encode_base16(self)
 
     @property
@@ -86,7 +86,7 @@ class DatasetId(_KeyId):
 
 
 class KeyDid(_KeyId):
-    """A key that signs for itself (node, writer, validator, witness): ``did:key:z6Mk…``."""
+    """The identity of a key that signs for itself (node, writer, validator, witness): ``did:key:z6Mk…``."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class KeyDid(_KeyId):
 
     @classmethod
     def parse(cls, text: str) -> KeyDid:
-        """``did:key:…`` or ``did:odf:…``: one key has several DIDs. Raises Invalid."""
+        """Parses ``did:key:…`` or ``did:odf:…``: one key has several DIDs. Raises Invalid."""
         for prefix in (DID_KEY, DID_ODF):
             if text.startswith(prefix):
                 return cls(cls._checked(_decoded(text, prefix), text))
@@ -118,11 +118,11 @@ DatasetName = NewType("DatasetName", str)
 _SUB: Final = r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*"
 _NAME: Final = re.compile(rf"{_SUB}(?:\.{_SUB})*\Z", re.ASCII)
 MAX_NAME: Final = 253
-"""Characters; names are shaped like host names, and this is their limit."""
+"""Longest name, in characters; names are shaped like host names, and have their limit."""
 
 
 def parse_name(text: str, what: str = "dataset") -> DatasetName:
-    """A dataset, account or repository name, or that of another thing: ``what``, for people. Raises Invalid."""
+    """Parses a name of a dataset, account or repository; ``what`` is the word for it in messages. Raises Invalid."""
     if len(text) > MAX_NAME or _NAME.match(text) is None:
         hint = "letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights"
         if what == "dataset" and "@" in text:
@@ -136,7 +136,7 @@ def parse_name(text: str, what: str = "dataset") -> DatasetName:
 
 
 class LocalAlias(msgspec.Struct, frozen=True):
-    """``name`` or ``account/name`` in this workspace."""
+    """A dataset's name in this workspace: ``name`` or ``account/name``."""
 
     name: DatasetName
     account: str | None = None
@@ -154,7 +154,7 @@ def parse_local_alias(text: str) -> LocalAlias:
 
 
 def parse_own_name(text: str, what: str = "dataset") -> DatasetName:
-    """A name where there are no accounts. Raises Invalid: to drop the account would make one of two datasets."""
+    """Parses a name on a node without accounts. Raises Invalid for ``account/name``, which is another dataset."""
     if "/" not in text or what != "dataset":
         return parse_name(text, what)
     alias = parse_local_alias(text)

@@ -1,7 +1,7 @@
 """Defines points in time as the format keeps them: whole nanoseconds since the epoch, always UTC.
 
-Python's datetime stops at microseconds and at the years 1 and 9999; honest blocks carry nanoseconds, and event times
-of history and prehistory, so an instant is an int. The calendar is the Gregorian one in both directions, with a year 0.
+Python's datetime stops at microseconds and at the years 1 and 9999; honest blocks carry nanoseconds, and event times of
+history and prehistory, so an instant is an int. The calendar is the Gregorian one in both directions, with a year 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MILLISECOND: Final = 1_000_000
 MICROSECOND: Final = 1_000
 FIRST_YEAR: Final = -262_143
 LAST_YEAR: Final = 262_142
-"""Years that the reference can hold."""
+"""The last year that the reference can hold; FIRST_YEAR is the first."""
 DAY: Final = 86_400
-"""Seconds."""
+"""Seconds of a day."""
 _EPOCH: Final = 719_163
 """Days from the first of January of the year 1, which is day 1, to that of 1970."""
 _CYCLE_YEARS: Final = 400
 _CYCLE_DAYS: Final = 146_097
-"""After so many years the calendar repeats, to the day of the week."""
+"""Days of a cycle of 400 years, after which the calendar repeats, to the day of the week."""
 _RFC3339: Final = re.compile(
     r"(\d{4}|[+-]\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?(?:([Zz])|([+-])(\d\d):(\d\d))\Z",
     re.ASCII,
@@ -38,12 +38,12 @@ def from_millis(millis: int) -> Instant:
 
 
 def to_millis(instant: Instant) -> int:
-    """Whole milliseconds, rounded towards the past."""
+    """Returns whole milliseconds, rounded towards the past."""
     return instant // MILLISECOND
 
 
 def day_of(year: int, month: int, day: int) -> int:
-    """Days since the epoch. Raises ValueError when there is no such day."""
+    """Returns the number of days since the epoch. Raises ValueError when there is no such day."""
     import datetime as dt  # here, for odfctl asks more often than it shows times
 
     cycle, within = divmod(year - 1, _CYCLE_YEARS)
@@ -51,7 +51,7 @@ def day_of(year: int, month: int, day: int) -> int:
 
 
 def date_of(day: int) -> tuple[int, int, int]:
-    """Year, month and day of the month of a day counted from the epoch."""
+    """Returns year, month and day of the month of a day counted from the epoch."""
     import datetime as dt
 
     cycle, within = divmod(day + _EPOCH - 1, _CYCLE_DAYS)
@@ -60,9 +60,9 @@ def date_of(day: int) -> tuple[int, int, int]:
 
 
 def parse(text: str) -> Instant:
-    """RFC 3339 with any offset; of a fraction nine digits count. Raises Invalid.
+    """Parses RFC 3339 with any offset; digits of the fraction beyond nine are ignored. Raises Invalid.
 
-    Years beyond four digits have a sign, and so have those before the year 0, as in ISO 8601.
+    Years of more than four digits have a sign, and so have those before the year 0, as in ISO 8601.
     """
     match = _RFC3339.match(text)
     if match is None:
@@ -82,7 +82,7 @@ def parse(text: str) -> Instant:
 
 
 def render(instant: Instant) -> str:
-    """RFC 3339 in UTC, with as few digits of fraction as hold the value (0, 3, 6 or 9): ``2024-05-01T12:30:00Z``.
+    """Writes RFC 3339 in UTC, with the fewest digits of fraction (0, 3, 6 or 9): ``2024-05-01T12:30:00Z``.
 
     Raises Invalid for years that no block can hold.
     """

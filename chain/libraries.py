@@ -1,7 +1,7 @@
 """Gives Arrow and NumPy to code that works with rows, and imports each when its first attribute is read.
 
-Without both an idle node has a third less memory and starts in a third less time; signing, gossip and answers about
-heads need neither. ``load`` imports all of them: in a thread, where an event loop must go on.
+Without both an idle node takes a third less memory and starts in a third less time; signing, gossip and answers about
+heads need neither. ``load`` imports all of them; call it in a thread if an event loop must not stop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["are_loaded", "import_flatbuffers", "kept_out", "load", "np", "pa", "
 
 _SHORT: Final = {"np": "numpy", "pa": "pyarrow", "pc": "pyarrow.compute", "pq": "pyarrow.parquet"}
 _UNUSED: Final = ("pyarrow._azurefs", "pyarrow._gcsfs", "pyarrow._hdfs", "pyarrow._s3fs")
-"""Arrow imports them within ``try``: buckets are read by obstore here, and nothing of ours is in HDFS."""
+"""Modules that Arrow imports within ``try``, and nothing here uses: obstore reads buckets, and nothing is in HDFS."""
 
 
 class _OnFirstUse(ModuleType):
-    """Stands for a library. An attribute that was read is kept: it then costs as much as one of the library itself."""
+    """Stands for a library. An attribute that was read is kept, and then costs as much as one of the library itself."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # inspection reads such names of all modules that it meets
@@ -37,20 +37,20 @@ class _OnFirstUse(ModuleType):
 
 
 def load() -> None:
-    """Imports all of them. Half a second, once; safe in any thread."""
+    """Imports all of them. Takes half a second, once; safe in any thread."""
     for name in _SHORT.values():
         _imported(name)
 
 
 def are_loaded() -> bool:
-    """Returns whether ``load`` has nothing left to do."""
+    """Whether ``load`` has nothing left to do."""
     return all(name in sys.modules for name in _SHORT.values())
 
 
 def import_flatbuffers() -> None:
-    """Imports it with the stand-in of NumPy, which it would import although our codecs use no arrays of it.
+    """Imports flatbuffers with a stand-in for NumPy, which it would import although our codecs use no arrays of it.
 
-    For the start of a process, before it has threads.
+    To be called when a process starts, before it has threads.
     """
     if "numpy" in sys.modules:
         return
@@ -63,9 +63,10 @@ def import_flatbuffers() -> None:
 
 @contextmanager
 def kept_out(names: Iterable[str]) -> Iterator[None]:
-    """Modules of ``names`` that are not loaded yet cannot be imported within; they can afterwards.
+    """Prevents, within the context, the import of those modules of ``names`` that are not loaded yet.
 
-    Where several threads do this at once, the first to end admits the modules again: they are only not used.
+    Where several threads do this at once, the first to end admits the modules again, which is harmless: they are only
+    not used.
     """
     modules = cast(dict[str, Any], sys.modules)
     hidden = [name for name in names if name not in modules]
@@ -79,7 +80,7 @@ def kept_out(names: Iterable[str]) -> Iterator[None]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Each is imported by a statement, which names it to whoever reads this file without running it."""
+    """Imports a library by a literal statement, so that readers and tools find the dependency without running it."""
     with kept_out(_UNUSED):
         match name:
             case "numpy":

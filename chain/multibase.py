@@ -18,7 +18,7 @@ MAX_TEXT: Final = 256
 
 
 def varint(value: int) -> bytes:
-    """Unsigned LEB128, as multiformats writes it."""
+    """Encodes an unsigned LEB128 number, as multiformats does."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -46,7 +46,7 @@ def encode_base64url(raw: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Bytes of a multibase text in base16, base58btc or unpadded base64url. Raises Invalid."""
+    """Decodes a multibase text in base16, base58btc or unpadded base64url. Raises Invalid."""
     if len(text) > MAX_TEXT:
         raise Invalid(f"multibase text of {len(text)} characters", rule="multibase-length", hint=f"at most {MAX_TEXT}")
     base, body = text[:1], text[1:]
@@ -57,7 +57,8 @@ def decode(text: str) -> bytes:
             return _decode_base58(body)
         if base == "u":
             raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-            # Python reads + and / too, padding, and bits beyond the last byte.
+            # Python also accepts + and /, padding, and bits beyond the last byte, so the result is encoded again to
+            # compare.
             if encode_base64url(raw) != text:
                 raise ValueError("not as base64url is written")
             return raw

@@ -39,7 +39,7 @@ class Multihash(bytes):
 
     @classmethod
     def sha3_256_of(cls, file: BufferedReader) -> Multihash:
-        """The sha3-256 of the rest of an open file, in bounded memory. Raises OSError."""
+        """Hashes the rest of an open file with sha3-256, in bounded memory. Raises OSError."""
         return cls(_PREFIXES[SHA3_256] + hashlib.file_digest(file, "sha3_256").digest())
 
     @classmethod
@@ -56,7 +56,7 @@ class Multihash(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Multihash:
-        """Text in any supported multibase to a value. Raises Invalid."""
+        """Parses text in any supported multibase. Raises Invalid."""
         return cls.from_bytes(multibase.decode(text))
 
     @property
@@ -79,7 +79,7 @@ class Multihash(bytes):
 
     @property
     def short(self) -> str:
-        """Returns the short form for people: ``f1620 9c41…b2``."""
+        """The short form for people: ``f1620 9c41…b2``."""
         text = str(self)
         cut = len(text) - 2 * _DIGEST_SIZE
         return f"{text[:cut]} {text[cut : cut + 4]}…{text[-2:]}"

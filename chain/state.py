@@ -1,8 +1,8 @@
-"""Computes the state of a chain at its head: all that append rules, planners and readers need of its past.
+"""Computes the state of a chain at its head: all facts of its past that append rules, planners and readers need.
 
 A ChainState is a value. ``advance`` adds one block in constant time; ``load_state`` makes the same value from a stored
-chain with a number of reads that does not grow with its length. It trusts the blocks: whoever takes a block from
-elsewhere runs ``chain.rules`` on it first. Spec: RFC-014, Metadata.
+chain with a number of reads that does not grow with its length. Blocks are trusted: the caller checks blocks of others
+by ``chain.rules`` first. Spec: RFC-014, Metadata.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _NO_SOURCES: Final[Mapping[str, AddPushSource]] = MappingProxyType({})
 
 
 class InputPosition(msgspec.Struct, frozen=True):
-    """How far transactions have consumed one input."""
+    """The position up to which transactions have consumed one input."""
 
     block_hash: Multihash | None
     offset: int | None
 
 
 class Vocab(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of the system columns in force."""
+    """The current names of the system columns."""
 
     offset: str = "offset"
     operation_type: str = "op"
@@ -59,33 +59,33 @@ class Vocab(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True):
     EMPTY: ClassVar[ChainState]
-    """Before the first block."""
+    """The state before the first block."""
 
     dataset: DatasetId | None = None
     kind: DatasetKind | None = None
     head: Multihash | None = None
     sequence_number: int = -1
-    """Of the head; the chain has one block more."""
+    """Number of the head, from zero; -1 for an empty chain."""
     system_time: Instant | None = None
-    """Of the head."""
+    """System time of the head."""
     last_data: DataEvent | None = None
     last_transform: ExecuteTransform | None = None
     schema: SetDataSchema | None = None
     set_vocab: SetVocab | None = None
     set_transform: SetTransform | None = None
     set_polling_source: SetPollingSource | None = None
-    """The newest, disabled or not."""
+    """The newest polling source, disabled or not."""
     polling_disabled: bool = False
     push_sources: Mapping[str, AddPushSource] = _NO_SOURCES
-    """The newest of each name, disabled or not."""
+    """The newest push source of each name, disabled or not."""
     disabled_push_sources: frozenset[str] = frozenset()
     set_info: SetInfo | None = None
     set_license: SetLicense | None = None
     set_attachments: SetAttachments | None = None
     unknown: Multihash | None = None
-    """The newest block whose event only a newer schema knows: what it changed cannot be told."""
+    """The newest block with an unknown event, of a newer schema: its effect on the state is not known."""
     unreadable: frozenset[str] = frozenset()
-    """Kinds whose newest event holds what only a newer schema knows: one is in force, and we cannot tell which."""
+    """Names of event classes whose newest event has fields of a newer schema, so that its meaning is uncertain."""
 
     @property
     def size(self) -> int:
@@ -94,7 +94,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_offset(self) -> int | None:
-        """Offset of the last row; ``None`` before the first."""
+        """Offset of the last row; ``None`` before the first row."""
         if self.last_data is None:
             return None
         return self.last_data.new_data.offset_interval.end if self.last_data.new_data else self.last_data.prev_offset
@@ -110,7 +110,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The ``prevCheckpoint`` of the next data event: that of the last data event, of none before it."""
+        """Checkpoint of the last data event, which the next one has as ``prevCheckpoint``; ``None`` if it has none."""
         return self.last_data.new_checkpoint if self.last_data else None
 
     @property
@@ -152,11 +152,11 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def may_hold(self, kind: type) -> bool:
-        """Whether an event of ``kind`` may be in force that we cannot read."""
+        """Whether the current event of ``kind`` may be one that this version cannot fully read."""
         return self.unknown is not None or kind.__name__ in self.unreadable
 
     def advance(self, block: Block) -> ChainState:
-        """The state after ``block``, in constant time."""
+        """Returns the state after ``block``, in constant time."""
         changes = self._changes(block)
         if self.unreadable and not isinstance(block.event, UnknownEvent):
             changes["unreadable"] = self.unreadable - {type(block.event).__name__}
@@ -218,7 +218,7 @@ _LAST_OF: Final[Mapping[type, str]] = {
     SetLicense: "set_license",
     SetAttachments: "set_attachments",
 }
-"""Events of which only the newest counts."""
+"""Events of which only the newest counts, with the field that holds it."""
 
 _NEWEST: Final = (
     *((each.__name__,) for each in (*_LAST_OF, ExecuteTransform, UnknownEvent)),
@@ -237,7 +237,7 @@ class _Head(Protocol):
 
 
 class StateReader(Protocol):
-    """The reads that ``load_state`` needs of a stored chain; every ``ChainReader`` of the store provides them."""
+    """The reads of a stored chain that ``load_state`` needs; every ``ChainReader`` of the store provides them."""
 
     def head(self) -> _Head | None: ...
 
@@ -247,7 +247,7 @@ class StateReader(Protocol):
 
 
 def load_state(reader: StateReader, size: int | None = None) -> ChainState:
-    """The state at the head of a stored chain, or after its first ``size`` blocks; ``EMPTY`` when there are none.
+    """Loads the state at the head of a stored chain, or after its first ``size`` blocks; ``EMPTY`` without blocks.
 
     Reads the first block, the head, the newest block of each kind that counts and every definition of a push source,
     however long the chain is.

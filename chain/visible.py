@@ -1,7 +1,8 @@
 """Detects text that commands a terminal, and makes it safe to show. Pure.
 
-A terminal obeys control characters: they make it show another text than the one that is there, change its title, answer
-as if a person had typed. Characters that turn the direction of text, or are not seen, make a text read as another.
+A terminal obeys control characters: they make it show another text than the one that is there, change its title, or
+answer as if a person had typed. Invisible characters, and those that turn the direction of text, make a text read as
+another.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _OBEYED: Final = (
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of scripts that are not seen
     "\U000e0000-\U000e007f"  # tags
 )
-"""Joiners are left (U+200C and U+200D): Persian, Hindi and emoji are not written without them."""
+"""Characters to replace. Joiners are not among them (U+200C and U+200D): Persian, Hindi and emoji need them."""
 _UNSEEN: Final = re.compile(f"[{_OBEYED}]")
 _SHOWN: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 def visible(text: str) -> str:
-    """Lines of text with nothing in them that a terminal obeys; tabs and newlines stay."""
+    """Replaces every character that a terminal obeys or does not show; tabs and newlines stay."""
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_SHOWN, text)
 
 
@@ -35,7 +36,7 @@ def is_visible(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Escapes what a terminal obeys in a JSON text, which keeps its meaning. Its own line breaks stay."""
+    """Escapes such characters in a JSON text, whose meaning and line breaks stay the same."""
     return _UNSEEN.sub(_escape, text)
 
 

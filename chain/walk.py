@@ -10,7 +10,7 @@ from chain.model.block import Block
 
 
 class KindIndex(Protocol):
-    """Every ``ChainReader`` of the store is one."""
+    """The read that ``newest_first`` needs; every ``ChainReader`` of the store provides it."""
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None: ...
 
@@ -30,9 +30,9 @@ def newest_first(reader: KindIndex, kinds: Iterable[str], before: int | None = N
 def first_where(
     reader: KindIndex, kinds: Iterable[str], start: int, stop: int, holds: Callable[[Block], bool] = lambda _: True
 ) -> Block | None:
-    """The first of ``kinds`` among blocks ``start <= n < stop`` that ``holds``, which once true must stay true.
+    """Returns the first block of ``kinds`` in ``start <= n < stop`` that ``holds``, which must stay true once true.
 
-    A logarithmic number of reads: each one halves the blocks among which it may still be.
+    A logarithmic number of reads: each one halves the blocks that are left.
     """
     wanted = tuple(kinds)
     found: Block | None = None
@@ -48,5 +48,5 @@ def first_where(
 
 
 def oldest_first(reader: RawBlocks, start: int, stop: int) -> Iterator[Block]:
-    """Blocks ``start <= n < stop``, decoded as they stream. Raises Invalid where the store holds no block."""
+    """Yields blocks ``start <= n < stop``, decoded as they stream. Raises Invalid for bytes that are no block."""
     return map(decode_block, reader.raw_blocks(start, stop))

@@ -1,4 +1,4 @@
-"""Words nouns with their numbers and articles, for messages. English, as all messages are."""
+"""Writes nouns with their numbers and articles, for messages. English, as all messages are."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def plural(number: int, noun: str, many: str | None = None) -> str:
-    """``1 block``, ``1,500 blocks``; ``many`` of a noun that takes more than an s: ``2 entries``."""
+    """Writes a number with its noun: ``1 block``, ``1,500 blocks``; ``many`` is an irregular plural: ``2 entries``."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def a(noun: str) -> str:
-    """``noun`` with its article: ``an Int64``, ``a UInt8``."""
+    """Writes ``noun`` with its article: ``an Int64``, ``a UInt8``."""
     return f"an {noun}" if noun[:1].casefold() in "aeio" and noun else f"a {noun}"
 
 
 def agree(number: int, one: str, many: str) -> str:
-    """``one`` of a single thing, ``many`` of several: ``agree(len(names), "derives", "derive")``."""
+    """Returns ``one`` for a single thing, else ``many``: ``agree(len(names), "derives", "derive")``."""
     return one if number == 1 else many
 
 
 def size(count: float) -> str:
-    """Bytes with three digits: ``31.2 MB``."""
+    """Writes a number of bytes with about three digits: ``31.2 MB``."""
     amount, unit = float(count), _UNITS[0]
     for unit in _UNITS:
         if abs(amount) < 999.5 or unit == _UNITS[-1]:

@@ -1,4 +1,4 @@
-"""Writes YAML that our own reader understands as it was meant: text that looks like a number or a flag is quoted."""
+"""Writes YAML that our own reader understands as intended: text that looks like a number or a flag is quoted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 from chain.visible import is_visible
 
 INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0o[0-7]+|0x[0-9a-fA-F]+|0b[01]+)\Z")
-"""What begins with a zero and goes on with digits is text, as the reference has it: a code, not a count."""
+"""Integers. Digits after a leading zero are text, as in the reference: a code, not a number."""
 FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 
 def render_yaml(plain: object) -> str:
-    """YAML of dicts, lists and scalars, in their order, text of several lines as a block. All of it is visible."""
+    """Writes dicts, lists and scalars in their order, text of several lines as a block. All characters are visible."""
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     if not is_visible(text):  # again, with escapes for what a terminal would obey
         text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120)
@@ -23,7 +23,7 @@ def render_yaml(plain: object) -> str:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Quotes all that our own reader, too, would take for something other than text."""
+    """Quotes every text that our own reader would also take for something else."""
 
 
 def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:

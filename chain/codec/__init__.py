@@ -1,1 +1,1 @@
-"""Decodes bytes and text to values of the format and encodes them, under limits; derived from ``chain.model``."""
+"""Decodes blocks, schemas and manifests and encodes them, under limits; layouts are derived from ``chain.model``."""

@@ -1,7 +1,8 @@
 """Reads the legacy form of a schema, an Arrow IPC ``Schema`` inside of SetDataSchema, as ODF's own types.
 
-Read only, by the same bounded reader as blocks: hostile bytes never reach a native parser. What ODF has no word for
-(dictionaries, unions, intervals) is Invalid. Spec: Arrow columnar format, Schema.fbs; ODF DataSchema.
+Nothing is written in this form. It is read by the same bounded reader as blocks, so that hostile bytes never reach a
+native parser. Types that ODF does not have (dictionaries, unions, intervals) are Invalid. Spec: Arrow columnar format,
+Schema.fbs; ODF DataSchema.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FLOATS: Final[tuple[DataType, ...]] = (odf.Float16(), odf.Float32(), odf.Float6
 
 
 class _Variant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """An alternative of Arrow's union Type; a scalar whose default is not zero is ``None`` when left out."""
+    """A variant of Arrow's union Type. A scalar whose default is not zero is ``None`` when the bytes leave it out."""
 
 
 class _Null(_Variant, frozen=True, kw_only=True, tag="Null"): ...
@@ -158,7 +159,7 @@ class _Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schema_of(event: SetDataSchema) -> DataSchema:
-    """The schema that an event declares, in either of its forms. Raises Invalid when it holds none that can be read."""
+    """Returns the schema that an event declares, in either form. Raises Invalid when there is no readable one."""
     if event.schema is not None:
         return event.schema
     if event.raw_arrow_schema is None:

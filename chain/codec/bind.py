@@ -1,8 +1,8 @@
-"""Converts trees of plain values to values of the model and back; reports every mistake at its own place.
+"""Converts trees of plain values to values of the model and back; reports every mistake with its place.
 
-Serves manifests (YAML, with lines) and JSON alike; spellings are those that the reference accepts: names of kinds and
+Serves manifests (YAML, with lines) and JSON alike. Spellings are those that the reference accepts: names of kinds and
 enum members in any case, ``type: String`` short for ``type: {kind: String}``. Names of fields are exact. Layouts come
-from the classes; nothing here knows any one of them. Spec: Manifests; RFC-013.
+from the classes; nothing here is about any one class. Spec: Manifests; RFC-013.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from chain.errors import Invalid
 
 TAG: Final = "kind"
 _WRONG: Final = object()
-"""Stands for a value that could not be made; the mistake has been noted."""
+"""Stands for a value that could not be made; the mistake was already recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
     path: str
-    """``metadata[2].read.separator``."""
+    """Path of the wrong part within the tree, such as ``metadata[2].read.separator``."""
     line: int
     message: str
     rule: str
@@ -42,17 +42,17 @@ class Mistake:
 
 @dataclass(slots=True)
 class Binding:
-    """Collects the mistakes of one tree, and where each part of it stood. Lives for one document."""
+    """Converts one document, and collects its mistakes and the line of each of its parts. Lives for one document."""
 
     mistakes: list[Mistake] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     more_kinds: Mapping[type[msgspec.Struct], Iterable[str]] = field(default_factory=dict)
-    """Kinds that manifests know beside a variant, for messages: they were replaced before."""
+    """Further kinds that manifests accept in a variant's union, for messages; they were replaced before binding."""
     more_fields: Mapping[type[msgspec.Struct], Iterable[str]] = field(default_factory=dict)
-    """The same of fields of a table."""
+    """Further fields that manifests accept in a table, to list in messages; they were replaced before binding."""
 
     def bind(self, kind: Kind, node: Node, path: str = "") -> Any:
-        """A value of ``kind``, or anything when mistakes were added: look at ``mistakes`` before using it."""
+        """Returns a value of ``kind``. If mistakes were added the value means nothing: check ``mistakes`` first."""
         self.lines.setdefault(path, node.line)
         match kind:
             case Table(of):
@@ -116,7 +116,7 @@ class Binding:
         return self._table(variant, fields, path, tagged=True)
 
     def _kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> list[str]:
-        """Returns what a manifest may call them, and what it may say beside."""
+        """Lists the names of kinds that a manifest may use here: those of the variants and the further ones."""
         beside = [kind for variant in variants for kind in self.more_kinds.get(variant, ())]
         return [*(str(variant.__struct_config__.tag) for variant in variants), *beside]
 
@@ -133,7 +133,7 @@ class Binding:
 
 
 def _with_suggestion(field: layout.Field, node: Node, fields: Mapping[str, layout.Field]) -> str:
-    """The field that texts given where a table belongs were meant for, by its name (``schema``, ``ddlSchema``)."""
+    """Returns the field that a list of texts was probably meant for, judged by its name (``schema``, ``ddlSchema``)."""
     texts = isinstance(node.value, list) and node.value and all(isinstance(each.value, str) for each in node.value)
     if not texts or not isinstance(field.kind, Table):
         return ""
@@ -142,7 +142,7 @@ def _with_suggestion(field: layout.Field, node: Node, fields: Mapping[str, layou
 
 
 def _scalar(kind: Kind, value: object) -> Any:
-    """Raises Invalid."""
+    """Converts a plain value to a scalar of ``kind``. Raises Invalid."""
     if isinstance(kind, Number):
         if isinstance(value, int) and not isinstance(value, bool):
             if kind.low <= value <= kind.high:
@@ -205,7 +205,7 @@ def found(value: object) -> str:
 
 
 def known_names(word: str, names: Collection[str]) -> str:
-    """Suggests the known names for a word that is none of ``names``."""
+    """Words a hint for an unknown ``word``: the nearest of ``names``, or all of them."""
     near = difflib.get_close_matches(word[:80], names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 
@@ -226,7 +226,7 @@ def plain(node: Node) -> Any:
 
 
 def node_of(value: object, depth: int = 0) -> Node:
-    """The tree of a value made of dicts, lists and scalars, such as decoded JSON. Raises Invalid for other things."""
+    """Converts dicts, lists and scalars, such as decoded JSON, to a tree of nodes. Raises Invalid for other values."""
     if depth > MAX_DEPTH:
         raise Invalid(f"nested deeper than {MAX_DEPTH}", rule="manifest-depth")
     match value:

@@ -18,9 +18,9 @@ from chain.model.wire import I32, I64, U64, Scalar, Time
 from chain.multihash import Multihash
 
 MAX_BLOCK: Final = 16 << 20
-"""Bytes. The largest events embed a licence or a readme; a hundredth of this holds a schema of a thousand columns."""
+"""Largest block, in bytes. The largest events embed a licence or a readme; 1,000 columns take a hundredth of it."""
 KIND: Final = 0x400000
-"""Multicodec odf-metadata-block."""
+"""Number of the multicodec odf-metadata-block."""
 CURRENT_VERSION: Final = 3
 _TIME_ALIGNMENT: Final = {2: flat.PACKED, 3: flat.ALIGNED}
 
@@ -32,7 +32,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """A MetadataBlock whose event we do not know: its type byte stands where the union begins."""
+    """A MetadataBlock whose event is of an unknown kind: only the event's type byte is read, where the union begins."""
 
     system_time: Time
     prev_block_hash: Multihash | None
@@ -47,7 +47,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def encode_block(content: MetadataBlock, version: int = CURRENT_VERSION) -> Block:
-    """A new block of ``content``. Raises Invalid when it does not fit the wire or MAX_BLOCK."""
+    """Makes a new block of ``content``. Raises Invalid when it cannot be encoded or exceeds MAX_BLOCK."""
     alignment = _alignment(version)
     inner = flat.encode(content, time_alignment=alignment)
     raw = flat.encode(_Manifest(KIND, version, inner))
@@ -56,10 +56,10 @@ def encode_block(content: MetadataBlock, version: int = CURRENT_VERSION) -> Bloc
 
 
 def decode_block(raw: bytes) -> Block:
-    """The block that ``raw`` is. Raises Invalid: too large, not a block, an obsolete or unsupported version, malformed.
+    """Decodes a block. Raises Invalid: too large, not a block, an obsolete or unsupported version, malformed.
 
-    An event that only a newer schema knows is an UnknownEvent, and fields that only it names are told by their place;
-    the bytes stay whole.
+    An event of a kind that only a newer schema has becomes an UnknownEvent, and fields that only a newer schema has are
+    listed by their place; the bytes stay whole.
     """
     _check_size(raw)
     manifest = flat.decode(_Manifest, raw)
@@ -79,7 +79,7 @@ def decode_block(raw: bytes) -> Block:
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The position of a block as its own bytes state it."""
+    """A block's hash, the hash of its predecessor and its sequence number, as its own bytes state them."""
 
     hash: Multihash
     prev_block_hash: Multihash | None
@@ -87,14 +87,14 @@ class Link(msgspec.Struct, frozen=True):
 
 
 def read_link(raw: bytes) -> Link:
-    """A block's place, without its event, which may be anything. Raises Invalid."""
+    """Reads the link of a block without decoding its event, which may be anything. Raises Invalid."""
     _check_size(raw)
     envelope = flat.decode(_Place, flat.decode(_Manifest, raw).content)
     return Link(Multihash.sha3_256(raw), envelope.prev_block_hash, envelope.sequence_number)
 
 
 def content_of(block: Block) -> MetadataBlock:
-    """Returns what ``encode_block`` takes, without fields of a newer schema. Raises Invalid for an event of one."""
+    """Returns what ``encode_block`` takes, without fields of a newer schema. Raises Invalid for an unknown event."""
     if isinstance(block.event, UnknownEvent):
         raise Invalid(
             f"block #{block.sequence_number} holds an event of a newer schema: variant {block.event.variant}",

@@ -1,10 +1,9 @@
-"""Decodes FlatBuffers bytes to a value of a model class under limits, or raises one Invalid that says where.
+"""Decodes FlatBuffers bytes to a value of a model class under limits, or raises one Invalid with the place.
 
 Input is hostile. Every offset is checked before it is followed, nesting ends at MAX_DEPTH, and every table, text and
-vector visited is paid for from a budget that grows with the input, so that buffers whose parts point at each other
-cost no more than honest ones. Slots beyond those a class declares are passed over, and noted. A reader is compiled
-from a class's layout on first use; one read is one call and keeps nothing. Spec: FlatBuffers internals; Reference /
-schema.
+vector visited is charged to a budget that grows with the input, so that buffers whose parts point at each other cost no
+more than honest ones. Slots beyond those a class declares are skipped and listed. A reader is compiled from a class's
+layout on first use; one read is one call and keeps nothing. Spec: FlatBuffers internals; Reference / schema.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from chain.codec.layout import (
 from chain.errors import Invalid
 
 _SHARING: Final = 4
-"""Budget in sizes of the input. Honest writers never share a part (1); foreign ones may share texts."""
+"""Bytes that may be visited, per byte of input. Honest writers never share a part (1); foreign ones may share texts."""
 _MOST_BEYOND: Final = 100
-"""Slots noted; that many tell as much as more."""
+"""Most unknown slots that are listed; more would say no more."""
 _U32: Final = struct.Struct("<I").unpack_from
 _I32: Final = struct.Struct("<i").unpack_from
 _VTABLE_HEAD: Final = struct.Struct("<HH").unpack_from
 
 Read: TypeAlias = "Callable[[Source, int], Any]"
-"""``(source, position of the slot's value)`` to a value; the caller has checked that the slot is inside."""
+"""Reads a value, given ``(source, position of the slot's value)``; the caller has checked the position."""
 
 
 class Unknown(Invalid):
-    """A variant or enum member that a newer schema may define."""
+    """Raised for a variant or enum member that a newer schema may define."""
 
 
 class Source:
-    """One buffer that is read, and the rest of its budget. Lives for one decode."""
+    """The buffer that is being read, with the rest of its budget. Lives for one decode."""
 
     __slots__ = ("beyond", "budget", "depth", "raw", "size")
 
@@ -72,7 +71,7 @@ class Source:
             raise Invalid(f"nested deeper than {MAX_DEPTH} tables", rule="flatbuffers-depth")
 
     def follow(self, position: int) -> int:
-        """Target of the offset at ``position``: four bytes there are inside and paid for."""
+        """Returns the target of the offset at ``position``; four bytes there are in the buffer and charged."""
         offset: int = _U32(self.raw, position)[0]
         target = position + offset
         if offset < 4 or target > self.size - 4:
@@ -81,7 +80,7 @@ class Source:
         return target
 
     def vector(self, position: int, width: int) -> tuple[int, int]:
-        """First and end position of the vector that the offset at ``position`` points at; inside and paid for."""
+        """Returns the bounds of the vector that the offset at ``position`` points at; in the buffer and charged."""
         start = self.follow(position) + 4
         length = _U32(self.raw, start - 4)[0] * width
         if length > self.size - start:
@@ -96,7 +95,7 @@ class Source:
 
 
 def read_root(cls: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
-    """Decodes the buffer's root table as class ``cls``; lists the slots that it skipped. Raises Invalid."""
+    """Decodes the buffer's root table as class ``cls``; lists the unknown slots that it skipped. Raises Invalid."""
     if len(raw) < 8:
         raise Invalid(f"too short: {len(raw)} bytes", rule="flatbuffers", place="$")
     source = Source(raw)
@@ -109,7 +108,7 @@ def read_root(cls: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
 
 @functools.cache
 def _table_reader(cls: type[msgspec.Struct]) -> Read:
-    """Compiles the reader of a table that an offset points at."""
+    """Compiles the reader of a table, which is reached through an offset."""
     fields = fields_of(cls)
     plain = [
         (4 + 2 * each.slot, _width(each.kind), each.name, _reader(each.kind))
@@ -150,7 +149,7 @@ def _table_reader(cls: type[msgspec.Struct]) -> Read:
 
 
 def _slots(source: Source, table: int) -> tuple[int, int, int]:
-    """Position and size of a table's vtable, and the table's own size; all inside."""
+    """Returns position and size of a table's vtable, and the table's own size; all lie in the buffer."""
     vtable = table - _I32(source.raw, table)[0]
     if not 0 <= vtable <= source.size - 4:
         raise Invalid("a vtable lies outside the buffer", rule="flatbuffers")
@@ -172,7 +171,7 @@ def _note_beyond(source: Source, cls: type[msgspec.Struct], slots: tuple[int, in
 
 
 def _place(raw: bytes, slots: tuple[int, int, int], entry: int, width: int) -> int:
-    """Distance of a field from its table's start, the field being inside; zero when it is not there."""
+    """Returns the distance of a field from its table's start, checked to be inside; zero when the field is absent."""
     vtable, size, extent = slots
     if entry >= size:
         return 0
@@ -191,7 +190,7 @@ def _made(cls: type[msgspec.Struct], values: dict[str, Any]) -> Any:
 
 
 class _LazyReaders:
-    """Readers of a union's variants, compiled when first met: types contain themselves."""
+    """Readers of a union's variants, each compiled at its first use, since types may contain themselves."""
 
     __slots__ = ("variants",)
 

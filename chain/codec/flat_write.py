@@ -1,8 +1,8 @@
-"""Encodes a value of a model class as the one sequence of FlatBuffers bytes that the reference writes for it.
+"""Encodes a value of a model class as exactly the FlatBuffers bytes that the reference writes for it.
 
 Children come first, depth first in field order; then the table's slots in field order, unsorted; equal vtables are
-written once. Hash stability rests on this order and on nothing else here being clever. A writer is compiled from a
-class's layout on first use. Spec: FlatBuffers internals; the order is that of the reference's generated code.
+written once. Hashes stay stable only because this order is kept. A writer is compiled from a class's layout on first
+use. Spec: FlatBuffers internals; the order is that of the reference's generated code.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _FLAGS: Final = {
     "uint64": number_types.Uint64Flags,
 }
 Prepare: TypeAlias = "Callable[[Sheet, Any], Any]"
-"""``(sheet, value)`` to what the slot will hold: the offset of a child that is written now, or the value itself."""
+"""Turns ``(sheet, value)`` into the slot's content: the offset of a child, written now, or the value itself."""
 Put: TypeAlias = "Callable[[Sheet, Any], None]"
-"""``(sheet, prepared)``: writes the slot."""
+"""Writes the slot, given ``(sheet, prepared)``."""
 MAX_JSON_DEPTH: Final = 128
-"""Levels of values inside of each other; the reference reads no more."""
+"""Most levels of nested JSON values; the reference reads no more."""
 
 
 @dataclass(slots=True)
 class Sheet:
-    """The output of one buffer. Lives for one encode."""
+    """The output of one buffer, with its builder. Lives for one encode."""
 
     builder: Builder
     time_alignment: int
@@ -64,7 +64,7 @@ class Sheet:
 
 
 def write_root(value: msgspec.Struct, time_alignment: int) -> bytes:
-    """A finished buffer with ``value`` as its root. Raises Invalid for values that the wire cannot hold."""
+    """Returns a finished buffer with ``value`` as its root. Raises Invalid for values that the format cannot hold."""
     builder = Builder(512)
     try:
         builder.Finish(_table_writer(type(value))(Sheet(builder, time_alignment), value))
@@ -231,11 +231,12 @@ def _vector_writer(item: Text | Table | Union) -> Prepare:
 
 
 def json_text(value: object) -> str:
-    """JSON that stands inside of a block: keys sorted at every level, no spaces, numbers as in the reference.
+    """Writes a value as the JSON inside of a block: keys sorted at every level, no spaces, numbers as in the reference.
 
-    The text is hashed, so it is a function of the value alone: the shortest digits that give the number back, plain
-    from 1e-5 up to 1e16 and with a signed exponent beyond, like ``1.5e+300`` and ``1e-7``. Spec: FlatBuffers schema,
-    ExtraAttributes; serde_json since 1.0.147. Raises Invalid for what JSON has not, and beyond MAX_JSON_DEPTH.
+    The text is hashed, so it depends on the value alone: numbers have the shortest digits that give the number back,
+    plain from 1e-5 up to 1e16 and with a signed exponent beyond, like ``1.5e+300`` and ``1e-7``. Spec: FlatBuffers
+    schema, ExtraAttributes; serde_json since 1.0.147. Raises Invalid for values that JSON cannot express, and beyond
+    MAX_JSON_DEPTH.
     """
     return _text(value, 0)
 

@@ -1,8 +1,8 @@
 """Reads blocks of ODF 0.18, as kamu wrote them in 2021: YAML on disk, FlatBuffers for their hash.
 
-A block names its own hash, and its predecessor's. The hash is SHA3-256 of the block as FlatBuffers without its last
-32 bytes, where the hash itself lies: ``blockHash`` is the first field, and buffers are written from the back. So a
-block is encoded again to be verified; blocks are only read here, never made. Spec: ODF 0.18, Metadata Block Hashing.
+A block states its own hash, and its predecessor's. The hash is SHA3-256 of the block as FlatBuffers without its last 32
+bytes, where the hash itself lies: ``blockHash`` is the first field, and buffers are written from the back. So verifying
+a block means encoding it again; new blocks are never made here. Spec: ODF 0.18, Metadata Block Hashing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chain.instant import Instant, parse
 
 RULE: Final = "former-block"
 MAX_BLOCK: Final = 1 << 20
-"""Bytes of one block's file."""
+"""Largest file of one block, in bytes."""
 _DIGEST: Final = 32
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 _NO_TIME: Final = bytes(timestamp.SIZE)
@@ -35,7 +35,7 @@ _OPEN_RIGHT: Final = {"[": 6, "(": 7}
 _SINGLETON, _UNBOUNDED, _EMPTY = 8, 9, 10
 
 _Fields = tuple[tuple[str, str], ...]
-"""Names and types. ``?`` may be missing, ``|`` is a union, ``[`` a vector, ``#`` a number left out when zero."""
+"""Names and types of fields. ``?`` means optional, ``|`` a union, ``[`` a vector, ``#`` a number omitted if zero."""
 _TABLES: Final[Mapping[str, _Fields]] = {
     "MetadataBlock": (
         ("blockHash", "digest"),
@@ -137,36 +137,36 @@ _ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class FormerSlice(NamedTuple):
-    """Rows that a block wrote, as it says."""
+    """The rows that a block added: their digest and number, as the block states them."""
 
     digest: str
     records: int
 
 
 class FormerBlock(NamedTuple):
-    """A block whose hash was verified."""
+    """A block of ODF 0.18 whose hash was verified."""
 
     hash: str
-    """64 hexadecimal digits."""
+    """Hash of the block, as 64 hexadecimal digits."""
     previous: str | None
     system_time: Instant
     watermark: Instant | None
     output: FormerSlice | None
     is_derived: bool
-    """Whether it declares a transform of other datasets, or read some."""
+    """Whether the block declares a transform of other datasets, or has input slices."""
     system_time_column: str | None
     event_time_column: str | None
     text: str
-    """The YAML as it lay on the disk."""
+    """The YAML of the block's file, unchanged."""
 
 
 def is_former(text: str) -> bool:
-    """Tells whether a text begins like a block of ODF 0.18."""
+    """Whether a text begins like a block of ODF 0.18."""
     return re.match(r"(?:---\s*\n)?apiVersion:\s*1\s*\nkind:\s*MetadataBlock\s*\n", text) is not None
 
 
 def read_block(text: str, place: str) -> FormerBlock:
-    """Reads and verifies a block. Raises Invalid: it is none, or its hash is another."""
+    """Reads and verifies a block. Raises Invalid if it is not a block, or its hash differs from the stated one."""
     if len(text) > MAX_BLOCK:
         raise Invalid(f"a block of more than {MAX_BLOCK:,} characters", rule=RULE, place=place)
     documents = yaml_tree.parse(text, place)
@@ -200,7 +200,7 @@ def read_block(text: str, place: str) -> FormerBlock:
 
 
 def encode(content: object, place: str = "") -> bytes:
-    """Returns a block's content as FlatBuffers, in the one order that its hash rests on. Raises Invalid."""
+    """Encodes a block's content as FlatBuffers, in the order that gives its hash. Raises Invalid."""
     builder = Builder(1024)
     try:
         builder.Finish(_table(builder, "MetadataBlock", content, "content"))
@@ -211,7 +211,7 @@ def encode(content: object, place: str = "") -> bytes:
 
 
 def _table(builder: Builder, name: str, value: object, path: str) -> int:
-    """Children first, in the order of fields; then the slots, in the same order."""
+    """Writes a table: first its children in the order of fields, then its slots in the same order."""
     fields = _TABLES[name]
     members = _members(name, value, path)
     ready = []
@@ -258,7 +258,7 @@ def _child(builder: Builder, kind: str, value: object, path: str) -> Any:
 
 
 def _union(builder: Builder, name: str, value: object, path: str) -> tuple[int, int]:
-    """A variant without fields may be written as its name alone."""
+    """Writes a union's value. A variant without fields may be given as its name alone."""
     fields = {"kind": value} if isinstance(value, str) else value
     if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
         raise _wrong(path, "has no kind")
@@ -324,7 +324,7 @@ def _put(builder: Builder, slot: int, kind: str, value: Any) -> None:
 
 
 def _struct(builder: Builder, slot: int, raw: bytes) -> None:
-    """Not aligned, which was a defect of the library of the time."""
+    """Writes a struct without alignment, as a defect of the FlatBuffers library of 2021 did."""
     builder.Prep(1, len(raw))
     builder.head -= len(raw)
     builder.Bytes[builder.head : builder.head + len(raw)] = raw
@@ -359,7 +359,7 @@ def _time(text: str, path: str) -> bytes:
 
 
 def _interval(text: str, path: str) -> bytes:
-    """A kind and two times; where there is no bound the time is zero."""
+    """Encodes an interval as its kind and two times; a missing bound is written as time zero."""
     if text == "()":
         return _bounds(_EMPTY)
     found = _BOUNDS.match(text)

@@ -1,8 +1,8 @@
-"""Derives how each model class lies on the wire from its annotations, once; this is the only list of fields.
+"""Derives how each model class lies on the wire from its annotations; there is no other list of fields.
 
-Pure description: both directions of the FlatBuffers codec and the manifest codec are compiled from it. A layout is made
-on first use of a class, never changes, and lives as long as the program. A class that cannot be laid out is a mistake
-of ours and raises TypeError at once. Spec: Reference / FlatBuffers schema; the model's notation is in ``model.wire``.
+Both directions of the FlatBuffers codec and the manifest codec are compiled from it. A layout is made on first use of a
+class, never changes, and lives as long as the program. A class that cannot be laid out is a programming mistake and
+raises TypeError at once. Spec: Reference / FlatBuffers schema; the model's notation is in ``model.wire``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chain.model.wire import Mark, Scalar
 from chain.multihash import Multihash
 
 MAX_DEPTH: Final = 64
-"""Tables inside tables, read or written; the reference's own verifier stops at the same depth."""
+"""Most levels of tables inside tables, read or written; the reference's own verifier stops at the same depth."""
 _INTEGERS: Final = {
     "uint8": ("B", 1),
     "int16": ("h", 2),
@@ -42,7 +42,7 @@ class Number:
 
     name: str
     code: str
-    """Format character of ``struct``."""
+    """Format character of the module ``struct``."""
     size: int
 
     @property
@@ -61,7 +61,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An enum; a member's number is its place in the declaration, from zero."""
+    """An enum, written as the number of the member in the declaration, from zero."""
 
     options: type[enum.Enum]
     number: Number
@@ -74,7 +74,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Octets:
-    """A vector of bytes; ``of`` is ``bytes`` or an identity that checks what it is made from."""
+    """A vector of bytes; ``of`` is ``bytes``, or an identity class that checks the bytes it is made from."""
 
     of: type[bytes]
 
@@ -100,14 +100,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Two slots: the number of the variant (from one, zero is absent) and its table."""
+    """A union. It takes two slots: the number of the variant (from one, zero means absent) and its table."""
 
     variants: tuple[type[msgspec.Struct], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A vector of texts, tables, or unions; each of these in a table of its own, for want of vectors of unions."""
+    """A vector of texts, tables or unions; unions are each wrapped in a table, as the format has no union vectors."""
 
     item: Text | Table | Union
 
@@ -119,20 +119,20 @@ Kind: TypeAlias = Number | Flag | Choice | Text | Octets | Moment | JsonObject |
 class Field:
     name: str
     key: str
-    """Name in manifests and JSON, camelCase."""
+    """Name of the field in manifests and JSON, camelCase."""
     slot: int
     kind: Kind
     optional: bool
-    """May be ``None``: then it is not on the wire at all."""
+    """Whether the value may be ``None``; it is then left out of the encoding."""
     default: object
-    """Value when a reader finds nothing on the wire; ``msgspec.NODEFAULT`` when that is an error."""
+    """Value when the encoding leaves the field out; ``msgspec.NODEFAULT`` when that is an error."""
     required: bool
-    """A person must say it, even where the wire leaves a zero out."""
+    """Whether a manifest must state the field, even if its encoding leaves out a zero."""
 
 
 @functools.cache
 def fields_of(cls: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """Fields of a model class in wire order."""
+    """Returns the fields of a model class in wire order."""
     fields = []
     slot = 0
     for info in msgspec.structs.fields(cls):
@@ -145,14 +145,14 @@ def fields_of(cls: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 @functools.cache
 def slots_of(cls: type[msgspec.Struct]) -> int:
-    """Number of slots in a vtable of this class."""
+    """Returns the number of slots in a vtable of this class."""
     fields = fields_of(cls)
     return fields[-1].slot + 1 + isinstance(fields[-1].kind, Union) if fields else 0
 
 
 @functools.cache
 def wrapper_of(variants: tuple[type[msgspec.Struct], ...]) -> type[msgspec.Struct]:
-    """The one-field table around each union of a wrapped vector."""
+    """Makes the one-field table that wraps each union of a vector."""
     return msgspec.defstruct("Wrapper", [("value", typing.Union[variants])], frozen=True)  # noqa: UP007
 
 

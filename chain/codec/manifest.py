@@ -31,9 +31,9 @@ _KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
 }
 _ENVELOPE: Final = ("kind", "version", "content")
 _BESIDE: Final = ("hash", "manifestVersion", "size")
-"""Fields that ``block show`` adds to a block's manifest; ignored when read."""
+"""Fields that ``odfctl block show`` adds to a block's manifest; ignored when read."""
 _UNSHOWN: Final = "unknownFields"
-"""The field that it adds when the manifest is not the whole block."""
+"""The field that ``odfctl block show`` adds when the manifest does not hold the whole block."""
 _NEWER: Final = "the block holds fields of a newer schema, which a manifest cannot say"
 _NEWER_HINT: Final = "copy the block's file; a newer version may encode it"
 Content: TypeAlias = DatasetSnapshot | MetadataBlock | MetadataEvent
@@ -41,17 +41,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One document, and where each part of its content stood."""
+    """One document, with the line of each part of its content."""
 
     kind: str
     version: int
     content: Content
     source: str
     lines: Mapping[str, int]
-    """Path within the content (``metadata[1].transform``; empty: the whole) to its line."""
+    """Line of each part, by its path within the content (``metadata[1].transform``; empty for the whole)."""
 
     def place(self, path: str = "") -> str:
-        """``file:line`` of a part of the content, or of the nearest part around it that stands in the text."""
+        """Returns ``file:line`` of a part of the content, or of the nearest enclosing part that has a line."""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return f"{self.source}:{self.lines.get(path, 1)}"
@@ -69,10 +69,10 @@ class Mistakes(Invalid):
 def parse_manifests(
     text: str, source: str, other: Callable[[Node], Sequence[Mistake] | None] = lambda _: None
 ) -> list[Manifest]:
-    """Every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several.
+    """Parses every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several.
 
-    ``other`` takes documents that are no manifests of the format, and tells what is wrong with them; ``None``: it is
-    not of its kinds.
+    ``other`` is given each document first. It returns the mistakes of a document of its own kinds, or ``None`` to leave
+    the document to this function.
     """
     manifests = []
     faults: list[Invalid] = []
@@ -92,7 +92,7 @@ def parse_manifests(
 
 
 def render_manifest(value: Content | Block) -> str:
-    """YAML that ``parse_manifests`` reads back as an equal value. Raises Invalid for what a newer schema says."""
+    """Renders YAML that ``parse_manifests`` reads as an equal value. Raises Invalid for content of a newer schema."""
     version = 1
     if isinstance(value, Block):
         if value.unknown_fields:
@@ -105,21 +105,21 @@ def render_manifest(value: Content | Block) -> str:
 
 
 def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
-    """Any value of the model in ODF's JSON: camelCase, hashes and identities as text, times in RFC 3339."""
+    """Converts a value of the model to ODF's JSON: camelCase, hashes and identities as text, times in RFC 3339."""
     if isinstance(value, UnknownEvent):
         return {"kind": "UnknownEvent", "variant": value.variant}
     return plain_of(value)
 
 
 def block_to_builtins(block: Block) -> dict[str, Any]:
-    """Returns the content of a block's manifest; an event of a newer schema is shown as far as it is known."""
+    """Returns the content of a block's manifest; of an unknown event it has only the variant's number."""
     if isinstance(block.event, UnknownEvent):
         return {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
     return to_builtins(content_of(block))
 
 
 def from_builtins(cls: type[T], plain: object) -> T:
-    """The inverse, for decoded JSON. Raises Invalid, or Mistakes when several things are wrong."""
+    """Makes a value of ``cls`` from decoded JSON: reverses ``to_builtins``. Raises Invalid, or Mistakes if several."""
     binding = Binding()
     shape = Table(cls) if cls.__struct_config__.tag is None else Union((cls,))
     value = binding.bind(shape, node_of(plain))
@@ -131,7 +131,7 @@ def from_builtins(cls: type[T], plain: object) -> T:
 
 
 def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
-    """``None`` when mistakes were noted."""
+    """Reads one document; returns ``None`` when mistakes were recorded."""
     parts = node.value
     if not isinstance(parts, dict) or not all(name in parts for name in _ENVELOPE):
         binding.mistakes.append(

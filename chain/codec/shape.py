@@ -1,11 +1,11 @@
-"""Decodes runs of blocks of one writer together: what they have in common is read once for a thousand.
+"""Decodes many similar blocks of one writer together: the bytes that they share are parsed once for a thousand.
 
 A shape is taken from a decoded block. It knows which of the block's bytes the bounded reader takes for structure
-(offsets, vtables, lengths, tags, the rest of the buffer) and which for values (numbers, times, digests, texts). A
-block of the same length whose bytes are equal outside of the values is walked by the reader in exactly the same way:
-it decodes to the same event but for the values, which are lifted from many blocks at once with numpy. Bytes that
-would be both make no shape. A shape never judges values: a time may be none, a text no UTF-8; columns tell what they
-could not take as doubtful. Made once per writer's habit, kept as long as the verification that met it.
+(offsets, vtables, lengths, tags, the rest of the buffer) and which for values (numbers, times, digests, texts). A block
+of the same length whose bytes are equal outside of the values is walked by the reader in exactly the same way: it
+decodes to the same event but for the values, which are lifted from many blocks at once with numpy. If a byte would be
+both, there is no shape. A shape never judges values: a time may be out of range, a text not UTF-8; the columns mark
+what they could not convert as doubtful. Made once per habit of a writer, kept as long as the verification that met it.
 Spec: FlatBuffers internals; Reference / schema.
 """
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
-"""Matrices here are ``(blocks, bytes)``."""
+"""A matrix of ``(blocks, bytes)``."""
 MAX_SHAPED: Final = 16 << 10
-"""Bytes of a block beyond which a shape is not worth its matrix: such blocks carry schemas and texts, one of a kind."""
+"""Largest block with a shape, in bytes: larger ones carry schemas and texts, which hardly recur."""
 _AT_ONCE: Final = 128
-"""Blocks compared at once: few enough for the nearest cache, and for memory that need not be asked of the system."""
+"""Blocks compared at once: few enough for the nearest cache, and for memory that need not come from the system."""
 _DIGEST: Final = 32
 _CONTENT_SLOT: Final = 2
 _U32: Final = struct.Struct("<I").unpack_from
@@ -59,7 +59,7 @@ _U16: Final = struct.Struct("<H").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class ShapeLeaf:
-    """A value's place: bytes ``start <= i < stop`` of the block."""
+    """The place of a value: bytes ``start <= i < stop`` of the block."""
 
     kind: Number | Moment | Octets | Text
     start: int
@@ -67,9 +67,9 @@ class ShapeLeaf:
 
 
 class Shape:
-    """One shape. ``leaves`` are named by their path in the block: ``event.new_data.size``, ``event.query_inputs.0…``.
+    """One shape. ``leaves`` are the places of values by their path: ``event.new_data.size``, ``event.query_inputs.0…``.
 
-    All that is not among them is the same in every block of the shape, and stands in ``template``.
+    Everything outside the leaves is the same in every block of the shape, and is that of ``template``.
     """
 
     def __init__(self, template: Block, leaves: Mapping[str, ShapeLeaf]) -> None:
@@ -82,9 +82,10 @@ class Shape:
             self._values[leaf.start : leaf.stop] = True
 
     def lift(self, raws: list[bytes]) -> tuple[Mapping[str, Bytes], npt.NDArray[np.bool_]]:
-        """Values of ``raws``, each of the shape's size, and which of them are of the shape.
+        """Returns the values of ``raws``, all of the shape's size, and a mask of those that have the shape.
 
-        A value's matrix is ``(len(raws), its bytes)``, a view; rows that are not of the shape hold anything.
+        A value's matrix is ``(len(raws), its bytes)``, a view; rows of blocks that do not have the shape are
+        meaningless.
         """
         matrix = np.frombuffer(b"".join(raws), np.uint8).reshape(len(raws), self.size)
         values = {path: matrix[:, leaf.start : leaf.stop] for path, leaf in self.leaves.items()}
@@ -101,7 +102,7 @@ class Shape:
 
 
 def shape_of(raw: bytes) -> Shape | None:
-    """The shape of a block; ``None`` for one too long, malformed, newer or overlapping. Costs a few decodings."""
+    """Returns the shape of a block; ``None`` if too long, malformed, newer or overlapping. Costs a few decodings."""
     if len(raw) > MAX_SHAPED:
         return None
     try:
@@ -116,7 +117,7 @@ def shape_of(raw: bytes) -> Shape | None:
 
 
 class _Trace:
-    """Walks a block that the bounded reader has taken, as that reader does, and notes what each byte is for."""
+    """Walks a decoded block as the bounded reader does, and records for each byte whether it is structure or value."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -124,11 +125,11 @@ class _Trace:
         self.leaves: dict[str, ShapeLeaf] = {}
 
     def is_plain(self) -> bool:
-        """No byte is structure in one place and part of a value in another."""
+        """Whether no byte is structure in one place and part of a value in another."""
         return not any(self._structure[leaf.start : leaf.stop].any() for leaf in self.leaves.values())
 
     def manifest(self) -> None:
-        """The envelope is structure; the block inside of it is walked at its own place."""
+        """Marks the envelope as structure, and walks the block inside of it."""
         start, stop = self._vector(self._content_slot(), 1)
         inside = _Trace(self._raw[start:stop])
         inside._table(MetadataBlock, 0, "")
@@ -187,7 +188,7 @@ class _Trace:
                 raise TypeError("a union is walked with its table")
 
     def _octets(self, of: type[bytes], position: int, path: str) -> None:
-        """Varies the digest of a hash, and no other octet, which is the same in all blocks."""
+        """Takes the digest of a hash as a value; all other octets must be the same in all blocks."""
         start, stop = self._vector(position, 1)
         if of is Multihash:
             self._mark(start, stop - start - _DIGEST)
@@ -223,7 +224,7 @@ class _Trace:
         return start, start + int(_U32(self._raw, start - 4)[0]) * width
 
     def _slots(self, table: int) -> dict[int, int]:
-        """Distance from the table of each slot that is there."""
+        """Returns each present slot's distance from the table."""
         self._mark(table, 4)
         vtable = table - int(_I32(self._raw, table)[0])
         size = int(_U16(self._raw, vtable)[0])

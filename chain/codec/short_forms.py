@@ -1,6 +1,7 @@
-"""Replaces what manifests may write and the format has no field for: short forms become attributes of columns.
+"""Replaces the short forms of manifests, which the format has no field for, by attributes of columns.
 
-Tree to tree, before a manifest is bound, so each mistake has its line. Specs: docs/reading.md, docs/sources.md.
+Works on the tree before a manifest is bound, so that each mistake has its line. Specs: docs/reading.md,
+docs/sources.md.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from chain.model.source import (
 )
 
 ON_ERROR: Final = "onError"
-"""The field of a read step."""
+"""The field of a read step that says how rows that cannot be read are handled."""
 MORE_KINDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
     FetchUrl: tuple(fetch_options.KINDS),
     ReadCsv: tuple(read_options.KINDS),
 }
-"""Kinds beside those of the format, by one variant of the union that they are written in."""
+"""Kinds that manifests accept beyond the format's, by one variant of the union in which they are written."""
 READ_STEPS: Final = (ReadCsv, ReadJson, ReadNdJson, ReadGeoJson, ReadNdGeoJson, ReadEsriShapefile, ReadParquet)
 MORE_FIELDS: Final[Mapping[type[msgspec.Struct], Iterable[str]]] = {
     **dict.fromkeys(READ_STEPS, (ON_ERROR, *NAMES)),
@@ -56,12 +57,12 @@ _OF_URL: Final = frozenset(each.key for each in fields_of(FetchUrl))
 
 
 def carrying_read_options(content: Node, mistakes: list[Mistake]) -> Node:
-    """The content of a snapshot or of an event in which no read step has the short form. Adds to ``mistakes``.
+    """Returns the content of a snapshot or event without short forms in its read steps. Adds to ``mistakes``.
 
-    What people write in a read step and the format has no field for (``onError`` and options) becomes attributes of the
-    step's columns, tree to tree, before a manifest is bound. A step whose columns are not written out (``ddlSchema``,
-    or none) gets a schema without fields that holds the attributes alone; who makes events of manifests gives it the
-    fields. Kinds of file that the format does not know become the step that stands for them.
+    Fields that people write in a read step and the format does not have (``onError`` and options) become attributes of
+    the step's columns. A step whose columns are not written out (``ddlSchema``, or none) gets a schema without fields
+    that holds the attributes alone; the fields are added when events are made of the manifest. Kinds of file that the
+    format does not know become the step that stands for them.
     """
     fields = content.value
     if not isinstance(fields, dict):
@@ -85,9 +86,9 @@ def _event(event: Node, path: str, mistakes: list[Mistake]) -> Node:
 
 
 def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mistake]) -> dict[str, Node]:
-    """A kind of source that the format does not know becomes the step that stands for it, and an attribute.
+    """Replaces a kind of source that the format does not know by the step that stands for it, with an attribute.
 
-    Without columns, which are missed elsewhere, there is nothing that could have the attribute.
+    A source without columns stays as it is: the missing columns are reported elsewhere, and could hold no attribute.
     """
     fetch, read = event.get("fetch"), event.get("read")
     kind = fetch.value.get("kind") if fetch is not None and isinstance(fetch.value, dict) else None
@@ -125,7 +126,7 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
 
 
 def _note_unknown(fields: dict[str, Node], own: Iterable[str], path: str, mistakes: list[Mistake]) -> None:
-    """Takes out what neither the kind nor the step that stands for it has: binding would know of the step alone."""
+    """Removes and reports fields that neither the kind nor its step has: binding would only know of the step's."""
     for key in [each for each in fields if each not in _OF_URL and each != "kind"]:
         hint = known_names(key, sorted({*own, *_OF_URL}))
         mistakes.append(Mistake(f"{path}.{key}", fields.pop(key).line, f"unknown field {key!r}", "unknown-field", hint))
@@ -176,7 +177,7 @@ def _without_options(fields: dict[str, Node], line: int, path: str, mistakes: li
 
 
 def _known_kind(kind: Node, known: Iterable[str]) -> str | None:
-    """The name of a kind of ours as we write it; as of the format's kinds, capitals do not matter."""
+    """Returns our spelling of one of our kinds, whose capitals do not matter; ``None`` if it is not one."""
     written = kind.value.casefold() if isinstance(kind.value, str) else ""
     return next((each for each in known if each.casefold() == written), None)
 
@@ -188,7 +189,7 @@ def _has_attribute(fields: Mapping[str, Node], name: str) -> bool:
 
 
 def _with_attribute(schema: Node | None, name: str, given: Node) -> Node:
-    """A schema with the attribute. One that is no schema stays: binding it reports what is wrong."""
+    """Returns the schema with the attribute added; a node that is no schema stays, as binding reports it."""
     if schema is None or schema.value is None:
         schema = Node(given.line, {"fields": Node(given.line, [])})
     if not isinstance(schema.value, dict):

@@ -1,4 +1,4 @@
-"""Encodes the struct Timestamp of the wire: year, day of the year from one, second of the day, nanosecond; in UTC.
+"""Encodes and decodes the struct Timestamp: year, day of the year from one, second of the day, nanosecond; in UTC.
 
 Two pure functions over its 16 bytes. Spec: FlatBuffers schema, struct Timestamp.
 """
@@ -16,11 +16,11 @@ SIZE: Final = 16
 _LAYOUT: Final = struct.Struct("<iHxxII")
 _LAST: Final = (day_of(LAST_YEAR, 12, 31) + 1) * DAY * SECOND - 1
 _LEAP_NANOS: Final = 2 * SECOND
-"""The reference writes a leap second as the 59th with more than a second's worth of nanoseconds."""
+"""Bound of nanoseconds in a second before a leap second, which the reference writes as the 59th plus more than 1e9."""
 
 
 def pack(instant: Instant) -> bytes:
-    """Raises Invalid outside of the years that the reference can hold."""
+    """Encodes an instant. Raises Invalid outside of the years that the reference can hold."""
     seconds, nanos = divmod(instant, SECOND)
     days, second = divmod(seconds, DAY)
     year, _, _ = date_of(days)
@@ -30,7 +30,7 @@ def pack(instant: Instant) -> bytes:
 
 
 def unpack(raw: bytes, position: int) -> Instant:
-    """Instant of the struct at ``position``, which the caller knows to be inside. Raises Invalid."""
+    """Decodes the struct at ``position``; the caller has checked that it is in the buffer. Raises Invalid."""
     year, ordinal, second, nanos = _LAYOUT.unpack_from(raw, position)
     if FIRST_YEAR <= year <= LAST_YEAR and 1 <= ordinal <= 365 + calendar.isleap(year) and second < DAY:
         time = ((day_of(year, 1, 1) + ordinal - 1) * DAY + second) * SECOND + nanos

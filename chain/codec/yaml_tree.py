@@ -1,4 +1,4 @@
-"""Parses YAML to a tree of plain values that know their lines; no dates, no yes and no, no types in tags.
+"""Parses YAML to a tree of plain values with their lines; ``yes``, ``no`` and dates are text, tags have no effect.
 
 Scalars follow the core schema of YAML 1.2: ``null``, ``true``, integers, floats, and text for all else. Size, depth and
 number of nodes are bounded; aliases share a node but each use is counted. Trees are built and thrown away per parse.
@@ -18,19 +18,19 @@ from chain.errors import Invalid
 from chain.yaml_text import FLOAT, INTEGER
 
 MAX_TEXT: Final = 4 << 20
-"""Characters of one file of manifests."""
+"""Most characters of one file of manifests."""
 MAX_DEPTH: Final = 100
 MAX_NODES: Final = 200_000
-"""Nodes of one file, those reached through aliases counted each time."""
+"""Most nodes of one file; those reached through aliases are counted each time."""
 _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = {
     yaml.ScalarEvent: (None, "!", _CORE + "str"),
     yaml.SequenceStartEvent: (None, "!", _CORE + "seq"),
     yaml.MappingStartEvent: (None, "!", _CORE + "map"),
 }
-"""Tags that say no more than what a value is, or that it is text."""
+"""Accepted tags: they state the kind of value that is there anyway, or that a scalar is text."""
 _MAX_DIGITS: Final = 40
-"""Longer numbers are text: none of the format's has more than twenty digits."""
+"""Most digits of a number; longer ones are text, as none of the format's has more than twenty."""
 
 NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
 BOOLEAN: Final = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
@@ -40,7 +40,7 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 @dataclass(slots=True)
 class Node:
-    """A value and the line it begins on, from one; zero when it came from no text."""
+    """A value and the line on which it begins, from one; zero when it came from no text."""
 
     line: int
     value: Scalar | list[Node] | dict[str, Node]
@@ -51,7 +51,7 @@ _ALIAS: Final = "name it before, by &name; a text that begins with * stands in q
 
 
 def parse(text: str, source: str) -> list[Node]:
-    """One tree per document of ``text``; empty documents are left out. Raises Invalid with place ``source:line``."""
+    """Returns one tree per document of ``text``, without empty documents. Raises Invalid with place ``source:line``."""
     if len(text) > MAX_TEXT:
         raise Invalid(f"{len(text)} characters of YAML", rule="manifest-size", hint=f"at most {MAX_TEXT}", place=source)
     try:
@@ -66,7 +66,7 @@ def parse(text: str, source: str) -> list[Node]:
 
 
 class _Builder:
-    """Folds a stream of YAML events into trees, without recursion. Lives for one parse."""
+    """Builds trees from a stream of YAML events, without recursion. Lives for one parse."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -148,7 +148,7 @@ class _Builder:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping whose end has not come yet, with the key that waits for its value."""
+    """A list or mapping whose end was not yet read, with the key whose value comes next."""
 
     node: Node
     nodes_before: int

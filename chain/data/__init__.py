@@ -1,1 +1,1 @@
-"""Handles rows: their logical hash, Parquet slices, ODF schemas as Arrow types. No Python loop per row, no chains."""
+"""Handles rows: their logical hash, Parquet slices, ODF schemas as Arrow types. No Python loop per row."""

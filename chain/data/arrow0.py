@@ -1,9 +1,8 @@
 """Lists the columns that arrow0-sha3-256 (a digest of rows, independent of their encoding) hashes, with their types.
 
-Pure functions from Arrow's types and arrays. Nothing here hashes, reads files or keeps state; the bytes of values are
-``arrow0_values``'s.
-The algorithm is that of the reference's RecordDigestV0: a type marker per leaf column, then each value as its
-little-endian bytes, lengths as u64, a null as one zero byte (ODF specification, section "Logical hash").
+Pure functions on Arrow's types and arrays. Nothing here hashes, reads files or keeps state; ``arrow0_values`` gives the
+bytes of values. The algorithm is that of the reference's RecordDigestV0: a type marker per leaf column, then each value
+as its little-endian bytes, lengths as u64, a null as one zero byte (ODF specification, section "Logical hash").
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from chain.libraries import pa, pc
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 MAX_DEPTH: Final = 32
-"""Deepest nesting of structs and lists that is hashed; types come from untrusted files."""
+"""Deepest nesting of structs and lists that is hashed, as types come from untrusted files."""
 
 
 class ArrowLeaf(NamedTuple):
-    """A column without children of its own in one window of rows."""
+    """A column without child columns, for one window of rows."""
 
     array: pa.Array
-    """Texts and byte strings of a column at the top may come as a dictionary: that too is an encoding."""
+    """The values. Texts and byte strings of a top-level column may be dictionary-encoded: the hash is the same."""
     own: pa.BooleanArray | None
-    """Where the leaf has a value, as a Parquet reader would say; ``None``: everywhere."""
+    """Marks the rows in which the leaf has a value, as a Parquet reader would say; ``None``: in all."""
     effective: pa.BooleanArray | None
-    """Where the digest sees a value (see ``_combine``); ``None``: everywhere."""
+    """Marks the rows in which the digest sees a value (see ``_combine``); ``None``: in all."""
 
 
 def u16(value: int) -> bytes:
@@ -44,12 +43,12 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def storage(type_: pa.DataType) -> pa.DataType:
-    """The type below an extension type: extensions are metadata, and metadata is not hashed."""
+    """Returns the type below an extension type: extensions are metadata, which is not hashed."""
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
 
 def fields_depth_first(schema: pa.Schema) -> Iterator[tuple[pa.Field, int]]:
-    """Every field with its level, structs before their children. Lists are leaves."""
+    """Yields every field with its level, structs before their children. Lists count as leaves."""
     yield from _descend(list(schema), 0)
 
 
@@ -64,7 +63,7 @@ def _descend(fields: list[pa.Field], level: int) -> Iterator[tuple[pa.Field, int
 
 
 def type_bytes(type_: pa.DataType, depth: int = 0) -> bytes:
-    """The marker that begins a leaf column's stream. Raises Invalid for a type that the algorithm does not know."""
+    """Returns the marker that begins a leaf column's stream. Raises Invalid for types unknown to the algorithm."""
     t, type_ = pa.types, storage(type_)
     if t.is_null(type_):
         return u16(0)
@@ -97,7 +96,7 @@ def type_bytes(type_: pa.DataType, depth: int = 0) -> bytes:
 
 
 def leaves(batch: pa.RecordBatch) -> Iterator[ArrowLeaf]:
-    """The leaf columns of one window, in the order of ``fields_depth_first``."""
+    """Yields the leaf columns of one window, in the order of ``fields_depth_first``."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         yield from _leaves(field, column, None, None)
 
@@ -109,11 +108,11 @@ def _leaves(
         array = array.storage
     own = array.is_valid() if field.nullable and array.null_count else None
     if own is not None or field.nullable:
-        # What lies under a null parent is null when read back from a file, whatever it is in memory.
+        # A value under a null parent is null when read back from a file, whatever it is in memory.
         own = _both(own, inside)
     combined = _combine(effective, own)
     if not pa.types.is_struct(array.type):
-        # A required leaf has no validity of its own, and still no values where its parents have none.
+        # A required leaf has no validity of its own, and still has no value where its parents have none.
         yield ArrowLeaf(array, inside if own is None else own, combined)
         return
     inside = _both(inside, own)
@@ -128,8 +127,11 @@ def _both(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.Bool
 
 
 def _combine(parent: pa.BooleanArray | None, own: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """Validity as the reference sees it. Where parent and child both have nulls *in the same window* it takes
-    ``or``, so a null child of a present parent counts as present: part of the algorithm now, so kept."""
+    """Combines validities as the reference does.
+
+    Where parent and child both have nulls *in the same window* the reference takes ``or``, so a null child of a present
+    parent counts as present. That is part of the algorithm by now, and therefore kept.
+    """
     if own is None or parent is None:
         return parent if own is None else own
     return pc.or_(parent, own)

@@ -1,6 +1,6 @@
-"""Gives the bytes of values that arrow0-sha3-256 hashes for a leaf column, for one window of rows.
+"""Produces the bytes that arrow0-sha3-256 hashes for the values of a leaf column, for one window of rows.
 
-Whole arrays at a time, as rows of bytes that are then joined. Which rows have a value was settled before (``arrow0``).
+Works on whole arrays, as rows of bytes that are then joined. ``arrow0`` decides which rows have a value.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from chain.errors import Invalid
 from chain.libraries import np, pa, pc
 
 PIECE: Final = 16 << 20
-"""Bytes to which what a dictionary stands for is spelt out at a time."""
+"""Most bytes of dictionary values that are written out at a time."""
 _TOGETHER: Final = 8
 _SEQUENCES: Final = 1024
-"""Rows of a dictionary that are copied as one, and sequences of its entries that are worth making ready for that."""
+"""Most rows of a dictionary column that are copied as one, and most sequences of entries that are prepared for that."""
 
 
 def streams(leaf: ArrowLeaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | bytes]:
-    """Bytes that the leaf's hasher is fed for one window, in order; mostly in one piece.
+    """Yields the bytes of the leaf to hash for one window, in order; mostly in one piece.
 
     ``cuts``: rows within the window at which a row group of the file begins (see ``_left_over``).
     """
@@ -36,9 +36,9 @@ def streams(leaf: ArrowLeaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | 
 
 
 def parts(leaf: ArrowLeaf, bounds: Sequence[int]) -> Iterator[memoryview]:
-    """Yields the bytes that the hasher of each span of rows is fed, from one bound to the next.
+    """Yields the bytes to hash of each span of rows, from one bound to the next.
 
-    For a leaf that is no dictionary, with rows, and below no nullable struct.
+    For a leaf with rows that is no dictionary and not below a nullable struct.
     """
     if _fixed_width(leaf.array.type) and leaf.own is None:
         width = int(leaf.array.type.byte_width)
@@ -67,7 +67,7 @@ def _stream(leaf: ArrowLeaf, cuts: Sequence[int]) -> memoryview | bytes:
 
 
 def _rows(array: pa.Array) -> pa.LargeBinaryArray:
-    """Each row's bytes as if it had a value, in memory of its own; rows without one hold anything, but not nothing."""
+    """Returns each row's bytes as if it had a value, in new memory; a null's bytes are arbitrary, but at least one."""
     type_ = array.type
     if len(array) == 0:
         return _even(np.empty(0, np.uint8), 0, 0)
@@ -86,7 +86,7 @@ def _rows(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _looked_up(array: pa.DictionaryArray) -> Iterator[memoryview | bytes]:
-    """Texts of a dictionary: each is made ready once, and a missing one is an entry of its own.
+    """Yields the bytes of a dictionary column: each entry is prepared once, and a null is one more entry.
 
     Copying an entry costs more than its bytes do, so of a small dictionary several rows are copied as one. A few
     entries can stand for more than fits into memory, so no piece is longer than PIECE or one copy.
@@ -103,7 +103,7 @@ def _looked_up(array: pa.DictionaryArray) -> Iterator[memoryview | bytes]:
 
 
 def _sequences(entries: pa.LargeBinaryArray, length: int) -> pa.LargeBinaryArray:
-    """Every sequence of so many entries as one, in the order of the numbers whose digits their places are."""
+    """Joins every sequence of ``length`` entries; the places of a sequence's entries are the digits of its number."""
     if length == 1:
         return entries
     size = len(entries)
@@ -115,7 +115,7 @@ def _sequences(entries: pa.LargeBinaryArray, length: int) -> pa.LargeBinaryArray
 
 
 def _as_digits(rows: np.ndarray, base: int) -> np.ndarray:
-    """The number that each row spells, the first digit counting most."""
+    """Returns the number whose digits each row holds, the first digit counting most."""
     spelt = rows[:, 0].astype(np.int32)
     for column in range(1, rows.shape[1]):
         spelt *= base
@@ -124,14 +124,14 @@ def _as_digits(rows: np.ndarray, base: int) -> np.ndarray:
 
 
 def _taken(entries: pa.LargeBinaryArray, places: np.ndarray) -> Iterator[memoryview | bytes]:
-    """The entries at some places, one after the other, a piece at a time."""
+    """Yields the entries at some places, one after the other, a piece at a time."""
     step = max(1, PIECE // int(np.diff(_ends(entries)).max()))
     for start in range(0, len(places), step):
         yield _joined(entries.take(from_numbers(places[start : start + step])))
 
 
 def _measured(array: pa.Array) -> pa.LargeBinaryArray:
-    """Length and bytes of texts and byte strings."""
+    """Returns length and bytes of each text or byte string."""
     data, starts = _spans(array)
     counts = np.diff(starts)
     if data is not None and int(counts.min()) == int(counts.max()):
@@ -152,7 +152,7 @@ def _spans(array: pa.Array) -> tuple[pa.Buffer | None, np.ndarray]:
 
 
 def _alike(data: np.ndarray, count: int) -> pa.LargeBinaryArray:
-    """Length and bytes of ``count`` values that are all of one length, as codes and hashes are."""
+    """Returns length and bytes of ``count`` values of the same length, as codes and hashes often are."""
     width = len(data) // count
     table = np.empty((count, 8 + width), np.uint8)
     table[:, :8] = np.frombuffer(u64(width), np.uint8)
@@ -161,7 +161,7 @@ def _alike(data: np.ndarray, count: int) -> pa.LargeBinaryArray:
 
 
 def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
-    """Count and items, recursively: the items' rows are made at once, then regrouped by the lists' offsets."""
+    """Returns count and items of each list: all items' rows are made at once, then regrouped by the lists' offsets."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         bounds = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * size
@@ -178,10 +178,10 @@ def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _with_counts(data: pa.Buffer | None, starts: np.ndarray, counts: np.ndarray) -> pa.LargeBinaryArray:
-    """``counts`` as u64, each before its part of ``data``.
+    """Puts each of ``counts``, as u64, before its part of ``data``.
 
-    Arrow makes room with zeros in one pass; of the numbers only those bytes are written that any of them needs, which
-    is half the time of joining numbers and parts.
+    Arrow inserts eight zero bytes before each part in one pass; then only the bytes that some count needs are set,
+    which takes half the time of joining counts and parts.
     """
     size = len(counts)
     bodies = pa.Array.from_buffers(pa.large_binary(), size, [None, pa.py_buffer(starts), data or pa.py_buffer(b"")])
@@ -213,7 +213,7 @@ def _left_over(
 
 
 def _absent(type_: pa.DataType) -> bytes:
-    """The bytes of a zero or an empty value."""
+    """Returns the bytes of a zero or an empty value of the type."""
     if _fixed_width(type_):
         return bytes(int(type_.byte_width))
     if pa.types.is_boolean(type_):
@@ -232,7 +232,7 @@ def _even(data: np.ndarray, width: int, count: int) -> pa.LargeBinaryArray:
 
 
 def _marked(rows: pa.LargeBinaryArray, present: pa.BooleanArray) -> memoryview | bytes:
-    """The rows joined, one zero byte for each that is not present. Writes into the memory of ``rows``."""
+    """Joins the rows, with one zero byte for each that is absent. Overwrites the memory of ``rows``."""
     absent = _absences(present)
     if not len(absent):
         return _joined(rows)
@@ -241,7 +241,7 @@ def _marked(rows: pa.LargeBinaryArray, present: pa.BooleanArray) -> memoryview |
 
 
 def _marked_evenly(data: np.ndarray, present: pa.BooleanArray) -> memoryview | bytes:
-    """The same for rows that lie in ``data`` and take the same room each."""
+    """Does the same for rows of equal width that lie in ``data``."""
     absent = _absences(present)
     if not len(absent):
         return data.data
@@ -254,9 +254,9 @@ def _absences(present: pa.BooleanArray) -> np.ndarray:
 
 
 def _shortened(data: np.ndarray, span: tuple[int, int], starts: np.ndarray, stops: np.ndarray) -> memoryview | bytes:
-    """A span of ``data`` in which one zero byte stands for what lies from each of ``starts`` to its stop.
+    """Returns a span of ``data`` in which each range from one of ``starts`` to its stop is replaced by a zero byte.
 
-    What lies between the bytes to leave out is copied run by run, so that few nulls cost little.
+    The bytes between these ranges are copied run by run, so that few nulls cost little.
     """
     data[starts] = 0
     bounds = np.empty(2 * len(starts) + 2, np.int64)
@@ -279,12 +279,12 @@ def _joined(rows: pa.LargeBinaryArray) -> memoryview | bytes:
 
 
 def _ends(rows: pa.LargeBinaryArray) -> np.ndarray:
-    """Returns where rows begin in their memory, and at last where they end."""
+    """Returns the positions in memory where rows begin, and the end of the last."""
     return np.frombuffer(rows.buffers()[1], np.int64, len(rows) + 1, rows.offset * 8)
 
 
 def _bytes_of(rows: pa.LargeBinaryArray) -> np.ndarray:
-    """The memory of rows that we made ourselves, to write into: NumPy refuses when it is not ours to change."""
+    """Returns writable memory of rows that this module made; NumPy refuses to write to memory of others."""
     return np.frombuffer(rows.buffers()[2], np.uint8)
 
 
@@ -294,7 +294,7 @@ def _fixed_bytes(array: pa.Array) -> np.ndarray:
 
 
 def _fixed_width(type_: pa.DataType) -> bool:
-    """Hashed as the bytes that lie in memory."""
+    """Whether values of the type are hashed as the bytes that lie in memory."""
     if pa.types.is_boolean(type_):
         return False
     t = pa.types
@@ -302,7 +302,7 @@ def _fixed_width(type_: pa.DataType) -> bool:
 
 
 def _bytes_scalar(value: bytes) -> pa.Scalar:
-    """Not by ``pa.scalar``, which imports pandas to see whether it was given some: half a second at start."""
+    """Makes a scalar without ``pa.scalar``, which imports pandas to check its argument: half a second at start."""
     return _even(np.frombuffer(value, np.uint8), len(value), 1)[0]
 
 

@@ -1,7 +1,7 @@
 """Converts logical types of ODF to types of Arrow and back, without loss in what both can express.
 
-Pure functions. ``Option`` is Arrow's nullable flag; attributes of fields and schemas travel in Arrow metadata under
-one key. Encodings (large or viewed text, dictionaries of a file) are not types and are not kept (ODF RFC-016).
+Pure functions. ``Option`` is Arrow's nullable flag; attributes of fields and schemas travel in Arrow metadata under one
+key. Encodings (large or viewed text, dictionaries of a file) are not types and are not kept (ODF RFC-016).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 
 EXTRA_KEY: Final = b"opendatafabric.org/extra"
 MAX_DEPTH: Final = 32
-"""Limit on the nesting of types; schemas come from untrusted files."""
+"""Deepest nesting of types, as schemas come from untrusted files."""
 _UNITS: Final = {
     TimeUnit.SECOND: "s",
     TimeUnit.MILLISECOND: "ms",
@@ -28,15 +28,15 @@ _UNITS: Final = {
     TimeUnit.NANOSECOND: "ns",
 }
 _NO_ZONE: Final = ""
-"""Stands, inside of here, for the zone of an Arrow timestamp that has none; ODF has no such type."""
+"""Stands, within this module, for the zone of an Arrow timestamp without one; ODF has no such type."""
 _LOCAL: Final = "a timestamp without a time zone"
 _UNKNOWN: Final = odf.Null()
-"""Stands for a type that ODF does not know, by its identity."""
+"""Stands for a type that ODF does not know; recognized by identity (``is``)."""
 _UNIT_OF: Final = {arrow: unit for unit, arrow in _UNITS.items()}
 
 
 def to_arrow(schema: DataSchema) -> pa.Schema:
-    """The Arrow schema of rows of ``schema``. Raises Invalid for what Arrow cannot hold (the place says which)."""
+    """Returns the Arrow schema of rows of ``schema``. Raises Invalid, with the place, for types that Arrow lacks."""
     names = [field.name for field in schema.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Invalid(f"columns named twice: {', '.join(sorted(twice))}", rule="schema-names")
@@ -44,7 +44,7 @@ def to_arrow(schema: DataSchema) -> pa.Schema:
 
 
 def from_arrow(schema: pa.Schema) -> DataSchema:
-    """The logical types of an Arrow schema. Raises Invalid for types that ODF does not know."""
+    """Returns the logical types of an Arrow schema. Raises Invalid for types that ODF does not know."""
     fields = tuple(_from_field(field, 0) for field in schema)
     for field in fields:
         if _has_local_time(field.type):
@@ -55,7 +55,7 @@ def from_arrow(schema: pa.Schema) -> DataSchema:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One place where data is not of the type that a schema declares."""
+    """A place at which the type of the data is not the declared one."""
 
     place: str
     expected: str
@@ -65,8 +65,8 @@ class Difference(msgspec.Struct, frozen=True):
 def differences(declared: DataSchema, actual: pa.Schema) -> list[Difference]:
     """Lists where rows of ``actual`` do not fit ``declared``: columns in order, by name and type.
 
-    Rows without nulls may stand where nulls are allowed, not the other way round. Encodings and attributes are
-    left aside. Where a schema leaves a zone unsaid, times without one may stand: engines wrote them so.
+    Rows without nulls fit where nulls are allowed, not the other way round. Encodings and attributes are ignored. Where
+    the declared schema names no zone, times without one fit, since engines wrote them so.
     """
     columns: list[DataField] = []
     found: list[Difference] = []

@@ -1,4 +1,4 @@
-"""Shows Arrow's numbers as NumPy arrays, without a copy and without pandas.
+"""Shows Arrow's numbers as NumPy arrays and back, without pandas.
 
 ``Array.to_numpy`` and ``pyarrow.array`` import pandas to look for its types, which takes longer than most commands.
 """
@@ -12,7 +12,7 @@ from chain.libraries import np, pa
 
 
 def numbers(array: pa.Array) -> np.ndarray:
-    """A read-only view of an integer array's slots; those of nulls hold anything."""
+    """Returns a read-only view of an integer array's slots; those of nulls hold arbitrary numbers."""
     dtype = _dtypes()[array.type]
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
@@ -24,7 +24,7 @@ def from_numbers(values: np.ndarray) -> pa.Array:
 
 
 def bits(array: pa.BooleanArray) -> np.ndarray:
-    """One byte, 0 or 1, for each of a packed array's bits; those of nulls are anything."""
+    """Returns one byte, 0 or 1, for each of a packed array's bits; those of nulls are arbitrary."""
     packed = np.frombuffer(array.buffers()[1], np.uint8)
     return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :]
 

@@ -1,8 +1,8 @@
-"""Parses columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. Pure.
+"""Parses columns as people write them, ``city STRING NOT NULL``, to a schema. Pure.
 
 The grammar is that of SQL's CREATE TABLE, one or more columns to a text; names keep their case, and may be quoted with
-``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds
-unless digits are given: TIMESTAMP(6), TIMESTAMP(9).
+``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds unless digits
+are given: TIMESTAMP(6), TIMESTAMP(9).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKEN: Final = re.compile(
 _RESERVED: Final = frozenset(
     ["check", "constraint", "foreign", "fulltext", "index", "key", "primary", "spatial", "unique"]
 )
-"""Words that begin a constraint of a table, so a column of that name is quoted."""
+"""Words that begin a constraint of a table; a column of such a name must be quoted."""
 _TYPES: Final[dict[str, DataType]] = {
     **dict.fromkeys(["bool", "boolean"], odf.Bool()),
     "tinyint": odf.Int8(),
@@ -49,7 +49,7 @@ _TYPES: Final[dict[str, DataType]] = {
 _DECIMALS: Final = ("decimal", "numeric")
 _DEFAULT_DECIMAL: Final = (38, 10)
 _DIGITS: Final = {3: TimeUnit.MILLISECOND, 6: TimeUnit.MICROSECOND, 9: TimeUnit.NANOSECOND}
-"""Behind the comma of seconds."""
+"""Unit of time by the number of digits after the decimal point of seconds."""
 _WITH_LENGTH: Final = ("varchar", "char", "varbinary")
 
 
@@ -59,7 +59,7 @@ class _Token(NamedTuple):
 
 
 def parse_ddl(columns: Sequence[str]) -> DataSchema:
-    """The schema of a read step's ``ddlSchema``. Raises Invalid naming the column."""
+    """Returns the schema of a read step's ``ddlSchema``. Raises Invalid with the column as its place."""
     fields: list[DataField] = []
     for number, text in enumerate(columns):
         try:
@@ -95,7 +95,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _split(tokens: list[_Token]) -> list[list[_Token]]:
-    """Columns, at the commas that are outside of parentheses."""
+    """Splits tokens into columns, at the commas outside of parentheses."""
     columns: list[list[_Token]] = [[]]
     depth = 0
     for token in tokens:
@@ -175,7 +175,7 @@ def _bad(text: str, why: str) -> Invalid:
 
 
 def spell(type_: DataType) -> str:
-    """A logical type for people, ``Timestamp(Millisecond, UTC)``, an optional one with ``?``. Nothing parses it."""
+    """Writes a logical type for people: ``Timestamp(Millisecond, UTC)``, an optional one with ``?``."""
     match type_:
         case odf.Option(inner=inner):
             return spell(inner) + "?"

@@ -1,7 +1,7 @@
-"""Keeps texts that repeat as the dictionaries of the Parquet file: faster to read, and to hash.
+"""Keeps repeating texts in the dictionary encoding of the Parquet file, which is faster to read and to hash.
 
-Which columns are worth it, and whether they turn out to be what the footer says. That a column is encoded so is no
-part of its type: ``decoded`` is the schema that everybody else sees.
+Chooses such columns by the footer, and checks that their dictionaries are as small as it says. The encoding is no part
+of a column's type: ``decoded`` is the schema that all other modules see.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_DICTIONARY: Final = 64 * 1024 * 1024
-"""Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
+"""Largest dictionary of a column, in bytes. Writers stop at one or a few MiB; a larger one means a false footer."""
 _PLACE_BYTES: Final = 3
-"""Of a row: more than places in a dictionary of ordinary size take, and less than most texts would."""
+"""Bytes per row: more than a reference into an ordinary dictionary takes, and less than most texts would."""
 FREE_TEXT: Final = 2 << 30
 TEXT_PER_BYTE: Final = 1024
-"""Bytes that repeated texts may come to, free and for each byte of the file: beyond that only time is to be lost."""
+"""Most bytes of text that a file may stand for: FREE_TEXT, and TEXT_PER_BYTE for each byte of the file."""
 Weights: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
-    """Lists the columns of texts and byte strings that are dictionaries throughout, as far as the footer shows."""
+    """Lists the columns of texts and byte strings that, by the footer, are dictionary-encoded throughout."""
     found = []
     for number, leaf in enumerate(footer.leaves):
         place = schema.get_field_index(leaf.path)  # none for a column below a struct, nor for one that stands twice
@@ -40,7 +40,7 @@ def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def check(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
-    """Raises ValueError for a column that was taken for repeating and is not."""
+    """Raises ValueError if the dictionary of one of ``columns`` is larger than MAX_DICTIONARY."""
     for name in columns:
         if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
             raise ValueError(f"column {name!r} is larger than the footer says")
@@ -61,7 +61,7 @@ def _is_dictionary(chunk: ColumnChunk) -> bool:
 
 
 def written_out(batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int) -> Iterator[pa.RecordBatch]:
-    """Batches with references into dictionaries written out as texts, in pieces of about BATCH_BYTES.
+    """Yields batches whose dictionary references are replaced by their texts, in pieces of about BATCH_BYTES.
 
     In order, and under the schema that the file has when it is read plainly; lists, structs and maps of such columns
     too. This is what lets a million references to one long text be read at all (see ``footprint``). ``size``: of the
@@ -82,7 +82,7 @@ def written_out(batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int)
 
 def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     known = {field.name: field for field in schema}
-    # Names may stand twice, then places count; a part of the columns is asked for by name.
+    # Names may occur twice, then columns match by position; a selection of columns matches by name.
     fields = list(schema) if len(batch.columns) == len(schema) else [known[name] for name in batch.schema.names]
     weights = sum((_weights(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
     if weights.max(initial=0) > MAX_ROW:
@@ -92,7 +92,7 @@ def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch
     while start < batch.num_rows:
         before = int(ends[start - 1]) if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
-        # Taken, not sliced: to cast a slice of lists is to cast all of their items.
+        # ``take`` instead of ``slice``: casting a slice of lists casts all of their items.
         rows = batch.take(pa.array(np.arange(start, stop))) if stop - start < batch.num_rows else batch
         columns = [_plain(column, field.type) for column, field in zip(rows.columns, fields, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=schema.metadata))
@@ -100,7 +100,7 @@ def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
 
 def _weights(array: pa.Array) -> Weights:
-    """Bytes of text that each row refers to."""
+    """Returns the bytes of text that each row refers to."""
     t, type_ = pa.types, array.type
     if t.is_dictionary(type_):
         lengths = numbers(pc.binary_length(array.dictionary)).astype(np.int64)
@@ -122,14 +122,14 @@ def _weights(array: pa.Array) -> Weights:
 
 
 def _of_items(bounds: npt.NDArray[np.integer[Any]], weights: Weights) -> Weights:
-    """Sums over the items of each row, ``bounds[i] <= n < bounds[i + 1]``."""
+    """Sums weights over the items of each row, ``bounds[i] <= n < bounds[i + 1]``."""
     totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(weights)))
     found: Weights = totals[bounds[1:]] - totals[bounds[:-1]]
     return found
 
 
 def _plain(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Views are not made from references in one step."""
+    """Casts in two steps, as views cannot be made from dictionary references in one."""
     if column.type == type_:
         return column
     return column.cast(_without_references(column.type)).cast(type_)

@@ -1,7 +1,7 @@
-"""Converts rows of an older schema to the one in force: what was added since, at any depth, is null.
+"""Converts rows of an older schema to the current one: fields added since, at any depth, are null.
 
-A schema only ever changes so that this can be done (rule ``schema-compatible``): optional fields come, order changes,
-nothing goes. Pure functions over Arrow. Spec: DataSchema, schema evolution.
+A schema only changes in ways that allow this (rule ``schema-compatible``): optional fields are added, the order
+changes, nothing is removed. Pure functions over Arrow. Spec: DataSchema, schema evolution.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERIFY: Final = "verify the dataset: odfctl verify"
 
 
 def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows`` with the columns of ``schema``, in its order and types.
+    """Returns ``rows`` with the columns of ``schema``, in its order and types.
 
     Raises Invalid, naming the column, for rows that are not of an older schema of the same dataset.
     """
@@ -35,7 +35,7 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def enlarged(schema: DataSchema, columns: pa.Schema) -> DataSchema:
-    """Adds optional columns of ``columns`` to ``schema``, in its order. Raises Invalid if a column of it goes."""
+    """Adds new columns of ``columns`` to ``schema`` as optional, in its order. Raises Invalid if one is missing."""
     known = {field.name: field for field in schema.fields}
     if gone := [name for name in known if name not in columns.names]:
         raise Invalid(f"no {', '.join(gone)}", rule="schema-evolution", hint="a column that is in use stays")
@@ -58,7 +58,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _dropped(old: pa.DataType, new: pa.DataType, place: str) -> list[str]:
-    """Fields of structs that Arrow would leave out without a word."""
+    """Lists fields of structs that Arrow would drop silently."""
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         known = {field.name: field.type for field in new}
         return [

@@ -1,9 +1,9 @@
 """Reads the footer of a Parquet file under Thrift's strictest rules: its columns and their chunks.
 
-pyarrow has the same facts, but asks its C++ library for a column chunk in a way that lets no error pass: a footer whose
-chunk has no metadata, an unknown codec, or a bound of the wrong width ends the process. So chunks are read here, and
-pyarrow is asked for rows and schema alone, where its errors are caught. Spec: Apache Parquet, ``parquet.thrift``
-(FileMetaData, SchemaElement, RowGroup, ColumnChunk, ColumnMetaData, Statistics).
+pyarrow offers the same facts, but its C++ library ends the process instead of raising an error for a footer whose chunk
+has no metadata, an unknown codec, or a bound of the wrong width. So chunks are read here, and pyarrow is asked for rows
+and schema alone, where its errors are caught. Spec: Apache Parquet, ``parquet.thrift`` (FileMetaData, SchemaElement,
+RowGroup, ColumnChunk, ColumnMetaData, Statistics).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftErr
 from chain.errors import Invalid
 
 CODECS: Final = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-"""By number, in pyarrow's spelling."""
+"""Names of codecs in pyarrow's spelling, by their number in the format."""
 BYTE_ARRAY, FIXED = 6, 7
 WIDTHS: Final = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
-"""Bytes of a value of each physical type of one size: boolean, int32, int64, int96, float, double."""
+"""Bytes of a value of each fixed-size physical type: boolean, int32, int64, int96, float, double."""
 _REPEATED: Final = 2
 
 
 class Leaf(NamedTuple):
     path: str
-    """Names from the root on, joined by dots."""
+    """Names of the column and its ancestors from the root on, joined by dots."""
     kind: int
-    """Its physical type."""
+    """Number of the physical type."""
     width: int
-    """Bytes of a value in memory; zero where values differ."""
+    """Bytes of a value in memory; zero where values differ in size."""
     repeated: bool
     """Whether a row may hold several values."""
 
 
 class ColumnChunk(NamedTuple):
-    """One leaf column of one row group. Sizes are bytes of the file; numbers are as the file has them, of any sign."""
+    """One leaf column of one row group. Sizes are bytes of the file; numbers are unchecked, as the file states them."""
 
     leaf: Leaf
     codec: str
@@ -42,11 +42,11 @@ class ColumnChunk(NamedTuple):
     opened_size: int
     stored_size: int
     data_page: int
-    """Where in the file the first page of values begins."""
+    """Position in the file at which the first page of values begins."""
     dictionary_page: int | None
     nulls: int | None
     bounds: tuple[bytes, bytes] | None
-    """Least and greatest value as PLAIN encodes them, texts perhaps cut short; ``None`` where not both are said."""
+    """Least and greatest value as PLAIN encodes them, texts perhaps cut short; ``None`` unless both are stated."""
 
 
 class RowGroup(NamedTuple):
@@ -54,11 +54,11 @@ class RowGroup(NamedTuple):
 
     rows: int
     chunks: tuple[ColumnChunk, ...]
-    """One for each leaf, in the order of the leaves."""
+    """One chunk for each leaf, in the order of the leaves."""
 
 
 class ParquetFooter(NamedTuple):
-    """The fields of FileMetaData that are read. Row counts are as the file states them, of any sign."""
+    """The fields of FileMetaData that are read. Row counts are unchecked, as the file states them."""
 
     rows: int
     leaves: tuple[Leaf, ...]
@@ -102,7 +102,7 @@ class _Element:
 
 
 def _leaves(reader: Compact, kind: int) -> list[Leaf]:
-    """Columns of the schema, whose elements stand in the order of a walk from the root."""
+    """Returns the columns of the schema, whose elements are stored in the order of a walk from the root."""
     found: list[Leaf] = []
     above: list[tuple[str, bool]] = []
     left: list[int] = []
@@ -216,7 +216,7 @@ def _metadata(reader: Compact, leaf: Leaf) -> ColumnChunk:
 
 
 def _statistics(reader: Compact, leaf: Leaf) -> tuple[int | None, tuple[bytes, bytes] | None]:
-    """Nulls and bounds. The older pair of bounds, of no defined order, counts for signed numbers alone."""
+    """Returns number of nulls, and bounds. The older pair of bounds has a defined order for signed numbers alone."""
     nulls = None
     ends: dict[int, bytes] = {}
     for number, kind in reader.fields():
@@ -235,7 +235,7 @@ def _statistics(reader: Compact, leaf: Leaf) -> tuple[int | None, tuple[bytes, b
 
 
 def _structs(reader: Compact, kind: int) -> int:
-    """How many structs follow in a list."""
+    """Returns the number of structs that follow in a list."""
     _expect(kind, LIST)
     count, item = reader.items()
     if count:

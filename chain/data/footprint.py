@@ -23,62 +23,65 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 BATCH_BYTES: Final = 32 << 20
-"""What the rows read at once may take in memory."""
+"""Bytes of memory that the rows read at once may take."""
 MAX_ROW: Final = 256 << 20
-"""What a single row may."""
+"""Bytes of memory that a single row may take."""
 MAX_PAGES: Final = 256 << 20
-"""What the pages open at a time may, one of each column and its dictionary."""
+"""Bytes that the pages open at a time, one of each column and its dictionary, may take."""
 FREE_VALUES: Final = 1 << 24
 VALUES_PER_BYTE: Final = 4096
-"""Values that a column may have, free and for each byte of the file: beyond that only time is to be lost."""
+"""Most values of a column: FREE_VALUES, and VALUES_PER_BYTE for each byte of the file; more would only cost time."""
 GROWTH: Final = 1024
-"""What lists beyond MAX_ROW may take for each byte that they lie in: no header tells where rows begin and end in them,
-so what keeps one row from holding them all is that it would have to be long in the file, too."""
+"""Bytes that lists beyond MAX_ROW may take for each byte of theirs in the file.
+
+No header says where rows begin and end in lists, so one row might hold all of them; this bound makes such a row long in
+the file, too.
+"""
 _STEPS: Final = (65_536, 16_384, 4_096, 1_024, 256, 64, 16, 4, 1)
 _HEADER: Final = 512
 _MAX_HEADER: Final = 1 << 20
-"""Bytes of a page header, first read and at most: statistics in it may hold long texts."""
+"""Bytes of a page header that are read first, and at most: its statistics may hold long texts."""
 _INDEX_PAGE, _DICTIONARY_PAGE = 1, 2
 _DICTIONARY_CODES: Final = (2, 8)
 _PREFIX_CODE: Final = 7
-"""Encodings that repeat what was said before: PLAIN_DICTIONARY, RLE_DICTIONARY; DELTA_BYTE_ARRAY."""
+"""Encodings that refer to earlier values: PLAIN_DICTIONARY, RLE_DICTIONARY; DELTA_BYTE_ARRAY."""
 _PER_VALUE: Final = 8
-"""Levels and offsets, beside the value itself."""
+"""Bytes for levels and offsets of a value, in addition to the value itself."""
 _MODEST_CODECS: Final = ("uncompressed", "snappy")
 _MODEST_GROWTH: Final = 22
-"""Three bytes of Snappy stand for sixty-four at most."""
+"""Most bytes that a stored byte becomes: three bytes of Snappy stand for sixty-four at most."""
 _SHORT: Final = 64
-"""Texts up to here are written out, whatever refers to them."""
+"""Longest text, in bytes, that is written out however many rows refer to it."""
 _LENGTH: Final = 4
 
 Pages: TypeAlias = "npt.NDArray[np.float64]"
-"""Untrusted numbers, multiplied: floats do not overflow."""
+"""Numbers of pages as floats: they are untrusted and get multiplied, and floats do not overflow."""
 _MAX_NUMBER: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class FootprintPlan:
     rows: int
-    """At once."""
+    """Number of rows to read at once."""
     compact: Mapping[int, tuple[str, ...]]
-    """By row group, the paths of leaf columns with texts so repetitive that rows must not be expanded all at once."""
+    """By row group, paths of leaf columns to read as references: their texts repeat too much to expand at once."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """One leaf column of one row group: its data pages, as their headers have them."""
+    """One leaf column of one row group, with its data pages as their headers describe them."""
 
     column: ColumnChunk
     dictionary: tuple[int, int, int] = (0, 0, 0)
-    """Where in the file its content begins, its size there, and its size when opened."""
+    """The dictionary's position in the file, its size there, and its decompressed size, in bytes."""
     entries: int = 0
-    """Values of the dictionary, as its header has it."""
+    """Number of values in the dictionary, by its header."""
     pages: Pages = field(default_factory=lambda: np.zeros((0, 3)))
-    """Of each, how many values, how many bytes when opened, and in which encoding."""
+    """For each page: number of values, decompressed size in bytes, encoding."""
     longest: int = 0
-    """Of the dictionary's texts; until it is asked for, the size of all of them."""
+    """Bytes of the longest text in the dictionary; until that is looked up, the size of the whole dictionary."""
     compact: bool = False
-    """Read as references: then texts of the dictionary take nothing."""
+    """Whether the column is read as references; texts of the dictionary then take no memory per row."""
 
     @property
     def path(self) -> str:
@@ -99,11 +102,11 @@ class Chunk:
 
     @property
     def can_be_compact(self) -> bool:
-        """Arrow reads references below a struct or a list only where all pages of a chunk share its dictionary."""
+        """Whether Arrow can read the column as references: below a struct or list, all pages must be references."""
         return "." not in self.path or self.is_encoded
 
     def taken(self, rows: int, of_group: int) -> int:
-        """Bounds the memory of ``rows`` consecutive rows of a group of ``of_group`` rows."""
+        """Returns a bound in bytes for ``rows`` consecutive rows of a group of ``of_group`` rows."""
         if not len(self.pages):
             return 0
         if self.repeated:
@@ -118,7 +121,7 @@ class Chunk:
         return int((total[last] - total[:-1]).max())
 
     def _costs(self, rows: int) -> Pages:
-        """Returns what each page's values, of ``rows`` at most where a row holds one, take when they are read."""
+        """Returns the bytes that each page's values take; at most ``rows`` values, unless a row holds several."""
         counts, sizes, codes = self.pages.T
         read = counts if self.repeated else np.minimum(counts, rows)
         if self.width:
@@ -130,7 +133,7 @@ class Chunk:
 
 
 def plan(raw: BinaryIO, size: int, footer: ParquetFooter) -> FootprintPlan:
-    """How to read ``raw``, a file of ``size`` bytes. Raises Invalid: see the module."""
+    """Plans how to read ``raw``, a file of ``size`` bytes. Raises Invalid if even one row may take too much memory."""
     most = FREE_VALUES + VALUES_PER_BYTE * size
     if footer.rows > most:
         raise _refusal(f"{footer.rows:,} rows in {size:,} bytes")
@@ -147,7 +150,7 @@ def plan(raw: BinaryIO, size: int, footer: ParquetFooter) -> FootprintPlan:
 
 
 def _large(raw: BinaryIO, size: int, group: RowGroup) -> Iterator[Chunk]:
-    """The chunks that might come to more than their share of BATCH_BYTES, their headers walked; few slices have any."""
+    """Yields the chunks that might exceed their share of BATCH_BYTES, with headers read; few slices have any."""
     share = BATCH_BYTES // max(len(group.chunks), 1)
     for column in group.chunks:
         if not column.leaf.repeated and column.codec in _MODEST_CODECS:
@@ -158,7 +161,7 @@ def _large(raw: BinaryIO, size: int, group: RowGroup) -> Iterator[Chunk]:
 
 
 def walked(raw: BinaryIO, size: int, column: ColumnChunk) -> Chunk:
-    """A chunk of ``raw``, a file of ``size`` bytes, with the headers of its pages. Raises Invalid."""
+    """Reads the page headers of a chunk of ``raw``, a file of ``size`` bytes. Raises Invalid."""
     chunk = Chunk(column)
     chunk.pages = np.array(list(_pages(raw, size, chunk)), np.float64).reshape(-1, 3)
     return chunk
@@ -175,7 +178,7 @@ def _check(chunks: list[Chunk], most: int) -> None:
 
 
 def _fitting(raw: BinaryIO, chunks: list[Chunk], of_group: int) -> int:
-    """The largest step that fits; dictionaries are opened when it would be a small one without knowing them."""
+    """Returns the largest step of rows that fits; opens dictionaries only if it would otherwise be a small one."""
     if of_group <= 0:
         return _STEPS[0]
     enough = min(_STEPS[0], of_group)
@@ -205,7 +208,7 @@ def _taken(chunks: list[Chunk], rows: int, of_group: int) -> int:
 
 
 def _pages(raw: BinaryIO, size: int, chunk: Chunk) -> Iterator[tuple[int, int, int]]:
-    """Goes along the headers of a chunk's pages as the reader will, and notes where its dictionary is."""
+    """Follows the headers of a chunk's pages as the reader will, and records where the dictionary is."""
     column = chunk.column
     at = column.data_page
     if column.dictionary_page is not None and 0 < column.dictionary_page < at:
@@ -231,7 +234,7 @@ def _pages(raw: BinaryIO, size: int, chunk: Chunk) -> Iterator[tuple[int, int, i
 
 
 def _header(raw: BinaryIO, at: int, end: int, chunk: Chunk) -> tuple[int, int, int, dict[int, int], int]:
-    """A page's kind, size when opened and as stored, what its own header says, and where its content begins."""
+    """Reads a page header: kind, decompressed and stored size, the fields of its kind, and where its content begins."""
     room = _HEADER
     while True:
         raw.seek(at)
@@ -256,7 +259,7 @@ def _header(raw: BinaryIO, at: int, end: int, chunk: Chunk) -> tuple[int, int, i
 
 
 def _longest(raw: BinaryIO, chunk: Chunk) -> int:
-    """The longest text of a dictionary, or the dictionary's size where it cannot be opened to be looked at."""
+    """Returns the longest text of a dictionary in bytes, or the dictionary's size where it cannot be opened."""
     start, stored, opened = chunk.dictionary
     raw.seek(start)
     data: bytes = raw.read(stored)

@@ -1,7 +1,7 @@
 """Converts values of Arrow columns to JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure.
 
-Loads neither numpy, which the process of a query does not have, nor ``pyarrow.compute``, which takes longer than most
-answers.
+Imports neither numpy, which the process of a query does not have, nor ``pyarrow.compute``, whose import takes longer
+than most answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SAFE_INTEGER: Final = 2**53
 
 
 def plain_rows(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows as JSON values: times in RFC 3339, decimals and integers beyond 2^53 as text."""
+    """Returns rows as JSON values: times in RFC 3339, decimals and integers beyond 2^53 as text."""
     columns = [
         plain_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         for column in table.columns
@@ -29,7 +29,7 @@ def plain_rows(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 def plain_values(values: pa.Array) -> list[Any]:
-    """Values of one column as JSON. Times are rendered from their numbers: Python's lack nanoseconds and far years."""
+    """Returns a column's values as JSON. Times are made from their numbers: Python's lack nanoseconds, far years."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         return plain_values(values.dictionary_decode())
@@ -72,7 +72,7 @@ def _plain_value(value: object) -> object:
 
 
 def to_instant(value: int, kind: pa.DataType) -> Instant:
-    """A date's or timestamp's stored number as nanoseconds. Raises Invalid for another type."""
+    """Converts a date's or timestamp's stored number to an instant. Raises Invalid for another type."""
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise Invalid(f"an event time is a date or a timestamp, not {kind}", rule="event-time-type")
     scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

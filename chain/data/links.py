@@ -1,7 +1,7 @@
 """Finds link columns, whose values name objects by hash: large files beside the rows (spec: RFC-017, ObjectLink).
 
-Pure but for reading a slice. A schema says which columns are links; a slice says what they name. A name is a multihash
-in text, and the object lies with the dataset's slices.
+Pure but for reading a slice. A schema says which columns are links; a slice's values are the names. A name is a
+multihash in text, and the object is stored with the dataset's slices.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from chain.multihash import Multihash
 
 _TYPE: Final = "opendatafabric.org/type"
 MAX_LINKS: Final = 250_000
-"""Distinct objects that one slice may name: a checker holds their names in memory, about 30 MB."""
+"""Most distinct objects that one slice may name: a checker holds their names in memory, about 30 MB."""
 
 
 def link_columns(schema: DataSchema | None) -> tuple[str, ...]:
-    """Top-level columns that hold links to objects by multihash; none where there is no schema."""
+    """Returns the top-level columns that hold links to objects by multihash; none if there is no schema."""
     return tuple(field.name for field in (schema.fields if schema else ()) if _is_link((field.extra or {}).get(_TYPE)))
 
 
@@ -34,7 +34,7 @@ def _is_link(kind: object) -> bool:
 
 
 def links_of(source: SliceFile, columns: tuple[str, ...]) -> Iterator[Multihash]:
-    """Every object that the rows name, each once. Raises Invalid for a value that is no hash, and for too many."""
+    """Yields every object that the rows name, once. Raises Invalid for a value that is no hash, and for too many."""
     seen: set[bytes] = set()
     present = [name for name in columns if name in source.schema.names]
     for batch in source.batches(columns=present) if present else ():
@@ -49,7 +49,7 @@ def links_of(source: SliceFile, columns: tuple[str, ...]) -> Iterator[Multihash]
 
 
 def links_in(path: Path, columns: tuple[str, ...]) -> Generator[Multihash, None, None]:
-    """Yields the links of the slice at ``path``, which stays closed if no columns are links. Raises NotFound too."""
+    """Yields the links of the slice at ``path``, opened only if there are link columns. Raises NotFound too."""
     if columns:
         with open_slice(path) as source:
             yield from links_of(source, columns)

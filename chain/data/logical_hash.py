@@ -1,6 +1,6 @@
 """Computes the logical hash of rows, arrow0-sha3-256, which is the same whatever their Parquet encoding.
 
-A ``LogicalHasher`` is made for one slice's schema, fed its batches in row order and asked once; memory is one window
+A ``LogicalHasher`` is made for one slice's schema, fed its batches in row order and finished once; memory is one window
 of rows. Batches may be of any size: the hash does not depend on them. See ``arrow0`` for the bytes that are hashed.
 """
 
@@ -41,30 +41,33 @@ def logical_hashes(rows: pa.RecordBatch, bounds: Sequence[int]) -> list[Multihas
 
 
 QUIRK_WINDOW: Final = 10_000
-"""Rows that the reference reads at once. The digest of a null below a nullable struct depends on what else is in its
-window and its row group (``arrow0``), so for such schemas windows are exactly these."""
+"""Rows that the reference reads at once.
+
+The digest of a null below a nullable struct depends on what else is in its window and its row group (``arrow0``), so
+for such schemas windows are exactly these.
+"""
 WIDE_WINDOW: Final = 65_536
-"""Rows hashed at once where windows do not matter: long enough to hide the cost of a call, short enough for caches."""
+"""Rows hashed at once where windows do not matter: enough to hide the cost of a call, few enough for caches."""
 SHARED_WINDOW: Final = 131_072
-"""The same for several threads: so long that they seldom wait for each other at the interpreter's lock."""
+"""The same for several threads: large enough that they seldom wait for each other at the interpreter's lock."""
 WINDOW_BYTES: Final = 32 << 20
 """Bytes after which rows are hashed before their window is full, where windows do not matter."""
 MAX_WINDOW_BYTES: Final = 256 << 20
-"""Bytes that a window may take where they do."""
+"""Most bytes of a window where windows matter."""
 
 _AHEAD: Final = 3
-"""Windows begun before the last is done: no thread waits at the end of each for the slowest column."""
+"""Windows begun before the first is done, so that no thread waits at a window's end for the slowest column."""
 _LENGTH: Final = 8
-"""Bytes that are hashed before each text."""
+"""Bytes of the length that is hashed before each text."""
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader"
 
 
 @functools.lru_cache(maxsize=64)
 def described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
-    """The hashed parts of a schema: names and types of leaves, and whether there is a nullable struct.
+    """Returns the hashed parts of a schema: names and types of leaves, and whether a nullable struct occurs.
 
-    Remembered: slices of one dataset are alike, and small ones are many. Raises Invalid.
+    Cached, as slices of one dataset have one schema, and small ones are many. Raises Invalid.
     """
     record, types, nested = bytearray(), [], False
     for field, level in arrow0.fields_depth_first(schema):
@@ -84,13 +87,13 @@ def described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
 class LogicalHasher:
     """Streaming digest of one slice. Not for several threads.
 
-    The pool, if given, hashes columns side by side, a few windows at a time; then all of those are in memory.
+    The pool, if given, hashes columns side by side, a few windows at a time, all of which are then in memory.
     """
 
     def __init__(
         self, schema: pa.Schema, pool: Executor | None = None, row_groups: Sequence[int] | None = None
     ) -> None:
-        """``row_groups``: the number of rows of each in the file; by default as our writer makes them.
+        """Sets the schema. ``row_groups``: the number of rows of each in the file; by default as our writer makes them.
 
         Raises Invalid for a schema with a type that has no logical hash.
         """
@@ -110,7 +113,7 @@ class LogicalHasher:
         self._done = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows, plain or as ``SliceFile.batches(encoded=True)``. Raises Invalid for another schema."""
+        """Adds the next rows, plain or as ``SliceFile.batches(encoded=True)``. Raises Invalid for another schema."""
         same = batch.schema.equals(self._schema) or dictionaries.decoded(batch.schema).equals(self._schema)
         if not same:
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
@@ -129,7 +132,7 @@ class LogicalHasher:
             self._crowded()
 
     def _crowded(self) -> None:
-        """Hashes what waits, or, where windows matter, waits for the rest within reason."""
+        """Hashes pending rows early; where windows matter it cannot, and raises Invalid beyond MAX_WINDOW_BYTES."""
         if not self._quirky:
             self._flush()
         elif self._bytes > MAX_WINDOW_BYTES:
@@ -140,7 +143,7 @@ class LogicalHasher:
             )
 
     def finish(self) -> Multihash:
-        """The hash of all rows given. The hasher is spent."""
+        """Returns the hash of all rows given. The hasher cannot be used afterwards."""
         self._flush()
         self._settle()
         for column in self._columns:
@@ -166,7 +169,7 @@ class LogicalHasher:
             for column, leaf in work:
                 feed(column, leaf)
             return
-        # The longest first, so that no thread waits for another that came to it last.
+        # The longest column first, so that no thread begins it last and keeps the others waiting.
         self._settle(_AHEAD)
         before = self._running[-1] if self._running else {}
         running: dict[int, Future[None]] = {}
@@ -190,7 +193,7 @@ class LogicalHasher:
 
 
 def _weight(array: pa.Array) -> float:
-    """About the bytes that a column comes to when it is hashed; of a dictionary, spelt out."""
+    """Estimates the bytes to hash of a column, with the texts of a dictionary written out."""
     if not isinstance(array, pa.DictionaryArray):
         return float(array.nbytes)
     entry: float = array.dictionary.nbytes / max(1, len(array.dictionary))
@@ -198,7 +201,7 @@ def _weight(array: pa.Array) -> float:
 
 
 def logical_hash(rows: Rows, pool: Executor | None = None) -> Multihash:
-    """Hash of a table, a batch or a stream of batches. Raises Invalid for types that cannot be hashed."""
+    """Returns the hash of a table, a batch or a stream of batches. Raises Invalid for types that cannot be hashed."""
     hasher = LogicalHasher(rows.schema, pool)
     batches: Iterable[pa.RecordBatch] = [rows] if isinstance(rows, pa.RecordBatch) else rows
     if isinstance(rows, pa.Table):
@@ -209,7 +212,7 @@ def logical_hash(rows: Rows, pool: Executor | None = None) -> Multihash:
 
 
 def logical_hash_file(source: parquet.Source, pool: Executor | None = None) -> Multihash:
-    """Hash of a Parquet file's rows, in memory of a few windows. Raises Invalid when it is not one, NotFound."""
+    """Returns the hash of a Parquet file's rows, in memory of a few windows. Raises Invalid if not one, NotFound."""
     with parquet.open_slice(source) as file:
         hasher = LogicalHasher(file.schema, pool, file.row_groups)
         for batch in file.batches(encoded=True):

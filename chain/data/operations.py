@@ -1,4 +1,4 @@
-"""Reads what each record of a slice does to the rows before it, and counts records by operation. Pure."""
+"""Names the operations, by which a record of a slice acts on earlier rows, and counts records by operation. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ APPEND: Final = 0
 RETRACT: Final = 1
 CORRECT_FROM: Final = 2
 CORRECT_TO: Final = 3
-"""Codes of the operations, as the column ``op`` has them."""
+"""Codes of the operations, as in the column ``op``."""
 CODES: Final = 4
-"""How many operations there are; their codes count from 0."""
+"""Number of operations; their codes count from 0."""
 
 
 class Operations(NamedTuple):
-    """Records of a slice by what they do."""
+    """Numbers of a slice's records, by operation."""
 
     append: int
     retract: int
@@ -23,7 +23,7 @@ class Operations(NamedTuple):
 
     @property
     def corrections(self) -> int:
-        """Rows that took the place of others, whether or not both records of each are there."""
+        """Number of rows that were replaced, even if only one of the two records of each is present."""
         return max(self.correct_from, self.correct_to)
 
 

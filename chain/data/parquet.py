@@ -1,8 +1,8 @@
 """Writes Parquet slices with pinned settings, so that equal rows make equal bytes; reads them under limits.
 
 A ``SliceWriter`` lives for one file and holds at most one row group in memory; an open ``SliceFile`` one window of
-rows. Neither syncs to disk nor names files by hash: that is the object store's. Settings are those of the reference
-(data pages v1, snappy, dictionaries, statistics), where pyarrow has them (ODF specification, section "Data slices").
+rows. Neither syncs to disk nor names files by hash: the object store does. Settings are those of the reference (data
+pages v1, snappy, dictionaries, statistics), where pyarrow has them (ODF specification, section "Data slices").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chain.libraries import pa, pc, pq
 
 ROW_GROUP: Final = 1_048_576
 READ_ROWS: Final = 65_536
-"""Rows of a batch when reading."""
+"""Most rows of a batch when reading."""
 MAX_FOOTER: Final = 16 * 1024 * 1024
 MAX_FOOTER_ITEMS: Final = 20_000
 """Limits on allocations by an untrusted footer: total bytes, items of a list. 1000 columns take some 200 KB."""
@@ -37,25 +37,25 @@ _MARK: Final = b"PAR1"
 _LENGTH: Final = 4
 
 Source: TypeAlias = Path | bytes
-"""Where a slice lies: in a file, or whole in memory if it is small."""
+"""A slice's file, or the whole of its bytes if it is small."""
 OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time"
-"""Default names of the system columns; a dataset's vocabulary may say others."""
+"""Default names of the system columns; a dataset's vocabulary may define others."""
 
 
 class SliceStats(msgspec.Struct, frozen=True):
-    """Values from a file's statistics. Believe them only of a file that this node wrote."""
+    """Values from a file's statistics. Trust them only for a file that this node wrote."""
 
     rows: int
     offsets: tuple[int, int] | None
-    """First and last; ``None`` when there are no rows."""
+    """First and last offset; ``None`` when there are no rows."""
     event_times: tuple[Instant, Instant] | None
-    """Least and greatest that are not null."""
+    """Least and greatest event time that is not null; ``None`` when there is none."""
 
 
 def write_slice(table: pa.Table, path: Path) -> None:
-    """Writes all rows to a new file: a function of rows, schema and the pinned pyarrow, not of the table's chunks.
+    """Writes all rows to a new file; its bytes depend on rows, schema and the pinned pyarrow, not on chunks.
 
-    Raises Environment when the disk refuses, Invalid for types that Parquet has not.
+    Raises Environment when the disk refuses, Invalid for types that Parquet lacks.
     """
     with SliceWriter(path, table.schema) as writer:
         writer.write(table)
@@ -65,10 +65,11 @@ class SliceWriter:
     """Streams rows into one slice. Use as a context manager; leaving it by an exception removes the file."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """Columns have dictionaries, all but offsets: those count up by one and are written as differences, a few
-        bytes a page; plain they are half of a slice of small rows.
+        """Opens the file.
 
-        Raises Environment, Invalid for a type that Parquet would change.
+        All columns but offsets get dictionaries. Offsets count up by one and are written as differences, a few bytes a
+        page; written plainly they would be half of a slice of small rows. Raises Environment, Invalid for a type that
+        Parquet would change.
         """
         check_storable(schema)
         self._path = path
@@ -102,7 +103,7 @@ class SliceWriter:
         return self
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Appends rows of the writer's schema. Raises Invalid for another, Environment."""
+        """Appends rows of the writer's schema. Raises Invalid for another schema, Environment."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         if not table.schema.equals(self._schema, check_metadata=False):
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
@@ -142,10 +143,10 @@ class SliceWriter:
 
 
 class SliceFile:
-    """An open Parquet file of rows; a context manager. Values come as they lie in the file."""
+    """An open Parquet file of rows; a context manager. Values are returned as the file has them."""
 
     def __init__(self, source: Source, raw_footer: bytes, file: pq.ParquetFile) -> None:
-        """``file`` was opened by ``raw_footer``, so a later change of the file's footer has no effect."""
+        """Takes a file opened by ``raw_footer``, so that a later change of the footer on disk has no effect."""
         self._source = source
         self._raw_footer = raw_footer
         self._file = file
@@ -164,13 +165,13 @@ class SliceFile:
 
     @property
     def row_groups(self) -> list[int]:
-        """Rows of each row group."""
+        """Returns the number of rows of each row group."""
         metadata = self._file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
     @functools.cached_property
     def footer(self) -> ParquetFooter:
-        """Columns and their chunks. Raises Invalid."""
+        """The footer, with columns and their chunks. Raises Invalid."""
         with _placed(self._source):
             return parse_footer(self._raw_footer)
 
@@ -187,11 +188,11 @@ class SliceFile:
     def batches(
         self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yields all rows in order, at most ``rows`` at a time, and fewer where memory is short.
+        """Yields all rows in order, at most ``rows`` at a time, fewer where they would take too much memory.
 
-        ``encoded``: texts that repeat may stay the dictionaries that they are in the file, which is several times
-        faster for whoever can work with them (``repeats``). Raises Invalid where the file is damaged, or made to take
-        more memory than it is worth.
+        ``encoded``: repeating texts may stay encoded by the file's dictionaries, which is several times faster for
+        callers that can work with them (``dictionaries.repeating``). Raises Invalid if the file is damaged, or made to
+        take unreasonable memory.
         """
         with _parquet(_named(self._source)):
             if encoded and not self._plan.compact and (repeating := dictionaries.repeating(self.footer, self.schema)):
@@ -206,7 +207,7 @@ class SliceFile:
                 yield batch
 
     def _groups(self, groups: Sequence[int], rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        """Row groups, ``rows`` or fewer at a time, with all texts written out."""
+        """Yields the rows of row groups, at most ``rows`` at a time, with all texts written out."""
         rows = min(rows, self._plan.rows)
         if self._plan.compact:
             read = itertools.chain.from_iterable(self._group(group, rows, columns) for group in groups)
@@ -215,7 +216,7 @@ class SliceFile:
             yield from self._file.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
 
     def _group(self, group: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        """One row group, in which some columns are references: each has dictionaries of its own."""
+        """Yields the rows of one row group with some columns as references: each group has dictionaries of its own."""
         paths = self._plan.compact.get(group, ())
         with self._with_references(paths) as file:
             yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
@@ -233,7 +234,7 @@ class SliceFile:
             return self._file.read(columns=columns, use_threads=False)
 
     def tail(self, rows: int, columns: list[str] | None = None) -> pa.Table:
-        """The last ``rows`` rows, reading only the row groups that hold them, within the memory of ``batches``."""
+        """Returns the last ``rows`` rows, reading only their row groups, within the memory of ``batches``."""
         sizes = self.row_groups
         first, found = len(sizes), 0
         while first and found < rows:
@@ -251,7 +252,7 @@ class SliceFile:
         return pa.Table.from_batches(kept, schema).slice(max(0, surplus))
 
     def stats(self, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
-        """From statistics, or from the column where a writer left them out. Raises Invalid."""
+        """Returns the footer's statistics, or those of the columns where a writer left them out. Raises Invalid."""
         times = self._range(event_time)
         kind = self.schema.field(event_time).type if times else None
         return SliceStats(
@@ -261,7 +262,7 @@ class SliceFile:
         )
 
     def _range(self, column: str) -> tuple[int, int] | None:
-        """Least and greatest of a column of numbers, dates or times, as they lie in the file."""
+        """Returns least and greatest of a column of numbers, dates or times, as the file stores them."""
         if self.rows == 0 or column not in self.schema.names:
             return None
         if self.schema.names.count(column) > 1:
@@ -315,7 +316,7 @@ def _parquet_file(
 
 
 def _read_footer(source: Source) -> bytes:
-    """The footer in Thrift: the file ends in it, its length and the mark. Raises Invalid."""
+    """Returns the footer in Thrift: a file ends with it, its length and a mark. Raises Invalid."""
     with _reading(source) as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - len(_MARK) - _LENGTH))
@@ -331,7 +332,7 @@ def _read_footer(source: Source) -> bytes:
 
 @contextlib.contextmanager
 def _placed(source: Source) -> Iterator[None]:
-    """Errors tell in which file."""
+    """Sets the file as the place of Invalid errors."""
     try:
         yield
     except Invalid as error:
@@ -360,13 +361,13 @@ def _raw(value: pa.Scalar) -> int:
 
 
 def check_storable(schema: pa.Schema) -> None:
-    """Raises Invalid, naming the column, for types that would come back as others."""
+    """Raises Invalid, naming the column, for types that Parquet would read back as others."""
     for field in schema:
         _check_storable(field.type, field.name)
 
 
 def _check_storable(kind: pa.DataType, place: str) -> None:
-    """A slice must hold what its schema says."""
+    """Checks one type, so that a slice holds what its schema says."""
     t = pa.types
     seconds = (t.is_time(kind) or t.is_timestamp(kind)) and kind.unit == "s"
     if seconds or t.is_date64(kind):
@@ -386,7 +387,7 @@ def _check_storable(kind: pa.DataType, place: str) -> None:
 
 
 def _leaf_paths(fields: list[pa.Field], above: str = "") -> Iterator[str]:
-    """Leaf columns by their path in a Parquet schema."""
+    """Yields the leaf columns by their path in a Parquet schema."""
     for field in fields:
         kind, name = field.type, above + field.name
         if pa.types.is_struct(kind):
@@ -410,7 +411,7 @@ def _parquet(name: str) -> Iterator[None]:
             f"{name} is not a readable Parquet file: {reason}", rule="slice-parquet", hint="fetch it again"
         ) from error
     except OSError as error:
-        # Arrow reports damaged pages and footers as I/O errors without a number; the system's own have one.
+        # Arrow reports damaged pages and footers as I/O errors without an errno; those of the system have one.
         if error.errno is None:
             raise Invalid(
                 f"{name} is not a readable Parquet file: {error}", rule="slice-parquet", hint="fetch it again"

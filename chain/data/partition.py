@@ -1,8 +1,8 @@
-"""Computes which shard rows belong to: ``pmod(xxhash64(columns), shards)`` as Spark defines it, with seed 42.
+"""Computes the shard of each row: ``pmod(xxhash64(columns), shards)`` as Spark defines it, with seed 42.
 
 Vectorised: each step is done for all rows at once; only values longer than 32 bytes take one more step for each further
-32 bytes. Pinned by vectors that Spark computed (``tests/golden/data/xxhash64.json``): the rows of a shard must be the
-same for ever, and for everybody who computes them. Pure. Spec: docs/spec/collections.md#shards.
+32 bytes. Pinned by vectors that Spark computed (``tests/golden/data/xxhash64.json``): every node must compute the same
+shards, for ever. Pure. Spec: docs/spec/collections.md#shards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chain.libraries import np, pa
 
 SEED: Final = 42
 MAX_SHARDS: Final = 64
-"""Of one rendition: a commit writes to all of them, and a read opens all of them."""
+"""Most shards of one rendition: a commit writes to all of them, and a read opens all of them."""
 _P1: Final = 0x9E3779B185EBCA87
 _P2: Final = 0xC2B2AE3D27D4EB4F
 _P3: Final = 0x165667B19E3779F9
@@ -24,12 +24,12 @@ _P5: Final = 0x27D4EB2F165667C5
 _MASK: Final = (1 << 64) - 1
 _STRIPE: Final = 32
 _LONG_DIGITS: Final = 18
-"""Of a decimal that Spark keeps in 64 bits."""
+"""Digits of the decimals that Spark keeps in 64 bits."""
 _MICROS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 
 def hashable(kind: pa.DataType) -> bool:
-    """Whether a column may decide the shard: equal values of it have equal bytes, which floats and nested ones lack."""
+    """Whether a column may decide the shard: its equal values must have equal bytes, unlike floats and nested ones."""
     return (
         (pa.types.is_integer(kind) and kind != pa.uint64())
         or pa.types.is_boolean(kind)
@@ -48,7 +48,7 @@ def shards_of(rows: pa.Table, columns: Sequence[str], shards: int) -> np.ndarray
 
 
 def hashes(rows: pa.Table, columns: Sequence[str]) -> np.ndarray:
-    """Returns ``xxhash64`` of these columns, each seeded with that of those before it; a null leaves it as it is."""
+    """Returns ``xxhash64`` of the columns, each seeded with the hash of those before; a null keeps the hash."""
     found = np.full(rows.num_rows, SEED, np.uint64)
     for name in columns:
         column = rows.column(name).combine_chunks()
@@ -84,7 +84,7 @@ def _bytes_like() -> Sequence[Callable[[pa.DataType], bool]]:
 
 
 def _unscaled(values: pa.Array) -> np.ndarray:
-    """The digits of decimals that have at most 18: the lower one of two words."""
+    """Returns decimals of at most 18 digits as integers: the lower one of two words."""
     words = np.frombuffer(values.buffers()[1], np.int64)
     low: np.ndarray = np.array(words[2 * values.offset : 2 * (values.offset + len(values)) : 2])
     return low
@@ -105,7 +105,7 @@ def _of_bytes(values: pa.LargeBinaryArray, seeds: np.ndarray) -> np.ndarray:
     ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
     place, lengths = ends[:-1].copy(), np.diff(ends)
     bytes_ = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    # Words are read from a copy with room behind the last byte.
+    # Words are read from a copy with spare room behind the last byte.
     bytes_ = np.concatenate([bytes_[: ends[-1]] if len(ends) else bytes_, np.zeros(8, np.uint8)])
     found = seeds + _u(_P5)
     long_ = np.flatnonzero(lengths >= _STRIPE)
@@ -132,7 +132,7 @@ def _of_bytes(values: pa.LargeBinaryArray, seeds: np.ndarray) -> np.ndarray:
 
 
 def _striped(bytes_: np.ndarray, place: np.ndarray, stripes: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """All whole stripes of 32 bytes of values that have one."""
+    """Hashes all whole stripes of 32 bytes, for values that have at least one."""
     lanes = [seeds + _u(_P1 + _P2), seeds + _u(_P2), seeds.copy(), seeds - _u(_P1)]
     place = place.copy()
     for done in range(int(stripes.max())):
@@ -148,7 +148,7 @@ def _striped(bytes_: np.ndarray, place: np.ndarray, stripes: np.ndarray, seeds: 
 
 
 def _words(bytes_: np.ndarray, place: np.ndarray, size: int) -> np.ndarray:
-    """Little-endian numbers of ``size`` bytes at these places."""
+    """Returns the little-endian numbers of ``size`` bytes at these places."""
     windows = np.lib.stride_tricks.sliding_window_view(bytes_, size)[place]
     words: np.ndarray = np.ascontiguousarray(windows).view(f"<u{size}").ravel().astype(np.uint64)
     return words

@@ -1,7 +1,7 @@
 """Builds the rows of a quarantine dataset, which keeps the records that another dataset could not read. Pure.
 
-A row is a record: where it stood, what it says, and why it could not be read. ``event_time`` is the time of the
-transaction that read it, and ``follows`` the block of the other dataset after which it did.
+A row is a record: its place in the file, its text, and why it could not be read. ``event_time`` is the time of the
+transaction that read it, and ``follows`` the block of the other dataset that this transaction followed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TOLD: Final = ("file", "line", "column", "raw", "reason", "rule")
 
 @functools.cache
 def arrow_schema() -> pa.Schema:
-    """Returns ``SCHEMA`` as Arrow has it, without its metadata."""
+    """Returns ``SCHEMA`` as an Arrow schema, without its metadata."""
     return to_arrow(SCHEMA).remove_metadata()
 
 
 def quarantined(records: pa.Table, offset: int, time: Instant, follows: str) -> pa.Table:
-    """``records`` (file, line, column, raw, reason, rule) as rows from ``offset`` on."""
+    """Turns ``records`` (file, line, column, raw, reason, rule) into the dataset's rows, from ``offset`` on."""
     count = records.num_rows
     stamp = pa.repeat(pa.scalar(to_millis(time), arrow_schema().field("event_time").type), count)
     columns = [

@@ -1,7 +1,7 @@
-"""Parses Thrift's compact protocol as far as Parquet headers need it: numbers are read, the rest is passed over.
+"""Parses Thrift's compact protocol as far as Parquet headers need it: numbers are read, the rest is skipped.
 
-A ``Compact`` reads one buffer from the front and never beyond it; nesting is bounded. Bytes that are no Thrift, or not
-enough of it, are ``ThriftError``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.
+A ``Compact`` reads one buffer from the front and never beyond it; nesting is bounded. Malformed and incomplete bytes
+both raise ``ThriftError``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(13)
 MAX_DEPTH: Final = 16
-"""Structs and lists inside of each other; Parquet's own go six deep."""
+"""Deepest nesting of structs and lists; Parquet's own is six deep."""
 MAX_FIELDS: Final = 64
-"""No struct of Parquet has a field of this number."""
+"""Bound of field numbers, above those of all structs of Parquet."""
 _MAX_SHIFT: Final = 63
 _NUMBERS: Final = (I16, I32, I64)
 
 
 class ThriftError(Exception):
-    """The bytes end too early, or are no Thrift."""
+    """Raised for bytes that end too early, or are not Thrift."""
 
 
 class Compact:
-    """A reader of one buffer in Thrift's compact protocol, from its front. Raises ThriftError at what is no Thrift."""
+    """A reader of one buffer in Thrift's compact protocol, from its front. Raises ThriftError for malformed bytes."""
 
     __slots__ = ("_depth", "_end", "at", "raw")
 
@@ -35,10 +35,10 @@ class Compact:
         self._end = len(raw)
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Numbers and types of a struct's fields. Each is to be read or skipped before the next is asked for.
+        """Yields number and type of a struct's fields. The caller reads or skips each before taking the next.
 
-        Readers differ in what they make of a field that stands twice, of a number that they cut to 16 bits, and of a
-        stop that has a number: all three are Broken, so that no other reader sees another struct than this one.
+        Raises ThriftError for a field that occurs twice, for a number of more than 16 bits and for a stop that has a
+        number: readers differ in how they take these, and all must see the same struct.
         """
         number = seen = 0
         while head := self._byte():
@@ -50,24 +50,24 @@ class Compact:
             yield number, kind
 
     def number(self) -> int:
-        """A signed number of any width."""
+        """Reads a signed number of any width."""
         value = self._varint()
         return value >> 1 ^ -(value & 1)
 
     def length(self) -> int:
-        """Bytes of the binary that stands next; it is passed over."""
+        """Returns the bytes of the next binary value, and skips it."""
         length = self._varint()
         self._pass(length)
         return length
 
     def items(self) -> tuple[int, int]:
-        """How many items a list has, and of which type; they are to be read one by one."""
+        """Returns the number of a list's items and their type; the caller then reads them one by one."""
         head = self._byte()
         count = head >> 4
         return (self._varint() if count == 0xF else count), head & 0xF
 
     def numbers(self) -> dict[int, int]:
-        """A struct's fields that are numbers; all others are passed over."""
+        """Reads a struct, and returns its fields that are numbers; all others are skipped."""
         found: dict[int, int] = {}
         for number, kind in self.fields():
             if kind in _NUMBERS:
@@ -93,7 +93,7 @@ class Compact:
             self._depth -= 1
 
     def _skip_struct(self) -> None:
-        """As ``fields`` and ``skip``, without a call for each number: most of a footer is numbers to pass over."""
+        """Does as ``fields`` and ``skip``, without a call per number: most of a footer is numbers to skip."""
         raw, end, at = self.raw, self._end, self.at
         while at < end:
             head = raw[at]
@@ -129,7 +129,7 @@ class Compact:
                 self._skip_item(item)
 
     def _skip_item(self, kind: int) -> None:
-        """Inside of a list a flag takes a byte of its own, and whatever takes none is no item."""
+        """Skips an item of a list, where a flag takes a byte of its own; types without bytes cannot be items."""
         if kind in (TRUE, FALSE):
             self._pass(1)
         elif STOP < kind <= STRUCT:

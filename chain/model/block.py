@@ -1,4 +1,4 @@
-"""Defines a block: its bytes as first written are the truth; everything else here was read from them."""
+"""Defines a block: its bytes as first written are authoritative, and all other fields are read from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chain.model.wire import U64, Time
 from chain.multihash import Multihash
 
 NamedObject: TypeAlias = tuple[Multihash, int]
-"""Name and size of an object."""
+"""Name and size in bytes of an object."""
 
 
 class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,19 +35,19 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes
     hash: Multihash
     version: int
-    """Manifest version: 2 and 3 are read, 3 is written."""
+    """Manifest version of the block: 2 and 3 are read, 3 is written."""
     system_time: Instant
     prev_block_hash: Multihash | None
     sequence_number: int
     event: MetadataEvent | UnknownEvent
     unknown_fields: tuple[str, ...] = ()
-    """Unknown fields of the bytes, such as ``AddData[7]``: a table, and the slot in it."""
+    """Slots of the bytes that only a newer schema has a name for, as table and slot: ``AddData[7]``."""
 
 
 class SealedBlock(msgspec.Struct, frozen=True, gc=False):
-    """A block that was checked in a run and not decoded: what is needed to store it, and what it adds.
+    """A block that was checked without being decoded: the fields needed to store it, and the objects it names.
 
-    Thousands are held at once, and none can be part of a cycle: the collector need not look at them.
+    Thousands are held at once. They can be part of no cycle, so the garbage collector does not track them.
     """
 
     raw: bytes
@@ -57,11 +57,11 @@ class SealedBlock(msgspec.Struct, frozen=True, gc=False):
     variant: int
     """Number of the event in the union MetadataEvent."""
     objects: tuple[NamedObject, ...]
-    """The slice and the checkpoint that the event brings."""
+    """Name and size of the slice and the checkpoint that the event adds."""
 
 
 def objects_of(block: Block | SealedBlock) -> tuple[NamedObject, ...]:
-    """The slice and the checkpoint that a block brings."""
+    """Returns name and size of the slice and the checkpoint that a block adds."""
     if isinstance(block, SealedBlock):
         return block.objects
     event = block.event

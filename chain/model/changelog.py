@@ -1,8 +1,8 @@
 """Tells from a schema whether later rows can retract rows of a dataset, and how versions are ranked.
 
-A root's sources tell it of a root, until one of its rows is corrected by hand. Of a derived dataset only the engine
-that analysed its query knows, and whoever mirrors the dataset without its inputs could not find out; so it is said in
-attributes of the schema, which the chain keeps. Pure. Spec: docs/spec/engine-semantics.md#changelogs.
+For a root, its sources tell, until one of its rows is corrected by hand. For a derived dataset only the engine that
+analysed its query knows, and a mirror without the inputs could not find out; so attributes of the schema, which the
+chain keeps, say it. Pure. Spec: docs/spec/engine-semantics.md#changelogs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import msgspec
 from chain.model.schema import DataSchema
 
 CHANGELOG: Final = "w3id.org/odfd/changelog"
-"""Attribute of a schema: true or false."""
+"""Attribute of a schema, true or false: whether later rows can retract or correct rows."""
 VERSIONS: Final = "w3id.org/odfd/versions"
-"""Attribute of a schema: what ranks the rows of one key where rows can be taken back; the chain's order if not said."""
+"""Attribute of a schema: how rows of one key are ranked if rows can be retracted; by default in the chain's order."""
 BY_EVENT_TIME: Final = "event-time"
 
 
 def says_changelog(schema: DataSchema | None) -> bool | None:
-    """Whether rows can be retracted and corrected; ``None`` where the schema does not state it, or in another form."""
+    """Whether rows can be retracted and corrected; ``None`` if the schema does not state it in a known form."""
     value = (schema.extra or {}).get(CHANGELOG) if schema is not None else None
     return value if isinstance(value, bool) else None
 
 
 def says_by_time(schema: DataSchema | None) -> bool:
-    """Whether event time ranks the rows of a key though rows can be taken back, as in a ledger that was corrected."""
+    """Whether event time ranks the rows of a key although rows can be retracted, as in a corrected ledger."""
     return schema is not None and (schema.extra or {}).get(VERSIONS) == BY_EVENT_TIME
 
 
 def with_changelog(schema: DataSchema, changelog: bool | None, *, by_time: bool = False) -> DataSchema:
-    """The schema with the attributes, others as they were; ``None`` takes them away."""
+    """Returns the schema with the attributes set and all others unchanged; ``None`` removes them."""
     extra: dict[str, Any] = {
         name: value for name, value in (schema.extra or {}).items() if name not in (CHANGELOG, VERSIONS)
     }

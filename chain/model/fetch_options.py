@@ -1,9 +1,10 @@
-"""Declares kinds of sources that the format has no fetch step for: queries of databases, answers in pages, topics of
-brokers; who reads a bucket or a server of SFTP that a step of the format names, and whether a container has a network.
+"""Declares kinds of sources and options of fetch steps that the format does not have.
 
-As options of a read step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``.
-Its URL has a scheme that is none of the web, so an implementation that does not know the attribute refuses the source,
-and takes no other data for it. Pure.
+Kinds: queries of databases, answers in pages, topics of brokers. Options: credentials for a bucket or an SFTP server
+that a step of the format names, and whether a container has a network. As options of a read step (``read_options``)
+they are an attribute of the step's columns, beside a fetch step ``Url``. Its URL has a scheme that the web does not
+have, so an implementation that does not know the attribute refuses the source, instead of taking other data for it.
+Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chain.errors import Invalid
 from chain.model.schema import DataSchema
 
 FETCH: Final = "w3id.org/odfd/fetch"
-"""Attribute of the schema of a read step: an object of one of ``FetchOptions``."""
+"""Attribute of the schema of a read step: an object of one of the classes of ``FetchOptions``."""
 RULE: Final = "fetch-option"
 _MAX_QUERY: Final = 64 << 10
 _MAX_CURSOR: Final = 8
@@ -31,45 +32,45 @@ PAGES: Final = 1_000
 _MAX_PAGES: Final = 100_000
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 _Path = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-"""Names of members with dots between: ``meta.next``."""
+"""Names of nested members of a JSON document, joined by dots: ``meta.next``."""
 
 
 class _Options(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Names are those of the fetch step in manifests."""
+    """Base of all options. Names of fields are those of the fetch step in manifests."""
 
 
 class SqlQuery(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sql"):
-    """The rows of a query, which a database answers."""
+    """A source whose rows are a database's answer to a query."""
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_QUERY)]
     cursor: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=_MAX_CURSOR)] = ()
-    """Columns whose values grow: a pull asks for rows beyond the last ones; without it for all."""
+    """Columns whose values grow: a pull asks for rows beyond the last ones it had; without cursor for all rows."""
     batch_rows: Annotated[int, msgspec.Meta(ge=1, le=_MAX_BATCH)] = BATCH_ROWS
-    """Rows of one transaction, where there is a cursor."""
+    """Most rows of one transaction, if there is a cursor."""
 
 
 class Paging(_Options, frozen=True, kw_only=True):
-    """Says where an answer names the next page. One of ``link``, ``next`` and ``number`` is given."""
+    """Says how an answer names the next page. Exactly one of ``link``, ``next`` and ``number`` is given."""
 
     link: bool = False
-    """The header ``Link`` names it, as ``rel="next"`` (RFC 8288)."""
+    """Whether the header ``Link`` names the next page, as ``rel="next"`` (RFC 8288)."""
     next: _Path | None = None
-    """Path in the JSON of the answer of the next URL, or of the value of ``parameter``; nothing there: the end."""
+    """Path in the answer's JSON to the next URL, or to the value of ``parameter``; absent on the last page."""
     number: _Name | None = None
-    """Parameter of the query that counts pages; the first one without records is the end."""
+    """Parameter of the query that counts pages; the first page without records ends the fetch."""
     first: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
     parameter: _Name | None = None
-    """Parameter of the query that the value of ``next`` is sent as."""
+    """Parameter of the query in which the value of ``next`` is sent; ``None``: that value is a URL."""
     records: _Path | None = None
-    """Path in the JSON of the answer of the list of records; the answer itself when it is not said."""
+    """Path in the answer's JSON to the list of records; ``None``: the answer itself is the list."""
     most: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PAGES)] = PAGES
-    """Pages of one fetch; more are refused, for some of them would be left out."""
+    """Most pages of one fetch; an answer with more is refused, as it would be incomplete."""
 
 
 class ClientCredentials(_Options, frozen=True, kw_only=True):
-    """A token of OAuth for a program (RFC 6749, 4.4), asked for before each fetch."""
+    """An OAuth token for a program (RFC 6749, 4.4), requested before each fetch."""
 
     token_url: _Text
     client_id: _Text
@@ -78,7 +79,7 @@ class ClientCredentials(_Options, frozen=True, kw_only=True):
 
 
 class HttpRequest(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Http"):
-    """One question to a web service, and all pages of its answer."""
+    """A source that is one request to a web service, with all pages of its answer."""
 
     method: Literal["GET", "POST"] = "GET"
     body: Annotated[str, msgspec.Meta(max_length=_MAX_QUERY)] | None = None
@@ -87,27 +88,27 @@ class HttpRequest(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Ht
 
 
 class KafkaTopic(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Kafka"):
-    """The messages of a topic, whose values are JSON documents."""
+    """A source of a topic's messages, whose values are JSON documents."""
 
     batch_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = BATCH_MESSAGES
-    """Messages of one transaction."""
+    """Most messages of one transaction."""
     envelope: bool = False
-    """Rows are messages: partition, offset, time, and key and value as texts."""
+    """Whether rows are the messages themselves: partition, offset, time, and key and value as texts."""
     mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
-    """How a user of the URL signs in."""
+    """SASL mechanism by which the user of the URL signs in."""
 
 
 class ServerEvents(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sse"):
-    """The events that a server sends, whose data are JSON documents."""
+    """A source of server-sent events, whose data are JSON documents."""
 
     batch_messages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = BATCH_MESSAGES
-    """Events of one transaction."""
+    """Most events of one transaction."""
     envelope: bool = False
-    """Rows are events: id, type and data as texts."""
+    """Whether rows are the events themselves: id, type and data as texts."""
 
 
 class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Bucket"):
-    """Credentials of a bucket of a step ``FilesGlob`` whose path is a pattern of keys; without keys it is public."""
+    """Credentials for the bucket of a step ``FilesGlob`` whose path is a pattern of keys; without keys it is public."""
 
     region: _Name | None = None
     access_key_id: _Text | None = None
@@ -120,18 +121,18 @@ class BucketAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="B
 
 
 class SftpAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sftp"):
-    """By which key a server of SFTP is known, and who signs in, where a step ``Url`` or ``FilesGlob`` names one."""
+    """The server's key, and that of the user who signs in, for an SFTP server of a step ``Url`` or ``FilesGlob``."""
 
     host_key: _Text | None = None
-    """The public key of the server, as a line of OpenSSH: its type and its letters."""
+    """The public key of the server, as in a line of OpenSSH: its type and its base64 text."""
     private_key: _Text | None = None
 
 
 class ContainerAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Container"):
-    """The wish of a step ``Container`` for more than its image."""
+    """Permissions that a step ``Container`` asks for in addition to its image."""
 
     network: bool = False
-    """Whether it reaches a network; the settings of the node have to allow it too."""
+    """Whether the container reaches a network; the settings of the node have to allow it too."""
 
 
 FetchOptions: TypeAlias = (
@@ -143,7 +144,7 @@ KINDS: Final[Mapping[str, type[FetchOptions]]] = {
     "Kafka": KafkaTopic,
     "Sse": ServerEvents,
 }
-"""Kinds of sources that manifests know. In a chain a step ``Url`` stands for each."""
+"""Kinds of sources that manifests accept beyond the format's. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
 SFTP: Final = "Sftp"
 CONTAINER: Final = "Container"
@@ -160,7 +161,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options that manifests may write in steps of the format, by the kind of the step."""
 OWN_SCHEME: Final = "odfd+"
-"""Begins the URL of kinds ``Http`` and ``Sse`` in a chain: others must not take the first page for the whole."""
+"""Prefix of the URLs of kinds ``Http`` and ``Sse`` in a chain, lest others take the first page for the whole answer."""
 
 
 def options_of(kind: str) -> type[FetchOptions]:
@@ -169,12 +170,12 @@ def options_of(kind: str) -> type[FetchOptions]:
 
 
 def names(kind: str) -> frozenset[str]:
-    """Lists what manifests may write of a kind beside the fields of its step."""
+    """Lists the fields that manifests may write for a kind, in addition to those of its step."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(_ALL[kind]))
 
 
 def names_beside(step: str) -> frozenset[str]:
-    """Lists what manifests may write in a step of the format beside its fields."""
+    """Lists the fields that manifests may write in a step of the format, in addition to its own."""
     return frozenset().union(*map(names, BESIDE.get(step, ())))
 
 
@@ -184,13 +185,13 @@ def in_chain(kind: str, url: str) -> str:
 
 
 def fetch_options(schema: DataSchema | None) -> FetchOptions | None:
-    """Returns what a source is beyond its fetch step, by the columns of its read step. Raises Invalid."""
+    """Returns the fetch options among the attributes of a read step's columns; ``None`` without any. Raises Invalid."""
     found = None if schema is None else (schema.extra or {}).get(FETCH)
     return None if found is None else declared_fetch(found)
 
 
 def declared_fetch(value: object) -> FetchOptions:
-    """The meaning of the attribute's value. Raises Invalid."""
+    """Decodes the attribute's value. Raises Invalid."""
     try:
         found: FetchOptions = msgspec.convert(value, FetchOptions)
     except msgspec.ValidationError as error:

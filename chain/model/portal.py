@@ -1,7 +1,7 @@
 """Declares the rule by which a portal publishes rows of a private dataset: an attribute of the schema of its rows.
 
-The chain keeps the attribute, so whoever has the rows can check them again; implementations that do not know it carry
-it along. It names the private dataset by a hash with a secret salt alone. Pure. Spec: docs/spec/trust.md#portals.
+The chain keeps the attribute, so anyone who has the rows can check them again; implementations that do not know it
+carry it along. The private dataset appears only as a hash with a secret salt. Pure. Spec: docs/spec/trust.md#portals.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chain.errors import Invalid
 from chain.model.schema import DataSchema
 
 PORTAL: Final = "w3id.org/odfd/portal"
-"""Attribute of a schema: a ``PortalRule``. Kind of the source state of a portal's blocks."""
+"""Attribute of a schema, a ``PortalRule``; also the kind of the source state in a portal's blocks."""
 RULE: Final = "portal-rule"
 MAX_COLUMNS: Final = 32
 MAX_SUPPRESSED: Final = 16
@@ -25,35 +25,35 @@ _Least = Annotated[int, msgspec.Meta(ge=2, le=MAX_LEAST)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Names are those of the manifest."""
+    """Base of the parts of a rule. Names of fields are those of the manifest."""
 
 
 class KAnonymity(_Part, frozen=True, kw_only=True):
-    """At least ``k`` rows of each block are alike in the columns by which people could be known."""
+    """In each block, at least ``k`` rows agree on the columns that could identify people."""
 
     k: _Least
     quasi_identifiers: _Columns
 
 
 class Suppression(_Part, frozen=True, kw_only=True):
-    """Rows that stand for fewer than ``below`` are left out, and a group is published once."""
+    """Leaves out rows that stand for fewer than ``below``, and publishes each group once."""
 
     count: _Column
-    """The column that says for how many a row stands."""
+    """The column that says how many a row stands for."""
     below: _Least
     groups: _Columns
-    """Columns that tell groups apart."""
+    """The columns by which groups are told apart."""
 
 
 class PortalRule(_Part, frozen=True, kw_only=True):
     input: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-    """A salted hash of the id of the private dataset: whoever is given the salt can tell that it is that one."""
+    """A salted hash of the private dataset's id, which holders of the salt can check."""
     k_anonymity: KAnonymity | None = None
     suppress: Annotated[tuple[Suppression, ...], msgspec.Meta(max_length=MAX_SUPPRESSED)] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the rule speaks of, each once."""
+        """Columns that the rule names, each once."""
         said = self.k_anonymity.quasi_identifiers if self.k_anonymity is not None else ()
         more = (name for each in self.suppress for name in (each.count, *each.groups))
         return tuple(dict.fromkeys((*said, *more)))
@@ -77,7 +77,7 @@ def is_portal(schema: DataSchema | None) -> bool:
 
 
 def described(rule: PortalRule) -> str:
-    """Formats a rule for people."""
+    """Describes a rule for people."""
     said = rule.k_anonymity
     parts = [] if said is None else [f"k = {said.k} in {', '.join(said.quasi_identifiers)}"]
     parts += [f"{each.count} at least {each.below}, once for each {', '.join(each.groups)}" for each in rule.suppress]
@@ -85,6 +85,6 @@ def described(rule: PortalRule) -> str:
 
 
 def with_portal_rule(schema: DataSchema, rule: PortalRule) -> DataSchema:
-    """Returns the schema with the attribute, and others as they were."""
+    """Returns the schema with the rule as attribute and all others unchanged."""
     value = cast("dict[str, object]", msgspec.to_builtins(rule))
     return msgspec.structs.replace(schema, extra={**(schema.extra or {}), PORTAL: value})

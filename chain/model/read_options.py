@@ -1,8 +1,8 @@
-"""Reads options of a read step that the format has no field for: spellings of CSV, kinds of file, records set aside.
+"""Reads options of a read step that the format has no field for: variants of CSV, kinds of file, quarantine.
 
 They are attributes of the columns that the step declares (``schema.extra``), which every reader of a chain carries
-along, and are in the chain to the byte. One that does not know them reads the file as the format's own kind of step,
-and refuses what it cannot read. Pure.
+along, and are in the chain to the byte. An implementation that does not know them reads the file as the format's own
+kind of step, and refuses what it cannot read. Pure.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ ON_ERROR: Final = "w3id.org/odfd/onError"
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
 MAX_ROWS: Final = 100_000
-"""Records of one file that may be set aside, whatever is declared: beyond, it is another kind of file."""
+"""Most records of one file that may be set aside, whatever is declared; with more it is no file of this kind."""
 _HALF: Final = 50
 
 
 class ReadOptions(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Names are those of the read step in manifests."""
+    """The options. Names of fields are those of the read step in manifests."""
 
     format: Literal["Spreadsheet", "Xml", "Avro", "GeoPackage", "Sqlite"] | None = None
     members: str | None = None
-    """Of a zip: the name of its file that is read, or a pattern of names."""
+    """For a zip: the name of the file in it that is read, or a pattern of names."""
     skip_rows: _Lines = 0
-    """Lines before the header, or before the first row."""
+    """Number of lines to skip before the header, or before the first row."""
     skip_footer: _Lines = 0
-    """Lines at the end that are no rows; empty ones are not counted."""
+    """Number of lines to skip at the end; empty lines are not counted."""
     comment: _Character | None = None
-    """A line that begins so is no row."""
+    """Character that begins a comment line, which is no row."""
     decimal: _Character | None = None
-    """Between the whole of a number and its fraction; a dot when it is not said."""
+    """Decimal separator of numbers; a dot if ``None``."""
     thousands: _Character | None = None
-    """Between groups of three digits of a number; nothing when it is not said."""
+    """Separator between groups of three digits; none if ``None``."""
     null_values: tuple[str, ...] = ()
-    """Words that stand for no value, beside the empty one."""
+    """Words that mean null, in addition to the empty text."""
     time_zone: str | None = None
-    """Of times that name none; UTC when it is not said."""
+    """Time zone of times that name none; UTC if ``None``."""
     ambiguous_times: Moment | None = None
-    """Which is meant of a time that a clock showed twice, when it was set back; refused when it is not said."""
+    """Says which instant a time means that occurs twice, as clocks are set back; ``None`` refuses it."""
     missing_times: Moment | None = None
-    """What stands for a time that a clock left out, when it was set forward; refused when it is not said."""
+    """Says which end of the gap replaces a time that clocks skip when they are set forward; ``None`` refuses it."""
     sheet: str | None = None
-    """Of a spreadsheet: the table that is read; the only one when it is not said."""
+    """For a spreadsheet: the sheet that is read; ``None``: the only one."""
     record: str | None = None
-    """Of XML: the path of the elements that are rows, from the root: ``feed/entry``."""
+    """For XML: the path from the root to the elements that are rows: ``feed/entry``."""
     layer: str | None = None
-    """Of a GeoPackage: the table that is read; the only one when it is not said."""
+    """For a GeoPackage: the layer that is read; ``None``: the only one."""
     table: str | None = None
-    """Of an SQLite database: the table that is read; the only one when it is not said."""
+    """For an SQLite database: the table that is read; ``None``: the only one."""
 
 
 NONE: Final = ReadOptions()
@@ -89,7 +89,7 @@ _OF_KIND: Final = {
 NAMES: Final = {
     field.encode_name: field.name for field in msgspec.structs.fields(ReadOptions) if field.name != "format"
 }
-"""As manifests write them, and as we do."""
+"""Names of the options in manifests, with their names here."""
 
 
 def read_options(schema: DataSchema | None) -> ReadOptions:
@@ -98,7 +98,7 @@ def read_options(schema: DataSchema | None) -> ReadOptions:
 
 
 def declared_options(value: object) -> ReadOptions:
-    """The meaning of the attribute's value. Raises Invalid."""
+    """Decodes the attribute's value. Raises Invalid."""
     try:
         return msgspec.convert(value, ReadOptions)
     except msgspec.ValidationError as error:
@@ -108,13 +108,13 @@ def declared_options(value: object) -> ReadOptions:
 
 
 def options_of(kind: str) -> frozenset[str]:
-    """Lists the options of a read step of a kind, of the format or of ours, beside the fields of its step."""
+    """Lists the options of a read step of a kind, of the format or of ours, in addition to the fields of its step."""
     allowed = _ANY | _OF_KIND.get(kind, frozenset())
     return frozenset(name for name, own in NAMES.items() if own in allowed)
 
 
 def check_kind(options: ReadOptions, kind: str) -> None:
-    """``kind``: of the step that has the options. Raises Invalid for one that such files have no use for."""
+    """Raises Invalid for options that files of the step's ``kind`` have no use for."""
     if options.format is not None and KINDS[options.format] != kind:
         raise Invalid(f"a step of kind {kind} reads no {options.format}", rule=RULE, hint=f"say kind: {options.format}")
     named = options.format or kind
@@ -131,11 +131,11 @@ def check_kind(options: ReadOptions, kind: str) -> None:
 class Quarantine(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Records that cannot be read are set aside, as long as there are no more of them in a file."""
+    """Sets aside records that cannot be read, up to a number and a share of the file's records; more fail the file."""
 
     max_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)] = MAX_ROWS
     max_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = _HALF
-    """Of the records of the file. A file without any that can be read is refused also at 100."""
+    """Share of the file's records, in percent. A file without any readable record is refused even at 100."""
 
 
 class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,7 +148,7 @@ def quarantine_of(schema: DataSchema | None) -> Quarantine | None:
 
 
 def declared_quarantine(value: object) -> Quarantine | None:
-    """The meaning of the attribute's value. Raises Invalid."""
+    """Decodes the attribute's value. Raises Invalid."""
     if value == FAIL:
         return None
     if value == QUARANTINE:

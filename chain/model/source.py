@@ -123,7 +123,7 @@ PrepStep: TypeAlias = Decompress | Pipe
 
 
 class ReadCsv(_Variant, frozen=True, kw_only=True, tag="Csv"):
-    """A CSV read step; defaults: ``,`` utf8 ``"`` ``\\`` no header, no inference, empty is null, rfc3339 times."""
+    r"""Reads CSV; defaults: ``,`` utf8 ``"`` ``\`` no header, no inference, empty is null, rfc3339 times."""
 
     ddl_schema: tuple[str, ...] | None = None
     separator: str | None = None
@@ -190,7 +190,7 @@ class TemporalTable(_Table, frozen=True, kw_only=True):
 
 
 class TransformSql(_Variant, frozen=True, kw_only=True, tag="Sql"):
-    """``query`` is a shorthand for people; a chain holds only ``queries``, the last without alias."""
+    """A transform in SQL. ``query`` is for manifests only; a chain holds ``queries``, the last without alias."""
 
     engine: str
     version: str | None = None
@@ -229,15 +229,15 @@ class MergeTraits(NamedTuple):
     """Properties of a merge strategy that matter to callers which do not merge."""
 
     asks_history: bool = False
-    """Rows that are in the dataset decide what of a batch is news."""
+    """Whether rows already in the dataset decide which rows of a batch are new."""
     newest_of_key: bool = False
-    """... and of these only the newest of each key."""
+    """Whether, of those rows, only the newest of each key count."""
     whole_state: bool = False
-    """A batch is all there is: what it lacks is gone."""
+    """Whether a batch is the whole state, so that rows missing from it were removed."""
     carries_op: bool = False
-    """The input may say what happened to each row."""
+    """Whether the input may state the operation of each row."""
     only_adds: bool = False
-    """Rows of sources are never taken back, so that the order of batches changes no meaning."""
+    """Whether rows of sources are never retracted, so that the order of batches does not change the meaning."""
 
 
 TRAITS: Final[Mapping[type[MergeStrategy], MergeTraits]] = {
@@ -254,5 +254,5 @@ def traits(merge: MergeStrategy) -> MergeTraits:
 
 
 def primary_key(merge: MergeStrategy) -> tuple[str, ...]:
-    """Empty where rows have none."""
+    """Returns the columns of the primary key; empty if the strategy has none."""
     return () if isinstance(merge, MergeAppend) else merge.primary_key

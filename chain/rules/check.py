@@ -76,16 +76,16 @@ def check_block(state: ChainState, block: Block, as_author: bool) -> list[Violat
     """Lists the rules that ``block`` breaks after a chain in ``state``; empty when it may follow.
 
     ``as_author``: the block is being made here, so the rules that bind authors hold too. Costs in proportion to the
-    block, never to the chain. That the block's hash is the one asked for, and that its objects exist, is not asked
-    here: the block's hash is made from its bytes, and objects are the store's.
+    block, never to the chain. Two things are not checked here: the block's hash, which is computed from its bytes, and
+    the existence of its objects, which the store checks.
     """
     return [violation for rule in _rules_for(type(block.event), as_author) for violation in rule.check(state, block)]
 
 
 def doubtful(run: Run) -> Mask:
-    """Blocks of a run, ``(n,)``, that ``check_block`` has to look at; of all others it would find nothing as received.
+    """Marks the blocks of a run, ``(n,)``, that ``check_block`` must check; in all others it would find nothing.
 
-    Costs in proportion to the run's bytes, and nothing per block but numpy's work.
+    For received blocks. Costs in proportion to the run's bytes, and nothing per block but numpy's work.
     """
     run.read()
     doubts = np.zeros(run.size, np.bool_)
@@ -104,11 +104,11 @@ def _rules_for(event: type, as_author: bool) -> tuple[Rule, ...]:
 
 
 class ChainChecker:
-    """Takes raw blocks, keeps each to the rules, gives sealed blocks; decodes only at need. For one stream.
+    """Checks a stream of raw blocks by the rules and returns them sealed; decodes only where necessary.
 
-    For whoever takes blocks in bulk (import, a packed stream from a peer). Blocks that one writer made in a row are
-    judged as columns, others one by one, with the same answer. It knows neither files nor peers, and does not say that
-    anyone meant these blocks: that is the signed head's. Spec: Metadata Chain.
+    For blocks in bulk (import, a packed stream from a peer). Blocks that one writer made in a row are checked as
+    columns, others one by one, with the same result. It has no access to files or peers, and does not check that a
+    writer signed these blocks: the signed head shows that. Spec: Metadata Chain.
     """
 
     def __init__(self, state: ChainState) -> None:
@@ -116,7 +116,7 @@ class ChainChecker:
         self._pages = Pages()
 
     def take(self, raws: Sequence[bytes]) -> list[SealedBlock]:
-        """The next blocks, sealed. Raises Invalid for the first that breaks a rule; none of them is taken then."""
+        """Returns the next blocks, sealed. Raises Invalid for the first that breaks a rule; then takes none of them."""
         before = self.state
         page = self._pages.sort(None, raws)
         sealed: list[SealedBlock] = []
@@ -156,14 +156,14 @@ class ChainChecker:
 
 
 def seal(block: Block) -> SealedBlock:
-    """A decoded block as one of a stream."""
+    """Returns a decoded block as a sealed one."""
     event = block.event
     variant = event.variant if isinstance(event, UnknownEvent) else _VARIANTS[type(event)]
     return SealedBlock(block.raw, block.hash, block.prev_block_hash, block.sequence_number, variant, objects_of(block))
 
 
 def _names(digests: Bytes) -> list[Multihash]:
-    """Names of sha3-256 digests, ``(n, 32)``."""
+    """Returns the names of sha3-256 digests, ``(n, 32)``."""
     flat = np.concatenate(
         [np.broadcast_to(np.frombuffer(_SHA3, np.uint8), (len(digests), len(_SHA3))), digests], axis=1
     )
@@ -171,7 +171,7 @@ def _names(digests: Bytes) -> list[Multihash]:
 
 
 def _objects(run: Run) -> list[tuple[NamedObject, ...]]:
-    """Returns the objects of each block of a run, like ``objects_of``; any where a name is not of sha3-256."""
+    """Returns the objects of each block of a run, like ``objects_of``; arbitrary if a name is not of sha3-256."""
     brought: list[tuple[NamedObject, ...]] = [()] * run.size
     for part in ("event.new_data", "event.new_checkpoint"):
         names, sizes = run.digests(f"{part}.physical_hash"), run.numbers(f"{part}.size")

@@ -1,10 +1,10 @@
 """Arranges a run, data events of one kind in a row, as columns, so that rules check a thousand blocks at a time.
 
 Columns are lifted from the blocks' bytes by their shapes and compared with numpy. They decide one thing only: which
-blocks are *doubtful*. What is not doubtful keeps every rule; a doubtful block is decoded and asked rule by rule, and
-may well be in order. Where a value is beyond what a column holds it stands as anything, and makes doubtful its block
-and the one after it, which is compared with it. A run is made for one page of a chain and thrown away with it. Spec:
-Metadata Chain.
+blocks are *doubtful*. A block that is not doubtful satisfies every rule; a doubtful block is decoded and checked rule
+by rule, and may well be in order. A value that a column cannot hold is replaced by an arbitrary one, and makes its
+block doubtful as well as the next one, which is compared with it. A run is made for one page of a chain and thrown away
+with it. Spec: Metadata Chain.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 _LARGEST: Final = 1 << 62
-"""Numbers up to here can be counted on with int64; no honest offset comes near."""
+"""Greatest number on which int64 arithmetic is safe; no honest offset comes near."""
 _DIGEST: Final = 32
 _COLUMNS: Final = [("year", "<i4"), ("ordinal", "<u2"), ("pad", "V2"), ("second", "<u4"), ("nanos", "<u4")]
 _DAY: Final = 86_400
 _FIRST_YEAR, _LAST_YEAR = 1700, 2200
-"""Years whose every nanosecond an int64 holds."""
+"""Bounds of the years in which an int64 holds every nanosecond."""
 _DAYS_BEFORE_EPOCH: Final = dt.date(1970, 1, 1).toordinal() - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value of every block: ``(n,)`` or, for digests, ``(n, 32)``; anything where not ``present``."""
+    """One value of every block: ``(n,)`` or, for digests, ``(n, 32)``; arbitrary where not ``present``."""
 
     values: npt.NDArray[Any]
     present: Mask
 
     def same(self, other: Column) -> Mask:
-        """Marks where both hold the same value, or both none."""
+        """Marks the blocks in which both columns hold the same value, or neither has one."""
         if not (self.present.any() or other.present.any()):
             return np.ones(len(self.present), np.bool_)
         equal = np.equal(self.values, other.values).reshape(len(self.values), -1).all(axis=1)
@@ -52,7 +52,7 @@ class Column:
         return same
 
     def or_else(self, other: Column) -> Column:
-        """This, and where it is absent the other."""
+        """Returns this column, filled from the other where a value is absent."""
         chosen = self.present if self.values.ndim == 1 else self.present[:, None]
         return Column(np.where(chosen, self.values, other.values), self.present | other.present)
 
@@ -63,7 +63,7 @@ class Part:
 
     shape: Shape
     rows: npt.NDArray[np.intp] | slice
-    """Their places in the run."""
+    """Positions of the blocks in the run."""
     values: Mapping[str, Bytes]
 
 
@@ -89,13 +89,13 @@ class Run:
 
     @property
     def not_believed(self) -> Mask:
-        """Blocks that no column decides about: with a value that none could take, or after such a one."""
+        """Marks blocks that columns cannot decide about: those with a value that no column holds, and the next ones."""
         found = self.unsure.copy()
         found[1:] |= self.unsure[:-1]
         return found
 
     def read(self) -> None:
-        """Marks as unsure the blocks with a value that may not decode: a time that is none, a text beyond ASCII."""
+        """Marks as unsure the blocks with a value that may not decode: an invalid time, a text beyond ASCII."""
         for part in self._parts:
             for path, leaf in part.shape.leaves.items():
                 if isinstance(leaf.kind, Moment):
@@ -104,15 +104,15 @@ class Run:
                     self.unsure[part.rows] |= (part.values[path] >= 0x80).any(axis=1)
 
     def numbers(self, path: str) -> Column:
-        """An integer, int64."""
+        """Returns integers as int64."""
         return self._column(path, np.zeros(self.size, np.int64))
 
     def times(self, path: str) -> Column:
-        """A time, nanoseconds in int64."""
+        """Returns times as nanoseconds in int64."""
         return self._column(path, np.zeros(self.size, np.int64))
 
     def digests(self, path: str) -> Column:
-        """A sha3-256 hash."""
+        """Returns the digests of sha3-256 hashes."""
         return self._column(path, np.zeros((self.size, _DIGEST), np.uint8))
 
     def has(self, path: str) -> Mask:
@@ -156,7 +156,7 @@ class Run:
 
 
 def _lifted(leaf: ShapeLeaf, raw: Bytes, template: object) -> tuple[npt.NDArray[Any], Mask | bool]:
-    """Values of a leaf, and which are doubtful."""
+    """Returns the values of a leaf, and which of them are doubtful."""
     match leaf.kind:
         case Moment():
             times, sure = unpack_many(raw)
@@ -176,7 +176,7 @@ def _constant(value: Any) -> tuple[Any, bool]:
 
 
 def _at(value: Any, path: str) -> Any:
-    """The part of a block at ``path``; ``None`` when it, or what it would be in, is not there."""
+    """Returns the part of a block at ``path``; ``None`` when it, or a part that contains it, is absent."""
     for name in path.split("."):
         if value is None:
             return None
@@ -185,9 +185,9 @@ def _at(value: Any, path: str) -> Any:
 
 
 def unpack_many(raws: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Instants of ``(n, 16)`` bytes of Timestamps, and which of them to believe: ``stamp.unpack`` decides the others.
+    """Decodes ``(n, 16)`` bytes of Timestamps, and marks the certain results; ``stamp.unpack`` decides the others.
 
-    Doubtful are times that are none, leap seconds, and years whose nanoseconds do not fit an int64.
+    Uncertain are invalid times, leap seconds, and years whose nanoseconds do not fit an int64.
     """
     parts = raws.view(np.dtype(_COLUMNS))[:, 0]
     year, ordinal = parts["year"].astype(np.int64), parts["ordinal"].astype(np.int64)

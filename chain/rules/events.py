@@ -1,4 +1,4 @@
-"""Checks that events change something, fit the kind of dataset, and hand checkpoints on. Spec: Metadata."""
+"""Checks that events change something, fit the kind of dataset, and carry checkpoints on. Spec: Metadata."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class HashesFitTheirObjects(Rule):
 
 
 def advances(run: Run) -> Mask:
-    """Blocks of a run that move the checkpoint or the watermark."""
+    """Marks the blocks of a run that change the checkpoint or the watermark."""
     checkpoint, carried = run.digests("event.new_checkpoint.physical_hash"), run.digests("event.prev_checkpoint")
     watermark = run.times("event.new_watermark")
     return ~(checkpoint.same(carried) & watermark.same(run.before(watermark, run.state.watermark)))

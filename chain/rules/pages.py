@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MAX_SHAPES: Final = 64
 LESSONS: Final = 8
-"""New shapes that one page may teach."""
+"""Most new shapes that one page may add."""
 _WORTH: Final = 8
-"""Blocks that make a run, or a shape, worth its while: below that, decoding each is cheaper."""
+"""Fewest blocks for which a run, or a shape, is worth its cost: below that, decoding each is cheaper."""
 _DIGEST: Final = 32
 
 Rows: TypeAlias = "npt.NDArray[np.intp]"
@@ -44,7 +44,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PageRange:
-    """Blocks ``start <= i < stop`` of a page: a run when there are ``groups``, otherwise to be taken one by one."""
+    """Blocks ``start <= i < stop`` of a page: a run if there are ``groups``, otherwise to be checked one by one."""
 
     start: int
     stop: int
@@ -53,17 +53,17 @@ class PageRange:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page's blocks, hashed and sorted."""
+    """The blocks of a page, hashed and sorted."""
 
     raws: Sequence[bytes | None]
     digests: Bytes
-    """``(n, 32)``, of the bytes as they are; zeros where there are none."""
+    """Digests of the blocks' bytes, ``(n, 32)``; zeros for absent blocks."""
     intact: Mask
-    """Blocks whose bytes hash to their name."""
+    """Marks blocks whose bytes hash to their name."""
     stretches: tuple[PageRange, ...]
 
     def run(self, stretch: PageRange, state: ChainState) -> Run:
-        """The run of a stretch that has groups, after a chain in ``state``."""
+        """Returns the run of a range that has groups, after a chain in ``state``."""
         parts = [Part(one.shape, one.rows - stretch.start, one.values) for one in stretch.groups]
         if len(parts) == 1:
             parts = [Part(parts[0].shape, slice(None), parts[0].values)]
@@ -78,7 +78,7 @@ class Pages:
         self._count = 0
 
     def sort(self, names: Bytes | None, raws: Sequence[bytes | None]) -> Page:
-        """``names``: required digests of the blocks, ``(n, 32)``, or ``None`` for any. An absent block is ``None``."""
+        """Sorts a page; an absent block is ``None``. ``names``: required digests of the blocks, ``(n, 32)``."""
         digests = _digests(raws)
         intact: Mask = np.ones(len(raws), np.bool_) if names is None else (digests == names).all(axis=1)
         if None in raws:
@@ -122,7 +122,7 @@ def _digests(raws: Sequence[bytes | None]) -> Bytes:
 
 
 def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Group | None, Rows]:
-    """Those of ``rows`` that have the shape, and the rest."""
+    """Returns the group of those of ``rows`` that have the shape, and the other rows."""
     if not len(rows):
         return None, rows
     values, same = shape.lift([raw for row in rows.tolist() if (raw := raws[row]) is not None])
@@ -134,7 +134,7 @@ def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Group
 
 
 def _stretches(size: int, groups: Sequence[Group]) -> Iterator[PageRange]:
-    """Runs of blocks of one kind, and what lies between them, in order."""
+    """Yields runs of blocks of one kind and the ranges between them, in order."""
     kinds: dict[object, int] = {}
     kind_of = np.full(size, -1, np.int64)
     for group in groups:

@@ -1,7 +1,7 @@
-"""Defines what an append rule is: a clause of the format with a stable name, checked on a block and the state before.
+"""Defines an append rule: a clause of the format with a stable name, checked on a block and the state before it.
 
-Rules are stateless and pure, made once at import. Who is bound by a rule is said here and nowhere else: EVERYONE for
-what no honest writer ever breaks, AUTHORS for what we ask of our own blocks beyond that and forgive in others'.
+Rules are stateless and pure, made once at import. Only this module says who is bound by a rule: EVERYONE, if no honest
+writer ever breaks it; AUTHORS, if it is demanded of our own blocks only and tolerated in others'.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Rule(ABC):
 
     name: ClassVar[str]
     clause: ClassVar[str]
-    """Its source: section of the specification or of the RFC, or the reference's own error."""
+    """Source of the rule: a section of the specification or of the RFC, or the reference's own error."""
     binds: ClassVar[Binds] = Binds.EVERYONE
     concerns: ClassVar[tuple[type, ...]] = ()
-    """Event classes it looks at; empty: blocks of every kind."""
+    """Event classes that the rule looks at; empty: blocks of every kind."""
 
     @abstractmethod
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        """Yields the violations of this rule by ``block`` when appended to a chain in ``state``; ``concerns`` holds."""
+        """Yields the violations of this rule by ``block`` after a chain in ``state``; ``concerns`` has its event."""
 
     def doubts(self, run: Run) -> Mask:
-        """Blocks of a run, ``(n,)``, that may break this rule; of all others ``check`` would find nothing.
+        """Marks the blocks of a run, ``(n,)``, that may break this rule; ``check`` would find nothing in all others.
 
-        A rule that does not look at columns doubts everything, which is slow and never wrong.
+        A rule without this method marks every block, which is slow and never wrong.
         """
         return np.ones(run.size, np.bool_)
 

@@ -29,7 +29,7 @@ class Incompatibility:
 def incompatibilities(
     old: Sequence[DataField], new: Sequence[DataField], *, upgrade: bool = False, path: str = ""
 ) -> Iterator[Incompatibility]:
-    """Every change from ``old`` to ``new`` that a reader of old data could not bridge, named by the column's path.
+    """Yields every change from ``old`` to ``new`` that readers of old data could not bridge, with the column's path.
 
     ``upgrade``: ``old`` comes from the legacy form, where Arrow decided what may be null; optionality may change then.
     """
@@ -64,7 +64,7 @@ def _type_changes(old: DataType, new: DataType, place: str, upgrade: bool) -> It
 
 
 def _spelled_out(data_type: DataType) -> DataType:
-    """Without optionality, and with the unit and zone that ODF leaves unsaid and Arrow says."""
+    """Returns the type without optionality, and with the default unit and zone that ODF omits and Arrow states."""
     if isinstance(data_type, Option):
         return _spelled_out(data_type.inner)
     if isinstance(data_type, Timestamp):
@@ -75,7 +75,7 @@ def _spelled_out(data_type: DataType) -> DataType:
 
 
 def shown(data_type: DataType) -> str:
-    """A type for people: ``Option<List<Int32>>``, ``Timestamp<Nanosecond, UTC>``."""
+    """Writes a type for people: ``Option<List<Int32>>``, ``Timestamp<Nanosecond, UTC>``."""
     match data_type:
         case Option(inner=inner):
             return f"Option<{shown(inner)}>"

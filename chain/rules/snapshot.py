@@ -1,4 +1,4 @@
-"""Checks the snapshots that a person may apply, and makes their events ready for a chain. Spec: DatasetSnapshot."""
+"""Checks the snapshots that a person may apply, and prepares their events for a chain. Spec: DatasetSnapshot."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _ONLY: Final = {
 
 
 def check_snapshot(snapshot: DatasetSnapshot, *, changes: bool = False) -> list[Violation]:
-    """Lists what prevents a snapshot from becoming a chain, references to other datasets aside.
+    """Lists the reasons why a snapshot cannot become a chain, apart from references to other datasets.
 
-    ``changes``: from changing one that is there, which may have something to disable, and has what the snapshot leaves
-    out. The rules on blocks hold for its events besides: they are checked when the blocks are made.
+    ``changes``: the snapshot changes an existing dataset, which may have sources to disable, and keeps what the
+    snapshot omits. The rules on blocks apply to its events too; they are checked when the blocks are made.
     """
     return list(_faults(snapshot, changes=changes))
 
 
 def normalise_event(event: MetadataEvent) -> MetadataEvent:
-    """One event with its shorthands written out."""
+    """Returns the event with its shorthands expanded."""
     match event:
         case SetTransform(inputs=inputs, transform=transform):
             named = tuple(TransformInput(dataset_ref=x.dataset_ref, alias=x.alias or x.dataset_ref) for x in inputs)

@@ -170,7 +170,7 @@ class InputsAreInOrder(Rule):
 
 
 class _InputRule(Rule):
-    """A rule on each input of a transaction, given where the transaction before left it."""
+    """A rule on each input of a transaction, given the position at which the transaction before left that input."""
 
     concerns = (ExecuteTransform,)
 
@@ -192,7 +192,7 @@ class _InputRule(Rule):
 
     @abstractmethod
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        """Does ``check`` for one input, which the transaction before left at ``position``."""
+        """Does ``check`` for one input, whose position after the transaction before is ``position``."""
 
     @abstractmethod
     def doubt_input(self, each: _InputRun) -> Mask:
@@ -200,7 +200,7 @@ class _InputRule(Rule):
 
 
 class _InputRun:
-    """One input of all blocks of a run, and where it stood before the first; a ``part`` is of an InputPosition."""
+    """One input of all blocks of a run, with its position before the run; a ``part`` is a field of InputPosition."""
 
     def __init__(self, run: Run, number: int, position: InputPosition) -> None:
         self._run = run
@@ -214,7 +214,7 @@ class _InputRun:
         return self._column("new_" + part)
 
     def before(self, part: str) -> Column:
-        """Returns the position at which the transaction before left it."""
+        """Returns the input's position before each block, as the transaction before left it."""
         return self._run.before(self.new(part).or_else(self.prev(part)), getattr(self._position, part))
 
     def _column(self, name: str) -> Column:
@@ -222,7 +222,7 @@ class _InputRun:
 
 
 class _InputAdvances(_InputRule):
-    """Requires that what is new of an input is another than before."""
+    """Requires that a new position of an input differs from the one before."""
 
     part: ClassVar[str]
 
@@ -255,7 +255,7 @@ class InputOffsetsAdvance(_InputAdvances):
 
 
 class _InputContinues(_InputRule):
-    """An input goes on from where the transaction before left it."""
+    """Requires that an input continues from the position at which the transaction before left it."""
 
     part: ClassVar[str]
 

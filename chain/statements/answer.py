@@ -1,6 +1,6 @@
 """Encodes statements about answers: the query, the blocks it read, the hash of the answer (docs/spec/trust.md#queries).
 
-Signed by the node that answered. Unlike other statements they speak of several datasets, contradict nothing, and are
+Signed by the node that answered. Unlike other statements they are about several datasets, contradict nothing, and are
 not gossiped: they travel in files.
 """
 
@@ -21,7 +21,7 @@ from chain.statements.statement import STATEMENT_TYPE
 
 QUERY: Final = NS + "query/v1"
 MAX_ENVELOPE: Final = 4 << 20
-"""Bytes; most of it is the query."""
+"""Largest envelope, in bytes; most of it is the query."""
 DIALECT: Final = "duckdb"
 _Short = Annotated[str, msgspec.Meta(max_length=4000)]
 
@@ -32,20 +32,20 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 class AnswerPin(_Object, frozen=True, kw_only=True):
     name: _Short
-    """That the query calls it by."""
+    """Name by which the query refers to the dataset."""
     id: _Short
     block: _Short
     sequence_number: Count
     at: _Short = ""
-    """The time that the query states there."""
+    """Time at which the query says that the dataset is read; empty if it says none."""
     standing: _Short = ""
-    """How far it was relied on."""
+    """The dataset's standing: how far it could be relied on when it was read."""
 
 
 class AnswerColumn(_Object, frozen=True, kw_only=True):
     name: _Short
     type: _Short
-    """As Arrow spells it."""
+    """The type's name in Arrow."""
 
 
 class AnswerStatement(_Object, frozen=True, kw_only=True):
@@ -54,18 +54,18 @@ class AnswerStatement(_Object, frozen=True, kw_only=True):
     query: Annotated[str, msgspec.Meta(max_length=1 << 20)]
     dialect: _Short
     engine: _Short
-    """Name and version."""
+    """Name and version of the engine."""
     pins: Annotated[tuple[AnswerPin, ...], msgspec.Meta(max_length=256)]
     columns: Annotated[tuple[AnswerColumn, ...], msgspec.Meta(max_length=10_000)]
     rows: Count
     logical_hash: _Short
     standing: _Short
-    """The weakest of what was read, at the time."""
+    """The weakest standing of the datasets read, at that time."""
     time: When
 
 
 def seal(predicate: AnswerStatement, key: SigningKey) -> bytes:
-    """A signed envelope. Its subjects are the blocks at which the datasets were cut."""
+    """Returns a signed envelope. Its subjects are the blocks at which the datasets were cut."""
     subjects = [
         {"digest": {"sha3_256": Multihash.parse(pin.block).digest.hex()}, "name": pin.id}
         for pin in {(pin.id, pin.block): pin for pin in predicate.pins}.values()
@@ -80,7 +80,7 @@ def seal(predicate: AnswerStatement, key: SigningKey) -> bytes:
 
 
 def unseal(data: bytes) -> tuple[AnswerStatement, tuple[KeyDid, ...]]:
-    """The predicate and its signers. Raises Invalid."""
+    """Verifies an envelope, and returns the predicate and its signers. Raises Invalid."""
     signed = envelope.unseal(data, MAX_ENVELOPE)
     value = canonical.decode(signed.payload)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE or value.get("predicateType") != QUERY:

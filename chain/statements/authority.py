@@ -1,12 +1,12 @@
 """Decides who may sign for a dataset: walks from its id over all versions of its authority.
 
 Version 0 is implicit: the dataset's own key is its only root and only writer. Each later version is signed by enough
-roots of the version before *and* by enough of its own, so that whoever holds all versions needs nothing but the id to
-know who may sign today, and the key that the id is can be taken out of use. A version that takes a writer's right away
-opens an epoch: what that key signs afterwards lies in a closed one.
+roots of the version before *and* by enough of its own. So all versions together prove, from the id alone, who may sign
+today, and the key that is the id can be taken out of use. A version that removes a writer's right opens an epoch: later
+signatures of that key belong to a closed one.
 
-Pure: ``Rights`` is made version by version by ``follow``; whether a version is the newest is for others to know.
-Spec: docs/spec/trust.md#authorities.
+Pure: ``follow`` makes ``Rights`` version by version; callers know whether a version is the newest. Spec:
+docs/spec/trust.md#authorities.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chain.statements.envelope import Signed, dataset_key
 from chain.statements.statement import SHOWN_EPOCHS, Authority, Epoch
 
 WRITER_LIFETIME: Final = 400 * 86400 * instant.SECOND
-"""How long after its statement a writer may be named for: a year and some days to renew it."""
+"""Longest time between an authority's issue and a writer's expiry: a year, and some days to renew it."""
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,19 +35,19 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     dataset: DatasetId
     version: int
     sid: Multihash | None
-    """Of its statement; version 0 has none."""
+    """Id of the version's statement; ``None`` for version 0."""
     seed: Multihash | None
-    """The dataset's first block, as the statements name it."""
+    """Hash of the dataset's first block, as the statements name it; ``None`` for version 0."""
     threshold: int
     roots: frozenset[KeyDid]
     writers: Mapping[KeyDid, Instant | None]
-    """Until when each may sign heads; ``None``: version 0 does not end."""
+    """Time until which each may sign heads; ``None``: without end, in version 0."""
     epochs: tuple[Epoch, ...] = ()
-    """The newest of them, oldest first."""
+    """The newest epochs, oldest first."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that heads belong to now."""
+        """The current epoch, to which new heads belong."""
         return self.epochs[-1].number if self.epochs else 0
 
     def may_write(self, key: KeyDid, at: Instant) -> bool:
@@ -57,12 +57,12 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         return until is None or at < until
 
     def opened(self, number: int) -> Epoch | None:
-        """How an epoch began; ``None`` for the first one and for those that are not listed any more."""
+        """Returns how an epoch began; ``None`` for the first one and for those no longer listed."""
         return next((epoch for epoch in self.epochs if epoch.number == number), None)
 
 
 def implicit(dataset: DatasetId) -> Rights:
-    """Version 0: only the key that is the dataset's id may write."""
+    """Returns the rights of version 0: only the key that is the dataset's id may write."""
     key = dataset_key(dataset)
     return Rights(
         dataset=dataset, version=0, sid=None, seed=None, threshold=1, roots=frozenset({key}), writers={key: None}
@@ -70,7 +70,7 @@ def implicit(dataset: DatasetId) -> Rights:
 
 
 def follow(before: Rights, authority: Authority, signed: Signed) -> Rights:
-    """The rights after one more version. Raises Invalid naming the rule that the statement breaks."""
+    """Returns the rights after one more version. Raises Invalid with the rule that the statement breaks."""
     _check_place(before, authority)
     roots = _distinct(authority.roots.keys, "roots")
     if authority.roots.threshold > len(roots):
@@ -102,7 +102,7 @@ def follow(before: Rights, authority: Authority, signed: Signed) -> Rights:
 
 
 def walk(dataset: DatasetId, versions: Iterable[tuple[Authority, Signed]]) -> list[Rights]:
-    """The rights of every version from 0 on, in order. Raises Invalid at the first that does not follow."""
+    """Returns the rights of every version from 0 on. Raises Invalid at the first that does not follow."""
     rights = [implicit(dataset)]
     for authority, signed in versions:
         rights.append(follow(rights[-1], authority, signed))
@@ -140,7 +140,7 @@ def _check_place(before: Rights, authority: Authority) -> None:
 
 
 def _distinct(named: Iterable[KeyDid], what: str) -> frozenset[KeyDid]:
-    """Keys are counted by their bytes: one key has several DIDs."""
+    """Returns the keys as a set. Raises Invalid if one occurs twice, compared by bytes: one key has several DIDs."""
     listed = tuple(named)
     for key in listed:
         keys.check_public_key(key.public_key)
@@ -151,7 +151,7 @@ def _distinct(named: Iterable[KeyDid], what: str) -> frozenset[KeyDid]:
 
 
 def _check_epochs(before: Rights, authority: Authority, gone: Iterable[KeyDid]) -> None:
-    """Epochs are only appended, one a version, and the list shows the newest sixteen."""
+    """Checks that at most one epoch was appended, and that the newest sixteen are listed."""
     opened = authority.epochs[-1] if authority.epochs and authority.epochs[-1].number == before.epoch + 1 else None
     listed = before.epochs if opened is None else (*before.epochs, opened)
     if authority.epochs != listed[-SHOWN_EPOCHS:]:

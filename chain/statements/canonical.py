@@ -1,4 +1,4 @@
-"""Writes canonical JSON of signed payloads: RFC 8785, narrowed so that no two parsers read one payload differently.
+"""Writes canonical JSON of signed payloads: RFC 8785, restricted so that all parsers read a payload alike.
 
 A payload must equal its own canonical form; integers lie in 0…2^53-1; no floats, no null; nesting at most eight deep
 (docs/spec/trust.md#bytes).
@@ -20,17 +20,19 @@ MAX_DEPTH: Final = 8
 Json = dict[str, "Json"] | list["Json"] | str | int | bool
 
 _FAST: Final = msgspec.json.Encoder(order="deterministic")
-"""Within the narrowed set it writes what RFC 8785 says wherever all keys are ASCII: it orders keys by UTF-8, the RFC by
-UTF-16. Ten times as fast as the reference, which writes the rest."""
+"""Encodes as RFC 8785 does wherever all keys are ASCII: it orders keys by UTF-8, the RFC by UTF-16.
+
+Ten times as fast as the reference, which encodes the rest.
+"""
 
 
 def encode(value: Json) -> bytes:
-    """The canonical bytes of a value. Raises Invalid when it is outside the narrowed set."""
+    """Returns the canonical bytes of a value. Raises Invalid when it is outside the restricted set."""
     return _FAST.encode(value) if _check(value, 1) else rfc8785.dumps(value)
 
 
 def decode(payload: bytes) -> Json:
-    """Parse bytes that must be their own canonical form. Raises Invalid."""
+    """Parses bytes that must be their own canonical form. Raises Invalid."""
     try:
         value: Json = json.loads(payload, parse_float=_no_float, parse_constant=_no_float, parse_int=_integer)
     except (ValueError, RecursionError) as error:
@@ -51,7 +53,7 @@ def _integer(text: str) -> int:
 
 
 def _check(value: object, depth: int) -> bool:
-    """Whether all keys are ASCII. Raises Invalid for what is outside the narrowed set."""
+    """Whether all keys are ASCII. Raises Invalid for values outside the restricted set."""
     if depth > MAX_DEPTH:
         raise Invalid(f"JSON nested deeper than {MAX_DEPTH}", rule="jcs-depth")
     plain = True

@@ -1,7 +1,7 @@
 """Declares cards: a publisher's signed description of a dataset, for those who search and do not hold it.
 
-What the chain says of itself (``ChainFacts``: whoever has the chain can check it) is kept apart from what the publisher
-says (``PublisherClaims``). A card without either takes the former one back. Spec: docs/spec/trust.md#cards.
+Facts that the chain contains (``ChainFacts``, which can be checked against it) are kept apart from the publisher's own
+claims (``PublisherClaims``). A card without either withdraws the one before. Spec: docs/spec/trust.md#cards.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from chain.statements.predicate import NS, Count, Expiring, StatementPart, When
 
 CARD: Final = NS + "card/v1"
 VOUCHED: Final = "application/vnd.odf.publisher.v1+json"
-"""The type of what a node signs to be named as a publisher."""
+"""Type of the payload that a node signs to confirm that it is named as a publisher."""
 MAX_COLUMNS: Final = 64
 MAX_INPUTS: Final = 16
 MAX_KEYWORDS: Final = 16
 MAX_DESCRIPTION: Final = 1024
 MAX_WORD: Final = 64
-"""Characters of a keyword, of the name or the type of a column, of a licence's short name."""
+"""Most characters of a keyword, of the name or the type of a column, of a licence's short name."""
 MAX_NAME: Final = 128
 MAX_URL: Final = 256
 
@@ -55,26 +55,26 @@ class ChainFacts(StatementPart, frozen=True, kw_only=True):
     license_url: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
     columns: Annotated[tuple[CardColumn, ...], msgspec.Meta(max_length=MAX_COLUMNS)] = ()
     more_columns: Count = 0
-    """Columns that are not listed."""
+    """Number of columns that are not listed."""
     inputs: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_INPUTS)] = ()
     portal: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
-    """The rule by which rows of a private dataset are published, in words."""
+    """The rule by which rows of a private dataset are published, in words; empty if the dataset is no portal."""
 
 
 class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     """Claims of the publisher that nothing can check."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
-    """The dataset's name at its publisher's node."""
+    """The dataset's name on its publisher's node."""
     publisher: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
     """The name that the publisher's node gives itself."""
     node: KeyDid | None = None
-    """The publisher's node, which vouches for that by ``node_signature``."""
+    """The publisher's node, which confirms this by ``node_signature``."""
     node_signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
 
 
 class Card(Expiring, frozen=True, kw_only=True):
-    """A dataset's public description, for search. The next card replaces it; its subject is block size-1."""
+    """A dataset's public description, for search. Replaced by the next card; its subject is block size-1."""
 
     KIND: ClassVar[str] = CARD
     MAX_ENVELOPE: ClassVar[int] = 8 << 10
@@ -82,7 +82,7 @@ class Card(Expiring, frozen=True, kw_only=True):
     dataset: DatasetId
     author: KeyDid
     authority: Count
-    """Version under which the author may write."""
+    """Version of the authority under which the author may write."""
     epoch: Count
     size: Count
     chain: ChainFacts | None = None
@@ -95,7 +95,7 @@ class Card(Expiring, frozen=True, kw_only=True):
 
     @property
     def updated(self) -> Instant:
-        """The time of the last block that the card is of; of one that takes another back, when it was signed."""
+        """The time of the last block that the card covers; for a withdrawal the time of its signature."""
         return self.issued if self.chain is None else instant.parse(self.chain.updated_at)
 
     def times(self) -> Iterable[str]:
@@ -117,7 +117,7 @@ class Card(Expiring, frozen=True, kw_only=True):
 
 
 def vouch(node: SigningKey, dataset: DatasetId, author: KeyDid) -> str:
-    """Returns the signature by which a node says that ``author``, a writer of ``dataset``, publishes from it."""
+    """Returns the signature by which a node confirms that ``author``, a writer of ``dataset``, publishes from it."""
     return node.sign(_vouched(dataset, author)).hex()
 
 

@@ -1,9 +1,9 @@
-"""Encodes C2SP checkpoints and signed notes: a dataset's tree as witnesses of transparency logs read it.
+"""Encodes C2SP checkpoints and signed notes: a dataset's tree in the form that witnesses of transparency logs read.
 
 A checkpoint is ``origin\\nsize\\nroot\\n``: the origin is ``<did:odf>/<epoch>``, or ``<did:odf>/authority``, whose
 leaves are the ids of the authority's versions. A note adds a blank line and signature lines, each ``— <name> <base64>``
-of four bytes that tell the key and what that kind of key writes. Pure. Spec: c2sp.org/signed-note, tlog-checkpoint;
-docs/spec/trust.md#bytes, #witnesses.
+of four bytes that identify the key, followed by a signature in the form of that kind of key. Pure. Spec:
+c2sp.org/signed-note, tlog-checkpoint; docs/spec/trust.md#bytes, #witnesses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from chain.statements.canonical import MAX_INTEGER
 from chain.statements.tree import HASH_SIZE
 
 MAX_CHECKPOINT: Final = 512
-"""Bytes of a checkpoint; ours have about 150."""
+"""Largest checkpoint, in bytes; ours have about 150."""
 MAX_LINE: Final = 512
-"""Bytes of one signature line."""
+"""Longest signature line, in characters."""
 NOTE_KEY: Final = 0x01
-"""An Ed25519 key that signs notes as they are."""
+"""Kind of an Ed25519 key that signs notes unchanged."""
 COSIGNATURE_KEY: Final = 0x04
-"""An Ed25519 key that signs notes with a time before them."""
+"""Kind of an Ed25519 key that signs notes with a time before them."""
 AUTHORITY: Final = "authority"
 _DASH: Final = "— "
 _ID_SIZE: Final = 4
@@ -37,15 +37,15 @@ _KEY_SIZE: Final = 32
 _ORIGIN: Final = re.compile(r"(did:odf:f[0-9a-f]{68})/(0|[1-9][0-9]{0,15}|authority)\Z", re.ASCII)
 _SIZE: Final = re.compile(r"(0|[1-9][0-9]{0,15})\Z", re.ASCII)
 _NAME: Final = re.compile(r"[!-*,-~]+\Z", re.ASCII)
-"""Neither spaces nor plus signs; ours are DIDs, and those of others are host names and paths."""
+"""Pattern of a name: no spaces or plus signs. Ours are DIDs; others are host names and paths."""
 
 
 class TreeCheckpoint(msgspec.Struct, frozen=True):
-    """A tree with the name of its origin."""
+    """Size and root of a tree, with the origin that names it."""
 
     dataset: DatasetId
     epoch: int | None
-    """``None``: the tree of the authority's versions."""
+    """The epoch; ``None`` for the tree of the authority's versions."""
     size: int
     root_hash: bytes
 
@@ -58,7 +58,7 @@ class TreeCheckpoint(msgspec.Struct, frozen=True):
 
 
 class SignatureLine(msgspec.Struct, frozen=True):
-    """A line below a note; what ``data`` is depends on the kind of key."""
+    """A signature line below a note; the form of ``data`` depends on the kind of key."""
 
     name: str
     key_id: bytes
@@ -69,7 +69,7 @@ class SignatureLine(msgspec.Struct, frozen=True):
 
 
 def decode(text: bytes) -> TreeCheckpoint:
-    """The exact bytes of one of our checkpoints. Raises Invalid."""
+    """Decodes the exact bytes of a checkpoint of this project. Raises Invalid."""
     if len(text) > MAX_CHECKPOINT:
         raise Invalid(f"checkpoint of {len(text)} bytes, the limit is {MAX_CHECKPOINT}", rule="checkpoint-size")
     lines = _text(text, "checkpoint").split("\n")
@@ -79,7 +79,7 @@ def decode(text: bytes) -> TreeCheckpoint:
 
 
 def checkpoint_of(origin: str, size: str, root: str) -> TreeCheckpoint:
-    """From the lines of one. Raises Invalid."""
+    """Makes a checkpoint from its three lines. Raises Invalid."""
     named = _ORIGIN.match(origin)
     if named is None:
         raise Invalid(f"origin {origin[:100]!r}", rule="checkpoint-origin", hint="did:odf:f…/EPOCH or /authority")
@@ -93,7 +93,7 @@ def checkpoint_of(origin: str, size: str, root: str) -> TreeCheckpoint:
 
 
 def decode_line(text: str) -> SignatureLine:
-    """One signature line, with its newline. Raises Invalid."""
+    """Decodes one signature line, with its newline. Raises Invalid."""
     if len(text) > MAX_LINE:
         raise Invalid(f"signature line of {len(text)} characters", rule="note-line", hint=f"at most {MAX_LINE}")
     parts = text.removeprefix(_DASH).removesuffix("\n").split(" ")
@@ -111,7 +111,7 @@ def key_id(name: str, kind: int, public_key: bytes) -> bytes:
 
 
 class VerifierKey(msgspec.Struct, frozen=True):
-    """A key of the world of notes, by which others are configured."""
+    """A key in the form in which signers of notes are configured."""
 
     name: str
     kind: int
@@ -126,7 +126,7 @@ class VerifierKey(msgspec.Struct, frozen=True):
 
 
 def decode_verifier_key(text: str) -> VerifierKey:
-    """``name+id+base64`` of an Ed25519 key of one of our two kinds. Raises Invalid."""
+    """Decodes ``name+id+base64`` of an Ed25519 key of one of our two kinds. Raises Invalid."""
     parts = text.split("+", 2)
     if len(text) > MAX_LINE or len(parts) != 3 or _NAME.match(parts[0]) is None:
         raise Invalid(
@@ -160,7 +160,7 @@ def _text(raw: bytes, what: str) -> str:
 
 
 def _base64(text: str, what: str) -> bytes:
-    """Only the one spelling that encoding gives. Raises Invalid."""
+    """Decodes base64, only in the one spelling that encoding gives. Raises Invalid."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -1,8 +1,9 @@
-"""Encodes cosignatures, by which a witness states that it signed no two trees of which neither begins the other.
+"""Encodes cosignatures, by which a witness states that it never signed two trees that contradict each other.
 
-The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name, which is not signed, is the
-witness's did:key, whatever else it goes by. Between nodes it travels as a JSON object beside the tree that it is about.
-Pure. Spec: c2sp.org/tlog-cosignature; docs/spec/trust.md#witnesses; ADR 16.
+Two trees contradict each other if neither begins with the other. The bytes signed are ``cosignature/v1\\ntime
+<seconds>\\n`` and the checkpoint. The name, which is not signed, is always the witness's did:key, even if it has
+another name. Between nodes a cosignature travels as a JSON object beside its tree. Pure. Spec:
+c2sp.org/tlog-cosignature; docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from chain.statements.predicate import NS, Count
 
 COSIGNATURE: Final = NS + "cosignature/v1"
 MAX_COSIGNATURE: Final = 1 << 10
-"""Bytes of one on the wire; 0.4 KiB."""
+"""Largest encoded cosignature, in bytes; most take 0.4 KiB."""
 _TIME_SIZE: Final = 8
 _MAX_TIME: Final = 2**53
-"""Seconds; far beyond any clock, and safe in every language."""
+"""Greatest time in seconds: far beyond any clock, and safe in every language."""
 
 
 class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +37,10 @@ class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: TreeCheckpoint
     at: Instant
     line: str
-    """As it would stand below the note, under the did:key."""
+    """The signature line as it would stand below the note, under the did:key."""
 
     def encode(self) -> bytes:
-        """The canonical bytes that nodes pass on."""
+        """Returns the canonical bytes that nodes pass on."""
         return canonical.encode(
             {
                 "type": COSIGNATURE,
@@ -60,7 +61,7 @@ def message(tree: TreeCheckpoint, seconds: int) -> bytes:
 
 
 def cosign(key: SigningKey, tree: TreeCheckpoint, now: Instant) -> Cosignature:
-    """Sign. The caller has compared the tree with the last one it signed, and stored it, before sending this."""
+    """Signs a tree. The caller has compared it with the last one it signed, and must store it before sending this."""
     seconds = now // SECOND
     data = seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds))
     line = line_of(VerifierKey(str(key.did), COSIGNATURE_KEY, key.public), data)
@@ -72,10 +73,10 @@ def line_of(key: VerifierKey, data: bytes) -> str:
 
 
 def verify(tree: TreeCheckpoint, line: str, named: VerifierKey | None = None) -> Cosignature:
-    """A line below a checkpoint. Raises Invalid.
+    """Verifies a line below a checkpoint. Raises Invalid.
 
-    ``named``: the key of a witness that goes by another name than its did:key; then what it signed is put under that,
-    so that all spell it alike.
+    ``named``: the key of a witness whose name is not its did:key; the result then has the did:key instead, so that all
+    nodes write it alike.
     """
     read = checkpoint.decode_line(line)
     key = KeyDid.parse(read.name) if named is None else KeyDid.from_public_key(named.public_key)
@@ -93,7 +94,7 @@ def verify(tree: TreeCheckpoint, line: str, named: VerifierKey | None = None) ->
 
 
 def decode(raw: bytes) -> Cosignature:
-    """Read and verify one from another node. Raises Invalid."""
+    """Decodes and verifies a cosignature from another node. Raises Invalid."""
     if len(raw) > MAX_COSIGNATURE:
         raise Invalid(f"cosignature of {len(raw)} bytes, the limit is {MAX_COSIGNATURE}", rule="cosignature-size")
     try:

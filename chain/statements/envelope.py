@@ -1,7 +1,7 @@
 """Encodes and verifies DSSE v1 envelopes around canonical payloads (docs/spec/trust.md#bytes).
 
-Received bytes are verified, then the same bytes are parsed. Rights follow from the key that verified; ``keyid`` is
-only a hint which key to try. We pass on our own re-encoding, with only the signatures that we verified.
+Received bytes are verified, then the same bytes are parsed. Rights follow from the key that verified; ``keyid`` only
+hints which key to try. The node passes on its own encoding, with only the signatures that it verified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chain.statements.keys import SigningKey
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 MAX_SIGNATURES: Final = 32
-"""Nine roots of two versions, and room."""
+"""Most signatures of an envelope: nine roots of two versions, and some room."""
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -39,18 +39,18 @@ class Signed(msgspec.Struct, frozen=True):
 
 
 def sid(payload: bytes) -> Multihash:
-    """A statement's id; signatures, not being unique, are outside it."""
+    """Returns a statement's id, which leaves out the signatures, as they are not unique."""
     return Multihash.sha3_256(payload)
 
 
 def preauth(payload: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
-    """The bytes that are signed: DSSE's PAE."""
+    """Returns the bytes that are signed: DSSE's PAE."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
 def seal(payload: bytes, *signers: SigningKey, as_dataset: bool = False) -> bytes:
-    """An envelope signed by each of ``signers``; ``as_dataset`` names them by their did:odf."""
+    """Returns an envelope signed by each of ``signers``; ``as_dataset`` names them by their did:odf."""
     signatures = []
     for key in signers:
         name = str(key.dataset_id if as_dataset else key.did)
@@ -64,9 +64,9 @@ def gather(payload: bytes, signatures: Iterable[tuple[KeyDid, bytes]]) -> bytes:
 
 
 def unseal(envelope: bytes, limit: int) -> Signed:
-    """Verify an envelope of at most ``limit`` bytes. Raises Invalid when it is malformed or no signature verifies.
+    """Verifies an envelope of at most ``limit`` bytes. Raises Invalid if malformed, or if no signature verifies.
 
-    Signatures by keys of other kinds, which others may add, are left out like those that do not verify.
+    Signatures by keys of other kinds, which others may add, are dropped like those that do not verify.
     """
     if len(envelope) > limit:
         raise Invalid(f"envelope of {len(envelope)} bytes, the limit is {limit}", rule="envelope-size")
@@ -88,7 +88,7 @@ def unseal(envelope: bytes, limit: int) -> Signed:
 
 
 def payload_of(envelope: bytes) -> bytes:
-    """The payload of an envelope that was verified before. Raises Invalid when it is malformed."""
+    """Returns the payload of an envelope that was verified before. Raises Invalid when it is malformed."""
     return _decode(envelope)[0]
 
 
@@ -127,10 +127,10 @@ def _decode(envelope: bytes) -> tuple[bytes, list[tuple[str, bytes]]]:
 
 
 def _base64(text: str) -> bytes:
-    """DSSE readers accept both alphabets."""
+    """Decodes base64 in either alphabet, as readers of DSSE do."""
     return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
 
 
 def dataset_key(dataset: DatasetId) -> KeyDid:
-    """The key that a dataset's id is."""
+    """Returns the key that is a dataset's id."""
     return KeyDid.parse(DID_ODF + dataset.multibase)

@@ -1,8 +1,9 @@
 """Signs with Ed25519 keys, and verifies signatures strictly.
 
 RFC 8032 leaves corners in which libraries differ, and a signature that some accept and others refuse splits a network.
-So before the library is asked we refuse: S not below the group order (malleable), public keys that are not the one
-encoding of their point, and the eight points of small order, under which signatures can be made without any secret.
+So this module refuses, before it asks the library: S not below the group order (malleable), public keys that are not
+the one encoding of their point, and the eight points of small order, under which signatures can be made without any
+secret.
 """
 
 from __future__ import annotations

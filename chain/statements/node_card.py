@@ -1,7 +1,7 @@
-"""Declares node cards: what the operator of a node says of it, signed with the node's key.
+"""Declares node cards: an operator's description of a node, signed with the node's key.
 
-All of it is the operator's word, which nothing checks: names are not unique, and two nodes of one name are told apart
-by their keys. A card without claims takes the former one back. Spec: docs/spec/trust.md#node-cards.
+All of it is the operator's word, which nothing checks: names are not unique, and keys distinguish two nodes of one
+name. A card without claims withdraws the one before. Spec: docs/spec/trust.md#node-cards.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NODE_CARD: Final = NS + "node-card/v1"
 MAX_NODE_NAME: Final = 64
 MAX_CONTACT: Final = 128
 MAX_ABOUT: Final = 256
-"""Characters."""
+"""Most characters of ``about``; the other two bound the name and the contact."""
 NODE_CARD_LIFETIME: Final = 90 * 86400 * instant.SECOND
-"""The longest that a card may be valid."""
+"""Longest time that a card may be valid, in nanoseconds."""
 _ID_LIKE: Final = ("12d3koow", "did:", "z6mk", "odf:")
-"""How ids begin, in lower case: a name that begins so would be read as one."""
+"""Beginnings of ids, in lower case: a name with one of them would be taken for an id."""
 
 
 class NodeClaims(StatementPart, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class NodeClaims(StatementPart, frozen=True, kw_only=True):
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NODE_NAME)]
     contact: Annotated[str, msgspec.Meta(max_length=MAX_CONTACT)] = ""
-    """Where its operator can be reached: an address, a URL, a room."""
+    """A way to reach the operator: an address, a URL, a room."""
     about: Annotated[str, msgspec.Meta(max_length=MAX_ABOUT)] = ""
 
     @property
@@ -43,7 +43,7 @@ class NodeClaims(StatementPart, frozen=True, kw_only=True):
         return Multihash.sha3_256(canonical.encode(msgspec.to_builtins(self)))
 
     def check(self) -> None:
-        """Raises Invalid for texts that are shown as others than they are, and for names that look like ids."""
+        """Raises Invalid for texts that do not appear as they are, and for names that look like ids."""
         for field, text in (("name", self.name), ("contact", self.contact), ("about", self.about)):
             if not is_visible(text):
                 raise Invalid(
@@ -64,7 +64,7 @@ class NodeClaims(StatementPart, frozen=True, kw_only=True):
 
 
 NOTHING_SAID: Final = Multihash.sha3_256(canonical.encode({}))
-"""The subject of a card that takes the former one back."""
+"""The subject of a card that withdraws the one before."""
 
 
 class NodeCard(Expiring, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class NodeCard(Expiring, frozen=True, kw_only=True):
 
     @property
     def dataset(self) -> DatasetId:
-        """The node's key, where other statements name a dataset."""
+        """The node's key, in the place where other statements name a dataset."""
         return DatasetId(self.node)
 
     @property

@@ -1,4 +1,4 @@
-"""Declares what the predicates of all kinds of statements share: their frame, their numbers and their times."""
+"""Declares the base of all predicates: their numbers, their times and the checks of every kind of statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NS: Final = "https://w3id.org/odfd/trust/"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=canonical.MAX_INTEGER)]
 When = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-"""A time as it is signed: whole seconds, UTC."""
+"""A time as statements contain it: whole seconds, UTC."""
 
 
 class StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -23,23 +23,23 @@ class StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class PredicateBase(StatementPart, frozen=True, kw_only=True):
-    """The predicate of a kind of statement, its class is its row in ``KINDS``: name, size limit, fields and checks."""
+    """Base of predicates. A subclass defines a kind of statement: its name, size limit, fields and checks."""
 
     KIND: ClassVar[str]
-    """The predicate type."""
+    """The predicate type, a URI."""
     MAX_ENVELOPE: ClassVar[int]
-    """Bytes of its envelope."""
+    """Largest envelope of this kind, in bytes."""
 
     def times(self) -> Iterable[str]:
         """Yields all times in the predicate, because their pattern alone permits a thirteenth month."""
         raise NotImplementedError
 
     def trees(self) -> Iterable[tuple[int, bytes]]:
-        """Size and root of all trees that it names."""
+        """Yields size and root of all trees that the predicate names."""
         return ()
 
     def check(self) -> None:
-        """Raises Invalid where fields that are right by themselves do not fit together."""
+        """Raises Invalid if fields that are valid by themselves contradict each other."""
 
 
 class Issued(PredicateBase, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Issued(PredicateBase, frozen=True, kw_only=True):
 
 
 class Expiring(Issued, frozen=True, kw_only=True):
-    """And until a time."""
+    """A predicate that also has a time of expiry."""
 
     expires_at: When
 

@@ -1,12 +1,12 @@
 """Checks proofs that a key contradicted itself: two statements that no honest key makes (docs/spec/trust.md#forks).
 
-A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in O(log
-n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no
-claims. ``fork``: two heads of one epoch whose trees hold different blocks at one place. ``double-vote``: two
-attestations of one serial, or a successor that does not follow its predecessor. ``authority-fork``: two versions of
-one number, each rightly signed. ``double-cosign``: as ``fork``, on two trees cosigned by one witness. Who may sign
-follows from the dataset's authority, which the caller knows as far as it does; without it only version 0 is known.
-What follows from a proof is decided elsewhere. Pure.
+A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Anyone can check it alone, in O(log n) and
+without blocks: it rests on the accused key's own signatures, so the reporter adds bytes and no claims. ``fork``: two
+heads of one epoch whose trees hold different blocks at one place. ``double-vote``: two attestations of one serial, or a
+successor that does not follow its predecessor. ``authority-fork``: two versions of one number, each rightly signed.
+``double-cosign``: as ``fork``, on two trees cosigned by one witness. Who may sign follows from the dataset's authority,
+of which the caller provides the versions that it knows; without it only version 0 is known. Other packages decide the
+consequences of a proof. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AUTHORITY_FORK: Final = "authority-fork"
 DOUBLE_COSIGN: Final = "double-cosign"
 KINDS: Final = (FORK, DOUBLE_VOTE, AUTHORITY_FORK, DOUBLE_COSIGN)
 MAX_PROOF: Final = 64 << 10
-"""Bytes of a proof; 4.1 KiB at a million blocks."""
+"""Largest proof, in bytes; at a million blocks one takes 4.1 KiB."""
 
 Base64 = Annotated[str, msgspec.Meta(max_length=44)]
 _Pair = Annotated[
@@ -43,16 +43,16 @@ _Pair = Annotated[
 ]
 
 RightsAt: TypeAlias = Callable[[DatasetId, int], Rights | None]
-"""The rights of a version of a dataset's authority, when it is known."""
+"""Returns the rights of a version of a dataset's authority; ``None`` if they are not known."""
 
 
 def first_rights(dataset: DatasetId, version: int) -> Rights | None:
-    """Rights that need no statement: version 0 of the authority."""
+    """Returns the rights that need no statement: those of version 0 of the authority, else ``None``."""
     return implicit(dataset) if version == 0 else None
 
 
 Branch: TypeAlias = Leaves | Tree
-"""One of two histories."""
+"""One of two histories, as its leaves or its tree."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +61,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     dataset: DatasetId
     epoch: int
-    """Of an authority fork the version."""
+    """The epoch of the two histories; for an authority fork the version."""
     accused: tuple[KeyDid, ...]
-    """Keys that signed both; of a fork the writers of either head, of an authority fork the roots behind either."""
+    """Keys that signed both. For a fork the writers of either head, for an authority fork the roots behind either."""
     index: int | None
-    """First place known where the two histories differ; ``None`` unless it is a fork."""
+    """First known place at which the two histories differ; ``None`` unless it is a fork."""
     raw: bytes
-    """Its canonical bytes."""
+    """Canonical bytes of the proof."""
 
     @property
     def id(self) -> Multihash:
@@ -80,9 +80,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fork(one: bytes, other: bytes, ours: Branch, theirs: Branch, rights_at: RightsAt = first_rights) -> Proof:
-    """Build the proof from two heads' envelopes and either tree; finds the first difference by halving.
+    """Builds the proof from two heads' envelopes and both trees; finds the first difference by bisection.
 
-    Of leaves alone it reads O(n), for the paths. Raises Invalid when the two do not contradict each other.
+    From leaves alone it reads O(n) of them, for the paths. Raises Invalid when the two do not contradict each other.
     """
     heads = [_head(sealed, rights_at) for sealed in (one, other)]
     sizes = [head.size for head, _ in heads]
@@ -90,13 +90,13 @@ def fork(one: bytes, other: bytes, ours: Branch, theirs: Branch, rights_at: Righ
 
 
 def double_cosign(one: bytes, other: bytes, ours: Branch, theirs: Branch) -> Proof:
-    """Build the proof from the bytes of two cosignatures and the leaves of either tree; as ``fork``."""
+    """Builds the proof from the bytes of two cosignatures and the leaves of both trees, like ``fork``."""
     sizes = [cosignature.decode(raw).checkpoint.size for raw in (one, other)]
     return decode(_of_branches(DOUBLE_COSIGN, (one, other), sizes, (ours, theirs)))
 
 
 def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], branches: tuple[Branch, Branch]) -> bytes:
-    """The bytes of a proof that two trees differ."""
+    """Returns the bytes of a proof that two trees differ."""
     trees = [each if isinstance(each, Tree) else Tree(each) for each in branches]
     ours, theirs = (tree.leaves for tree in trees)
     index = _first_difference(min(sizes), ours, theirs)
@@ -117,12 +117,12 @@ def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], bra
 
 
 def double_vote(one: bytes, other: bytes) -> Proof:
-    """Build the proof from two attestations' envelopes. Raises Invalid when they do not contradict each other."""
+    """Builds the proof from two attestations' envelopes. Raises Invalid when they do not contradict each other."""
     return decode(_of_two(DOUBLE_VOTE, one, other))
 
 
 def authority_fork(one: bytes, other: bytes, rights_at: RightsAt = first_rights) -> Proof:
-    """Build the proof from two authorities' envelopes. Raises Invalid when either is not one, or both are the same."""
+    """Builds the proof from two authorities' envelopes. Raises Invalid when either is not one, or both are the same."""
     return decode(_of_two(AUTHORITY_FORK, one, other), rights_at)
 
 
@@ -132,7 +132,7 @@ def _of_two(kind: str, one: bytes, other: bytes) -> bytes:
 
 
 def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
-    """Read and check a proof: limits, canonical form, signatures, contradiction.
+    """Reads and checks a proof: limits, canonical form, signatures, contradiction.
 
     Raises Invalid; with rule ``proof-authority`` when it rests on a version that ``rights_at`` does not know.
     """
@@ -159,9 +159,9 @@ def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
 
 class Body(msgspec.Struct, frozen=True):
     statements: tuple[bytes, ...]
-    """Both statements, as envelopes or cosignatures."""
+    """The two statements, as envelopes or cosignatures."""
     leaves: tuple[bytes, ...]
-    """The digests that differ, in the order of the statements; none where no histories do."""
+    """The digests that differ, in the order of the statements; empty if the proof is not about histories."""
 
 
 def statements_of(proof: Proof) -> Body:
@@ -197,7 +197,7 @@ def _check_fork(raw: bytes, form: _Form, heads: tuple[_Head, _Head]) -> Proof:
 
 
 def _check_branches(form: _Form, trees: Sequence[HeadStatement | TreeCheckpoint]) -> None:
-    """Both trees hold what is said at the place named, and it is not the same."""
+    """Checks that each tree holds its leaf at the named place, and that the leaves differ."""
     if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
         raise Invalid("a fork's proof names a place, two leaves and two paths", rule="proof-fork")
     if form.leaves[0] == form.leaves[1]:
@@ -258,7 +258,7 @@ def _check_authority_fork(raw: bytes, one: bytes, other: bytes, rights_at: Right
 
 
 def _head(sealed: bytes, rights_at: RightsAt) -> _Head:
-    """A head and those of its signers that were writers under the version that it names."""
+    """Returns a head and those of its signers that were writers under the version that it names."""
     signed, head = _open(sealed)
     if not isinstance(head, HeadStatement):
         raise Invalid("a fork's proof rests on two heads", rule="proof-fork")
@@ -301,7 +301,7 @@ def _open(sealed: bytes) -> tuple[Signed, AnyPredicate]:
 
 
 def _first_difference(size: int, ours: Leaves, theirs: Leaves) -> int | None:
-    """Chains are linked by hash: once they differ they stay different, so halving finds the first place."""
+    """Returns the first place that differs, by bisection: chains linked by hash stay different once they differ."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -323,7 +323,7 @@ def _node(text: str) -> bytes:
 
 
 def _ordered(body: dict[str, canonical.Json]) -> dict[str, canonical.Json]:
-    """Two reporters of one contradiction write the same bytes: the statements stand in the order of their ids."""
+    """Orders the statements by their bytes, so that two reporters of one contradiction write the same proof."""
     statements = body["statements"]
     assert isinstance(statements, list)
     places: Sequence[int] = sorted(range(2), key=lambda at: canonical.encode(statements[at]))

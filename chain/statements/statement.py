@@ -1,4 +1,4 @@
-"""Declares the in-toto statements of this project, and the frame that heads, authorities, verdicts and policies share.
+"""Declares the in-toto statements of this project: heads, authorities, attestations, observations and policies.
 
 One subject, ``{name: <did:odf>, digest: {sha3_256: …}}``; the predicate's type is NS + kind + ``/v1``. Predicates are
 frozen structs here; unknown fields are ignored when read and absent when written. Spec: docs/spec/trust.md#bytes.
@@ -33,13 +33,13 @@ OBSERVATION: Final = NS + "observation/v1"
 POLICY: Final = NS + "policy/v1"
 
 REMEMBERED: Final = 16
-"""Payloads of which what they say is remembered; half a MiB of the largest."""
+"""Number of payloads whose decoded form is cached; half a MiB of the largest."""
 MAX_ROOTS: Final = 9
 MAX_WRITERS: Final = 16
 MAX_VERSION: Final = 256
-"""A walk from the dataset's id is at most so many statements."""
+"""Most versions of an authority, and so most statements of a walk from the dataset's id."""
 SHOWN_EPOCHS: Final = 16
-"""An authority lists the newest of its epochs."""
+"""Most epochs that an authority lists: the newest."""
 
 
 class TreeHead(StatementPart, frozen=True, kw_only=True):
@@ -61,12 +61,12 @@ class HeadStatement(Expiring, frozen=True, kw_only=True):
     root_hash: bytes
     authority: Count
     node: KeyDid | None = None
-    """Of the node that publishes, where another key than its own signs: mirrors keep room for it."""
+    """The publishing node, if another key than the node's own signs; mirrors reserve space for it."""
     head: Annotated[Multihash, "subject"]
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Heads are ordered by epoch, size, time of issue; never by the clock alone."""
+        """Returns what heads are ordered by: epoch, size, then time of issue; never the clock alone."""
         return (self.epoch, self.size, self.issued)
 
     def times(self) -> Iterable[str]:
@@ -125,14 +125,14 @@ class CostLimit(StatementPart, frozen=True, kw_only=True):
     """The most that a validator spends on one step."""
 
     seconds: Count
-    """Of an engine's time."""
+    """Seconds of an engine's time."""
 
 
 class Attestation(PredicateBase, frozen=True, kw_only=True):
-    """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1.
+    """A validator's cumulative verdict on a chain, replaced by the next serial. The subject is block size-1.
 
-    It names its validator: else two that find the same in the same second would have said one statement, and whoever
-    signs a copy of another's words first would silence him.
+    It names its validator: otherwise two that find the same in the same second would make one statement, and whoever
+    signs a copy of another's words first would silence them.
     """
 
     KIND: ClassVar[str] = ATTESTATION
@@ -152,7 +152,7 @@ class Attestation(PredicateBase, frozen=True, kw_only=True):
     spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=128)]
     mismatch: Annotated[tuple[Mismatch, ...], msgspec.Meta(max_length=128)] = ()
     budget: CostLimit | None = None
-    """Told where a span says that a step exceeds it."""
+    """The limit, if a span says that a step exceeds it."""
     head: Annotated[Multihash, "subject"]
 
     def times(self) -> Iterable[str]:
@@ -164,7 +164,7 @@ class Attestation(PredicateBase, frozen=True, kw_only=True):
 
 Result: TypeAlias = Literal["same-bytes", "same-rows", "differs", "unreachable"]
 SAME: Final = frozenset({"same-bytes", "same-rows"})
-"""Results of an observation that stand behind a block."""
+"""Results of an observation that confirm a block."""
 
 
 class Response(StatementPart, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class Observation(PredicateBase, frozen=True, kw_only=True):
     sequence_number: Count
     result: Result
     response: Response | None = None
-    """``None`` when the source gave none."""
+    """The source's response; ``None`` when it gave none."""
     at: When
     head: Annotated[Multihash, "subject"]
 
@@ -228,7 +228,7 @@ class Writer(StatementPart, frozen=True, kw_only=True):
 
 
 class Epoch(StatementPart, frozen=True, kw_only=True):
-    """A numbered epoch of a chain: what is kept of the epoch before, and where that one ended."""
+    """A numbered epoch of a chain: the part kept of the epoch before, and where that one ended."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
     reason: Literal["compaction", "reset", "rotation", "recovery", "fork"]
@@ -237,7 +237,7 @@ class Epoch(StatementPart, frozen=True, kw_only=True):
 
     @property
     def replaces(self) -> bool:
-        """Whether anything that was published is given up."""
+        """Whether the new epoch drops anything that was published."""
         return self.base != self.last
 
 
@@ -250,7 +250,7 @@ class Authority(Issued, frozen=True, kw_only=True):
     dataset: DatasetId
     version: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSION)]
     previous: Multihash | None = None
-    """Sid of the version before; version 0 is implicit and has none."""
+    """Id of the statement of the version before; version 0 is implicit and has none."""
     roots: Roots
     writers: Annotated[tuple[Writer, ...], msgspec.Meta(max_length=MAX_WRITERS)]
     epochs: Annotated[tuple[Epoch, ...], msgspec.Meta(max_length=SHOWN_EPOCHS)] = ()
@@ -264,7 +264,7 @@ class Authority(Issued, frozen=True, kw_only=True):
 
 
 class RuleGroup(StatementPart, frozen=True, kw_only=True):
-    """Keys of one operator."""
+    """Keys of one operator, which have one vote."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=64)]
@@ -274,7 +274,7 @@ class WitnessRules(StatementPart, frozen=True, kw_only=True):
     """A network's rules on witnesses."""
 
     groups: Annotated[tuple[RuleGroup, ...], msgspec.Meta(max_length=64)] | None = None
-    """Of one key each."""
+    """The witnesses, in groups of one key each."""
     f: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     quorum: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     max_age: Annotated[str, msgspec.Meta(max_length=16)] | None = None
@@ -307,13 +307,13 @@ class PolicyStatement(Issued, frozen=True, kw_only=True):
     network: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     version: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
     previous: Multihash | None = None
-    """Sid of the version before."""
+    """Id of the statement of the version before."""
     policy: Rules
     head: Annotated[Multihash, "subject"]
 
     @property
     def dataset(self) -> DatasetId:
-        """The network's key, where other statements name a dataset."""
+        """The network's key, in the place where other statements name a dataset."""
         return DatasetId(self.key)
 
     @property
@@ -339,7 +339,7 @@ MAX_ANY: Final = max(each.MAX_ENVELOPE for each in KINDS.values())
 
 
 def when(now: Instant) -> str:
-    """A time as statements write it; fractions of a second are cut off."""
+    """Writes a time as statements contain it; fractions of a second are cut off."""
     return instant.render(Instant(now - now % instant.SECOND))
 
 
@@ -357,7 +357,7 @@ def encode(predicate: AnyPredicate) -> bytes:
 
 
 def decode(payload: bytes) -> Predicate:
-    """A payload to a head or an attestation. Raises Invalid; any other predicate type is Invalid too."""
+    """Decodes a payload that must be a head or an attestation. Raises Invalid, also for any other predicate type."""
     predicate = decode_any(payload)
     if not isinstance(predicate, HeadStatement | Attestation):
         raise Invalid("neither a head nor an attestation, of which one was expected", rule="statement-type")
@@ -366,9 +366,9 @@ def decode(payload: bytes) -> Predicate:
 
 @lru_cache(maxsize=REMEMBERED)
 def decode_any(payload: bytes) -> AnyPredicate:
-    """A payload to one of the known predicates. Raises Invalid; an unknown predicate type is Invalid too.
+    """Decodes a payload to one of the known predicates. Raises Invalid, also for an unknown predicate type.
 
-    The last ones are remembered: one that is heard is read to be judged, and again to be kept.
+    The last results are cached: a received statement is decoded to be judged, and again to be stored.
     """
     value = canonical.decode(payload)
     try:
@@ -408,7 +408,7 @@ class _Frame(msgspec.Struct):
 
 
 def from_text(kind: type[object], value: object) -> object:
-    """Decoding hook of msgspec for the identities that statements write as text. Raises ValueError or Invalid."""
+    """Decodes identities that statements write as text; a hook for msgspec. Raises ValueError or Invalid."""
     if not isinstance(value, str):
         raise ValueError(f"expected text, got {value!r:.40}")
     if kind is Multihash:

@@ -21,24 +21,24 @@ from chain.statements.keys import SigningKey
 from chain.statements.tree import HASH_SIZE
 
 MAX_PROOF: Final = 63
-"""Nodes of a proof in a request (tlog-witness)."""
+"""Most nodes of a proof in a request (tlog-witness)."""
 MAX_LINES: Final = 16
-"""Signature lines of a note or of an answer that are looked at; each kind of key of a witness makes one."""
+"""Most signature lines of a note or an answer that are looked at; a witness makes one with each kind of key."""
 MAX_SUBMISSION: Final = 10 << 10
-"""Bytes of a request: 63 nodes, a checkpoint and 8 lines."""
+"""Largest request, in bytes: 63 nodes, a checkpoint and 8 lines."""
 MAX_ANSWER: Final = 64 << 10
-"""Bytes of a witness's answer: lines of larger kinds of keys, which are passed over, have some kilobytes."""
+"""Largest answer of a witness, in bytes: lines of larger kinds of keys, which are skipped, take some kilobytes."""
 _OLD: Final = re.compile(r"old (0|[1-9][0-9]{0,15})\Z", re.ASCII)
 _SIZE: Final = re.compile(rb"(0|[1-9][0-9]{0,15})\n\Z")
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     old: int
-    """Size of the tree that the witness is taken to have cosigned last."""
+    """Size of the tree that the log believes the witness cosigned last."""
     proof: tuple[bytes, ...] = ()
     tree: TreeCheckpoint
     lines: tuple[str, ...]
-    """Of signatures, each with its newline; of others too, who may sign in ways that are not known here."""
+    """Signature lines, each with its newline; also those of other signers, in forms that are not known here."""
 
     def encode(self) -> bytes:
         nodes = "".join(base64.b64encode(node).decode() + "\n" for node in self.proof)
@@ -46,12 +46,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_key(tree: TreeCheckpoint, public_key: bytes) -> VerifierKey:
-    """The key of a log as witnesses are configured with it."""
+    """Returns the key of a log in the form in which witnesses are configured with it."""
     return VerifierKey(tree.origin, NOTE_KEY, public_key)
 
 
 def sign_note(key: SigningKey, tree: TreeCheckpoint) -> str:
-    """Signs a tree whose head this key has signed already, so that the note promises nothing new."""
+    """Signs a tree as a note. The key has already signed a head of the same tree, so this promises nothing new."""
     name = log_key(tree, key.public)
     return SignatureLine(name.name, name.key_id, key.sign(tree.encode())).encode()
 
@@ -73,7 +73,7 @@ def is_signed_by(tree: TreeCheckpoint, line: str, key: VerifierKey) -> bool:
 
 
 def decode(raw: bytes) -> Submission:
-    """A request that submits a tree of this project's origins. Raises Invalid."""
+    """Decodes a request that submits a tree of this project's origins. Raises Invalid."""
     if len(raw) > MAX_SUBMISSION:
         raise Invalid(f"request of {len(raw)} bytes, the limit is {MAX_SUBMISSION}", rule="submission-size")
     head, apart, note = raw.partition(b"\n\n")
@@ -93,7 +93,7 @@ def decode(raw: bytes) -> Submission:
 
 
 def decode_answer(raw: bytes) -> tuple[str, ...]:
-    """The signature lines of a witness's answer, each with its newline; of other kinds of keys too. Raises Invalid."""
+    """Returns the signature lines of a witness's answer, each with its newline, of any kind of key. Raises Invalid."""
     if len(raw) > MAX_ANSWER:
         raise Invalid(f"answer of {len(raw)} bytes, the limit is {MAX_ANSWER}", rule="submission-size")
     return _lines(_text(raw))

@@ -18,11 +18,11 @@ from chain.errors import Invalid
 
 HASH_SIZE: Final = 32
 MAX_PATH: Final = 64
-"""Nodes in a path: a tree of 2^64 leaves."""
+"""Most nodes in a path: those of a tree of 2^64 leaves."""
 GROUP: Final = 1024
-"""Leaves of the full subtrees that are worth keeping: with those, a root or a proof reads two groups at most."""
+"""Leaves of a full subtree whose root is worth storing: a root or a proof then reads two groups at most."""
 _BATCH: Final = 4096
-"""Leaves hashed at once."""
+"""Number of leaves hashed at once."""
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -43,7 +43,7 @@ class Frontier(msgspec.Struct, frozen=True):
     nodes: tuple[bytes, ...] = ()
 
     def append(self, leaf: bytes) -> Frontier:
-        """One leaf more, at amortised constant cost."""
+        """Appends one leaf, at amortised constant cost."""
         node, nodes, size = leaf_hash(leaf), list(self.nodes), self.size
         while size & 1:
             node = node_hash(nodes.pop(), node)
@@ -92,7 +92,7 @@ class Frontier(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Frontier:
-        """Raises Invalid."""
+        """Decodes the bytes of ``to_bytes``. Raises Invalid."""
         size = int.from_bytes(raw[:8], "big")
         if len(raw) != 8 + HASH_SIZE * size.bit_count():
             raise Invalid("not a tree frontier", rule="tree-frontier")
@@ -101,14 +101,14 @@ class Frontier(msgspec.Struct, frozen=True):
 
 
 Leaves = Callable[[int, int], Sequence[bytes]]
-"""Leaves ``start <= i < stop`` of the tree."""
+"""Returns the leaves ``start <= i < stop`` of the tree."""
 
 
 class Tree:
     """Makes proofs over leaves that a callback reads; costs O(n) hashes for uncached subtrees, so callers cache."""
 
     def __init__(self, leaves: Leaves, groups: Mapping[int, bytes] | None = None) -> None:
-        """``groups``: roots of full groups that are known, by number; they are taken as they are."""
+        """Sets the source of leaves. ``groups``: known roots of full groups, by number; they are not checked."""
         self.leaves = leaves
         self._full = {(number * GROUP, GROUP): node for number, node in (groups or {}).items()}
 
@@ -125,17 +125,17 @@ class Tree:
         return Tree(leaves, {number: node for number, node in full if (number + 1) * GROUP <= size})
 
     def groups(self, size: int) -> list[bytes]:
-        """Roots of the full groups within the first ``size`` leaves."""
+        """Returns the roots of the full groups within the first ``size`` leaves."""
         return [self._range(start, start + GROUP) for start in range(0, size - GROUP + 1, GROUP)]
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
-        """The audit path of leaf ``index`` in the tree of ``size`` leaves (RFC 6962, 2.1.1)."""
+        """Returns the audit path of leaf ``index`` in the tree of ``size`` leaves (RFC 6962, 2.1.1)."""
         if not 0 <= index < size:
             raise ValueError(f"leaf {index} of {size}")
         return self._path(index, 0, size)
 
     def consistency(self, old: int, new: int) -> list[bytes]:
-        """Proof that the tree of ``old`` leaves is a prefix of the tree of ``new`` (RFC 6962, 2.1.2)."""
+        """Returns the proof that the tree of ``old`` leaves is a prefix of that of ``new`` (RFC 6962, 2.1.2)."""
         if not 0 < old <= new:
             raise ValueError(f"consistency of {old} and {new}")
         return self._subproof(old, 0, new, whole=True)
@@ -173,12 +173,12 @@ class Tree:
 
 
 def _split(count: int) -> int:
-    """The largest power of two below ``count``."""
+    """Returns the largest power of two below ``count``."""
     return 1 << (count - 1).bit_length() - 1
 
 
 def root_from_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
-    """The root that an audit path leads to; ``None`` when the path cannot be one (RFC 9162, 2.1.3.2)."""
+    """Returns the root to which an audit path leads; ``None`` if the path is impossible (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size or len(path) > MAX_PATH:
         return None
     place, last, node = index, size - 1, leaf_hash(leaf)

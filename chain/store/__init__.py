@@ -1,1 +1,1 @@
-"""Stores chains and objects: the ports and their implementations."""
+"""Stores chains and objects: the interfaces, and their implementations in SQLite and folders."""

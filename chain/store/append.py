@@ -1,4 +1,4 @@
-"""Checks what every store demands of an append before it writes: blocks that are whole and follow each other."""
+"""Checks what every store requires of an append: intact blocks that follow the head, and objects that are present."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AnyBlock = TypeVar("AnyBlock", Block, SealedBlock, Block | SealedBlock)
 
 
 def check_append(append: Append, objects: ObjectStore) -> Head:
-    """The head that the append leads to. Raises Invalid: no blocks, not in sequence, not linked, an object missing."""
+    """Returns the head after the append. Raises Invalid: no blocks, not in sequence, not linked, an object missing."""
     place = append.dataset.short
     if not append.blocks:
         if append.upper is None or append.upper.new is None or append.expected is None:
@@ -29,8 +29,11 @@ def check_append(append: Append, objects: ObjectStore) -> Head:
 
 
 def _is_sealed_run(head: Head | None, blocks: Sequence[Block | SealedBlock]) -> bool:
-    """Whether thousands follow each other, by their columns. They were hashed when they were sealed, a moment ago: the
-    last one is hashed again, and the links lead from it to the others."""
+    """Whether thousands of sealed blocks follow each other, judged by their columns.
+
+    They were hashed a moment ago, when they were sealed; so only the last one is hashed again, and the links lead from
+    it to the others.
+    """
     if not all(type(block) is SealedBlock for block in blocks):
         return False
     first = head.size if head else 0
@@ -43,7 +46,7 @@ def _is_sealed_run(head: Head | None, blocks: Sequence[Block | SealedBlock]) -> 
 
 
 def check_rewrite(rewrite: Rewrite, objects: ObjectStore) -> None:
-    """Raises Invalid: nothing kept, more kept than there is, an object missing."""
+    """Raises Invalid if nothing would be kept, more would be kept than there is, or an object is missing."""
     if not 1 <= rewrite.keep <= rewrite.expected.size:
         raise Invalid(
             f"a rewrite that keeps {rewrite.keep} of {plural(rewrite.expected.size, 'block')}",
@@ -55,13 +58,13 @@ def check_rewrite(rewrite: Rewrite, objects: ObjectStore) -> None:
 
 
 def check_changed(rewrite: Rewrite, head: Head) -> None:
-    """Raises Invalid when the history is the one that was."""
+    """Raises Invalid if the rewrite gives the same history again."""
     if head == rewrite.expected:
         raise Invalid("the rewrite changes nothing", rule="rewrite-no-op", place=rewrite.dataset.short)
 
 
 def following(head: Head | None, blocks: Iterable[AnyBlock], place: str) -> Iterator[AnyBlock]:
-    """The blocks, each checked to follow the one before when it is taken. Raises Invalid."""
+    """Yields the blocks, each checked to follow the one before. Raises Invalid."""
     for block in blocks:
         _check_follows(head, block, place)
         head = Head(block.hash, block.sequence_number)
@@ -69,7 +72,7 @@ def following(head: Head | None, blocks: Iterable[AnyBlock], place: str) -> Iter
 
 
 def check_objects(names: Iterable[Multihash], objects: ObjectStore, place: str) -> None:
-    """Raises Invalid when one is missing."""
+    """Raises Invalid when one of the objects is not in the store."""
     for name in objects.missing(names):
         raise Invalid(
             f"object {name.short} is not in the store",

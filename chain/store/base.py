@@ -1,4 +1,4 @@
-"""Declares the ports of the store. Synchronous; asynchronous callers use a worker thread.
+"""Declares the interfaces of the store. Synchronous; asynchronous callers use a worker thread.
 
 Durable order of a commit: objects are staged, fsynced and renamed first; then blocks, heads and any rows that must
 appear with them go into one SQLite transaction that compares the old heads. A crash leaves the old or the new state,
@@ -25,7 +25,7 @@ BLOCK_DAMAGED: Final = "stored-block-damaged"
 NAME_SIZE: Final = 34
 """Bytes of a block's name, a sha3-256 multihash."""
 Step: TypeAlias = Callable[[str], None]
-"""Called with the name of each durable step, when it is done, so that tests can end or harm the process there."""
+"""Called with a step's name when that step is durable, so that tests can stop or harm the process there."""
 
 
 def no_step(_: str) -> None:
@@ -52,7 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class BlockDamaged(Environment):
-    """A stored block is damaged or in the wrong place. Nothing of it is given to anyone."""
+    """Raised for a stored block that is damaged or in the wrong place. No caller is given any of it."""
 
     def __init__(self, dataset: DatasetId, number: int, why: str) -> None:
         super().__init__(
@@ -66,15 +66,15 @@ class BlockDamaged(Environment):
 
 
 class UpperMove(msgspec.Struct, frozen=True):
-    """From which frontier to which, in whole milliseconds (``chain.store.shards``)."""
+    """A move of a chain's frontier, in whole milliseconds (``chain.store.shards``)."""
 
     expected: int
     new: int | None = None
-    """``None``: it is compared only, and stays."""
+    """The new frontier; ``None``: the present one is only compared."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """One chain's part of a commit: ``blocks`` follow ``expected`` (``None``: a chain that is not there yet)."""
+    """One chain's part of a commit: ``blocks`` follow ``expected`` (``None``: the chain does not exist yet)."""
 
     dataset: DatasetId
     expected: Head | None
@@ -82,55 +82,55 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     objects: Sequence[Multihash] = ()
     """Objects that the blocks name and that the store must hold before the head moves."""
     upper: UpperMove | None = None
-    """Compared and set with the head; with it there may be no blocks, which is progress."""
+    """Frontier that is compared and set with the head. With a new one ``blocks`` may be empty: mere progress."""
 
 
 class FormerEpochs(msgspec.Struct, frozen=True):
-    """Keeps the blocks that a rewrite gives up as ``epoch``, and the newest ``most`` former epochs, or all."""
+    """Keeps the blocks that a rewrite drops as ``epoch``, and the newest ``most`` former epochs; ``None``: all."""
 
     epoch: int
     most: int | None = None
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Another history for a chain: its first ``keep`` blocks as they are, and ``blocks`` in place of the rest.
+    """Another history for a chain: its first ``keep`` blocks unchanged, and ``blocks`` in place of the rest.
 
-    Whoever rewrites says so first (an epoch), or mirrors take it for a lie: that is ``also``'s, or was done before.
+    A rewrite must be declared by a new epoch, or mirrors take it for a lie: ``also`` does so, or it was done before.
     """
 
     dataset: DatasetId
     expected: Head
     keep: int
-    """At least one: with another Seed it is another dataset."""
+    """Number of blocks kept. At least one: with another Seed it would be another dataset."""
     blocks: Iterable[Block] = ()
-    """Read once, as they are written; they need not fit into memory."""
+    """The new blocks, read once as they are written; they need not fit into memory."""
     objects: Sequence[Multihash] = ()
     """Objects that ``blocks`` name and that the store must hold before the head moves."""
     apart: FormerEpochs | None = None
-    """The store for blocks that are given up; ``None``: they are deleted."""
+    """How to keep the blocks that are dropped; ``None``: they are deleted."""
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
     """A block as stored, unchecked."""
 
     sequence_number: int
-    """Its place in the chain; the bytes may state another."""
+    """Position of the block in the chain; the bytes may state another."""
     name: Multihash
-    """The expected hash of the bytes."""
+    """The hash that the bytes should have."""
     raw: bytes | None
-    """``None``: the chain needs it and it is not there."""
+    """The bytes; ``None``: the chain needs the block and it is missing."""
 
 
 class StoredPage(msgspec.Struct, frozen=True):
     """Consecutive blocks as stored, unchecked."""
 
     start: int
-    """The place of the first."""
+    """Position of the first block."""
     names: bytes
-    """The expected hashes of their bytes: one multihash after the other, each of NAME_SIZE bytes."""
+    """The hashes that the bytes should have: one multihash after the other, each of NAME_SIZE bytes."""
     raws: Sequence[bytes | None]
     kinds: Sequence[int] | None = None
-    """The kind of each in the store's index: numbers as in ``chain.store.schema``. ``None``: it has no index."""
+    """Kind of each block in the store's index, numbered as in ``chain.store.schema``. ``None``: there is no index."""
 
     def name(self, row: int) -> Multihash:
         return Multihash(self.names[row * NAME_SIZE : (row + 1) * NAME_SIZE])
@@ -140,108 +140,112 @@ class StoredPage(msgspec.Struct, frozen=True):
 
 
 class StoredChain(Protocol):
-    """The port for verification: unchecked bytes, so that all damage is reported and not only the first."""
+    """The interface for verification: unchecked bytes, so that all damage is reported and not only the first."""
 
     def snapshot(self) -> Snapshot | None:
         """The name and number of the last block, which itself may be missing or damaged; ``None`` without blocks."""
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
-        """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""
+        """Yields blocks ``start <= n < stop`` (to the head), oldest first. Never raises for their content."""
 
     def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
-        """Yields the same blocks, PAGE_BLOCKS or a little over PAGE_BYTES at a time; gaps are between pages."""
+        """Yields the same blocks by pages of PAGE_BLOCKS, or little over PAGE_BYTES; gaps lie between pages."""
 
 
 class ChainReader(Protocol):
-    """Reads of one chain. Every call costs in proportion to its answer, never to the chain's length."""
+    """The interface for reading one chain. Every call costs in proportion to its answer, not to the chain."""
 
     def head(self) -> Head | None: ...
 
     def block_at(self, sequence_number: int) -> Block:
-        """Raises NotFound."""
+        """Returns the block of a number. Raises NotFound."""
 
     def block_by_hash(self, block_hash: Multihash) -> Block:
-        """Raises NotFound."""
+        """Returns the block of a hash. Raises NotFound."""
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
-        """Bytes of blocks ``start <= n < stop``, oldest first, streamed."""
+        """Yields the bytes of blocks ``start <= n < stop``, oldest first."""
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         """Returns the newest block below ``before`` whose event is of ``kinds`` (class names such as ``"AddData"``)."""
 
 
 class ChainStore(Protocol):
-    """Many chains. ``commit`` is compare-and-append over one or several of them, all or nothing."""
+    """The interface of a store of many chains. ``commit`` is compare-and-append over one or several, all or nothing."""
 
     def datasets(self) -> Sequence[DatasetId]: ...
 
     def chain(self, dataset: DatasetId) -> ChainReader:
-        """A reader, also of a chain that has no block yet (its head is ``None``)."""
+        """Returns a reader, also for a chain without blocks (its head is ``None``)."""
 
     def upper(self, dataset: DatasetId) -> int:
-        """The frontier in whole milliseconds: a block of an earlier time is refused. 0 of a chain without blocks."""
+        """Returns the frontier in whole milliseconds: a block of an earlier time is refused. 0 without blocks."""
 
     def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """Raises Conflict when a head or frontier is not as expected, or a block is of a time that is complete; Invalid
-        when a block does not follow or an object is missing.
+        """Appends blocks to chains, all or nothing.
 
-        ``also`` writes rows of other tables in the same transaction (a signed head, a resource's event).
+        Raises Conflict when a head or frontier is not as expected, or a block is of a time that is complete; Invalid
+        when a block does not follow or an object is missing. ``also`` writes rows of other tables in the same
+        transaction (a signed head, a resource's event).
         """
 
     def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
-        """One atomic change of head to another history; the new head. Objects go with the next collection.
+        """Replaces a chain's history by one atomic change; returns the new head.
 
-        Raises Conflict when the head is not as expected, Invalid when a block does not follow or an object is missing,
-        when nothing would be kept or nothing would change, Refused while the history is held for a reader.
+        Objects of the old history are freed by the next collection. Raises Conflict when the head is not as expected,
+        Invalid when a block does not follow or an object is missing, when nothing would be kept or nothing would
+        change, Refused while the history is held for a reader.
         """
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """Forget a chain; ``also`` as in ``commit``. Its objects go with the next collection. Raises Refused as
-        ``rewrite``."""
+        """Deletes a chain; ``also`` as in ``commit``. Raises Refused as ``rewrite``.
+
+        Its objects are freed by the next collection.
+        """
 
 
 class ObjectReader(Protocol):
-    """The port for reading a dataset's objects, which an ObjectStore and a directory in the ODF layout implement."""
+    """The interface for reading a dataset's objects, as of an ObjectStore or a directory in the ODF layout."""
 
     def has(self, name: Multihash) -> bool: ...
 
     def size(self, name: Multihash) -> int:
-        """Raises NotFound."""
+        """Returns the object's size in bytes. Raises NotFound."""
 
     def path(self, name: Multihash) -> Path:
-        """Raises NotFound."""
+        """Returns the object's file. Raises NotFound."""
 
     def content(self, name: Multihash) -> Path | bytes:
         """Returns an object's file, or its bytes where it has none, unchecked. Raises NotFound, Environment."""
 
 
 class ObjectStore(Protocol):
-    """Immutable bytes by their sha3-256 multihash. Small ones may live in the database, so ask for bytes or a link."""
+    """The interface of a store of immutable bytes by their sha3-256 multihash. Small ones may have no file."""
 
     def has(self, name: Multihash) -> bool: ...
 
     def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
-        """Lists the objects that are not here, in their order; like ``has`` for many."""
+        """Lists the objects that are not here, in the given order; like ``has`` for many."""
 
     def size(self, name: Multihash) -> int:
-        """Raises NotFound."""
+        """Returns the object's size in bytes. Raises NotFound."""
 
     def add_file(self, staged: Path) -> Multihash:
-        """Take over a file of the staging directory: hash, fsync, rename, fsync of the folder. Idempotent."""
+        """Takes over a file of the staging directory: hash, fsync, rename, fsync of the folder. Idempotent."""
 
     def add_bytes(self, data: bytes) -> Multihash: ...
 
     def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
-        """Raises NotFound."""
+        """Returns ``length`` bytes from ``offset`` on. Raises NotFound."""
 
     def path(self, name: Multihash) -> Path:
-        """A readable file holding exactly the object's bytes. Never write to it. Raises NotFound."""
+        """Returns a readable file with exactly the object's bytes. Never write to it. Raises NotFound."""
 
     def content(self, name: Multihash) -> Path | bytes:
         """Returns an object as ObjectReader does."""
 
     def stage(self) -> Path:
-        """A fresh name in the staging directory, on the same file system, for ``add_file``. The caller writes it."""
+        """Returns an unused path in the staging directory, on the same file system, to write for ``add_file``."""
 
     def remove(self, name: Multihash) -> None: ...
 

@@ -1,10 +1,10 @@
 """Reads the block files of a folder, and walks through them from a chain's head back to its Seed.
 
-Files are named by hash, so each block is found in the one above it. Blocks of a row look alike: where the link stood in
-a block of some size, it is guessed to stand in the next of that size, and the guess holds when there is a file of that
-name. A guess only spares work: what the walk finds is a list of names, and whoever reads the blocks checks hashes and
-links. A damaged block does not end the walk where its neighbours can still be told. Made for one reading of a folder,
-in memory of the names, packed, and of some blocks.
+Files are named by hash, so each block names the file of the one below it. Blocks in a row look alike: where the link
+was in a block of some size, it is guessed to be in the next of that size, and the guess holds if there is a file of
+that name. A guess only saves work: the walk finds a list of names, and readers of the blocks check hashes and links. A
+damaged block does not end the walk as long as its neighbours can be determined. Made for one reading of a folder, with
+all names, packed, and some blocks in memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from chain.store.base import NAME_SIZE
 from chain.store.files import disk
 
 KEPT: Final = 64 << 20
-"""Bytes of blocks that stay in memory once they were read."""
+"""Bytes of blocks that stay in memory after they were read."""
 _FIRST_READ: Final = 1 << 16
-"""Hardly a block is longer; asking for as much as one may have costs the system 16 MiB of promised memory each time."""
+"""Bytes read first, which hardly a block exceeds; asking for the limit would cost 16 MiB of memory each time."""
 _MAX_PLACES: Final = 4096
 _FIRST_LOOK: Final = 1 << 16
-"""Names after which a walk is looked at for a ring, and again whenever it has doubled."""
+"""Number of names after which a walk is checked for a ring, and again whenever it has doubled."""
 _SHA3: Final = bytes(Multihash.from_digest(SHA3_256, bytes(32))[:2])
 
 
 class BlockFiles:
-    """The blocks of a folder of block files, walked from the head to the Seed.
+    """The blocks of a folder of block files, by hash.
 
     Keeps the blocks read last, so that a chain of ordinary length is read from disk once.
     """
@@ -41,12 +41,12 @@ class BlockFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._prefix = f"{folder}{os.sep}"
-        # Not a plain dict: to find its first key costs a look at every place that one was taken from before.
+        # An OrderedDict: finding the first key of a plain dict visits every place from which one was removed before.
         self._kept: OrderedDict[Multihash, bytes] = OrderedDict()
         self._room = KEPT
 
     def read(self, name: Multihash) -> bytes | None:
-        """Reads the file's bytes, unchecked; one byte past the limit when it is too long to be a block."""
+        """Returns the file's bytes, unchecked and cut one byte past the limit of a block; ``None`` without a file."""
         raw = self._kept.get(name)
         if raw is None:
             with disk(self._folder):
@@ -72,14 +72,14 @@ class BlockFiles:
         return raw[: MAX_BLOCK + 1]
 
     def _keep(self, name: Multihash, raw: bytes) -> None:
-        """Forgets what was read first when there is no more room: a walk ends at the blocks that are wanted next."""
+        """Keeps a block, and drops the ones read first when room is short: a walk ends at the blocks needed next."""
         self._kept[name] = raw
         self._room -= len(raw)
         while self._room < 0:
             self._room += len(self._kept.popitem(last=False)[1])
 
     def names(self) -> Iterator[Multihash]:
-        """Names of all block files, on the chain or not; none without a folder."""
+        """Yields the names of all block files, on the chain or not; none without a folder."""
         if not self._folder.is_dir():
             return
         with disk(self._folder):
@@ -120,12 +120,12 @@ class Names(Sequence[Multihash]):
 
 
 def walk(files: BlockFiles, head: Multihash | None) -> tuple[int, Names]:
-    """Number of the first block reached, and the names from there to the head."""
+    """Walks from the head down; returns the number of the first block reached, and the names from there to the head."""
     return _Walk(files).run(head)
 
 
 def _repeated(names: bytes | bytearray) -> int:
-    """How many names there are from the first on that came before: files may name each other in a ring."""
+    """Returns how many names at the beginning occur again later, since files may name each other in a ring."""
     rows = np.frombuffer(names, np.uint8).reshape(-1, NAME_SIZE)
     some = np.ascontiguousarray(rows[:, len(_SHA3) : len(_SHA3) + 8]).view(np.uint64).ravel()
     if len(np.unique(some)) == len(rows):
@@ -157,14 +157,14 @@ class _Walk:
         return max(0, (number if number is not None else -1) + 1 + again), Names(back[::-1].tobytes())
 
     def _next(self, name: Multihash, number: int | None) -> tuple[int | None, Multihash | None]:
-        """Number and name of the block before this one, which is said to be ``number``."""
+        """Returns number and name of the block before this one, whose number should be ``number``."""
         raw = self._files.read(name)
         if number and raw is not None and (below := self._guess(raw)) is not None:
             return number - 1, below
         link = self._link(raw)
         if link is None or (link.hash != name and not self._plausible(link, number)):
             return self._below(number)
-        # What says it is the first has nothing before it, whatever it names: that is for the rules to tell.
+        # A block that claims to be the first ends the walk, even if it names a predecessor: the rules report that.
         first = link.sequence_number == 0 and link.hash == name
         return link.sequence_number - 1, None if first else link.prev_block_hash
 
@@ -176,7 +176,7 @@ class _Walk:
         return name if self._files.read(name) is not None else None
 
     def _link(self, raw: bytes | None) -> Link | None:
-        """The place of a block, whether it hashes to its name or not; ``None`` when it cannot be read."""
+        """Returns the link that a block states, even if it does not hash to its name; ``None`` if unreadable."""
         if raw is None:
             return None
         try:
@@ -188,13 +188,13 @@ class _Walk:
         return link
 
     def _plausible(self, link: Link, number: int | None) -> bool:
-        """Whether a damaged block still tells its neighbour."""
+        """Whether the link of a damaged block can still be followed."""
         if number is not None and link.sequence_number != number:
             return False
         return link.prev_block_hash is None or self._files.read(link.prev_block_hash) is not None
 
     def _below(self, number: int | None) -> tuple[int | None, Multihash | None]:
-        """The one whole block that can stand under a damaged one: where that stood, less one, and its name."""
+        """Returns number and name of the only intact block that can be below a damaged one, if there is just one."""
         if self._whole is None:
             self._whole = {}
             for name in self._files.names():

@@ -1,8 +1,8 @@
-"""Gives SQLite rows by the thousand in one statement.
+"""Binds rows to one SQLite statement by the thousand.
 
-``executemany`` lets go of the interpreter's lock before each row and takes it back after. Beside a thread that
-computes, each taking back can cost 5 ms: a commit next to a busy network took 25 times as long. Here the columns of all
-rows are bound as a few values, and the loop over them is SQLite's own, without the lock.
+``executemany`` releases the interpreter's lock before each row and takes it again after. Beside a thread that computes,
+each of these can cost 5 ms: a commit next to a busy network took 25 times as long. Here the columns of all rows are
+bound as a few values, and SQLite loops over them itself, without the lock.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from chain.libraries import np
 _TAG_BITS: Final = 8
 _LENGTH_BITS: Final = 25
 LONGEST: Final = (1 << _LENGTH_BITS) - 1
-"""Bytes of one value; a block has 16 MiB at most."""
+"""Most bytes of one value; a block has 16 MiB at most."""
 MOST: Final = 1 << 28
-"""Bytes of all values, so that place, length and tag are one integer of SQLite's."""
+"""Most bytes of all values, so that place, length and tag fit into one integer of SQLite's."""
 
 TAG: Final = f"value & {(1 << _TAG_BITS) - 1}"
-"""SQL: the tag of the row."""
+"""SQL for the tag of the row."""
 
 
 def each(parameter: str) -> str:
-    """SQL for the row's value within the bytes bound to ``parameter``, next to ``json_each`` over ``places``."""
+    """Returns SQL for the row's value in the bytes bound to ``parameter``, beside ``json_each`` over ``places``."""
     found = f"substr({parameter}, (value >> {_LENGTH_BITS + _TAG_BITS}) + 1, (value >> {_TAG_BITS}) & {LONGEST})"
     return f"coalesce({found}, x'')"  # SQLite takes a part of no bytes for nothing
 
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
-    """Encodes where each value lies in the joined bytes, with a tag below 256, as a JSON array for ``json_each``."""
+    """Encodes each value's place in the joined bytes, with a tag below 256, as a JSON array for ``json_each``."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     starts = np.cumsum(lengths) - lengths
     packed = starts << _LENGTH_BITS + _TAG_BITS | lengths << _TAG_BITS | np.fromiter(tags, np.int64, len(values))
@@ -40,8 +40,10 @@ def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
 
 
 def by_width(values: Sequence[bytes], counted: Sequence[int]) -> Iterator[tuple[int, bytes, str]]:
-    """Values with a number each, those of one width at a time in their order: the width, the values joined, and the
-    numbers to bind. ``substr(?, key * width + 1, width)`` is the value of a row, ``value`` its number."""
+    """Groups numbered values by width; yields the width, the values joined, and the numbers to bind.
+
+    Within a width the order stays. ``substr(?, key * width + 1, width)`` is the value of a row, ``value`` its number.
+    """
     widths = set(map(len, values))
     if len(widths) == 1:
         yield widths.pop(), b"".join(values), numbers(counted)

@@ -1,10 +1,10 @@
-"""Frees objects that no chain names any more, and never one that anyone may still need.
+"""Frees objects that no chain names any more, and never one that may still be needed.
 
-Reachable is what blocks of any chain name, what rows of their slices link to, and what the caller adds (evidence).
-Beside that the store's holds decide: what was just added, what was asked for or handed out, what a reader holds
-(``chain.store.holds``). Objects are freed in steps; before each, blocks that came since are looked at too. A
-collection that was killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for one
-collection. It knows no clock: how often to collect is the caller's.
+Reachable are objects that blocks of any chain name, those that rows of their slices link to, and those that the caller
+adds (evidence). Unreachable ones stay while the store's holds protect them (``chain.store.holds``): those just added,
+requested or handed out, or held by a reader. Objects are freed in steps; before each, blocks that came since are read
+too. A collection that was killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for
+one collection; the caller decides how often to collect.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
 STEP: Final = 128
-"""Objects freed at once: one transaction, for which each request of an object waits."""
+"""Objects freed at once, in one transaction, for which requests of objects have to wait."""
 _TOGETHER: Final = 256
-"""Blocks of short chains that are looked at at once."""
+"""Blocks of short chains that are checked together."""
 _KEY: Final = 8
-"""Bytes of a digest that identify objects here. Two that share them are freed together or not at all."""
+"""Bytes of a digest that identify objects here. Two objects that share them are freed together or not at all."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +61,10 @@ def collect(
     dry_run: bool = False,
     freed: Callable[[Multihash, int], None] = lambda _name, _size: None,
 ) -> Collected:
-    """Frees what nothing needs. ``freed`` is called for each object, in a dry run for each that would be freed.
+    """Frees objects that nothing needs. ``freed`` is called for each, in a dry run for each that would be freed.
 
-    Raises Environment when a block is damaged: what it names cannot be told, so nothing is freed until it is mended.
+    Raises Environment when a block is damaged: the objects it names are unknown, so nothing is freed until it is
+    repaired.
     """
     if not dry_run:
         objects.holds.next_collection()
@@ -92,8 +93,8 @@ def collect(
 def _free(
     marks: _Marks, objects: DiskObjects, some: Sequence[Multihash], *, dry_run: bool
 ) -> tuple[dict[Multihash, int], dict[Multihash, int]]:
-    """Frees one step; returns what went and what stays, with sizes. Requests of objects wait for one step at most."""
-    # What is new of long chains is read before the others have to wait; inside, only what came in between.
+    """Frees one step; returns the objects freed and those that stay, with sizes. Requests wait for one step at most."""
+    # New blocks of long chains are read before others have to wait; within the lock only those that came meanwhile.
     marks.reach_chains()
     sizes: dict[Multihash, int] = {}
     for name in some:
@@ -108,9 +109,9 @@ def _free(
 
 
 def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multihash]:
-    """Yields the objects that rows link to. Only slices of datasets that ever declared links are opened.
+    """Yields the objects that rows link to. Opens only slices of datasets that ever declared links.
 
-    Raises Invalid for a slice that cannot be read: what it links to cannot be told. One that is not here links nothing.
+    Raises Invalid for a slice that cannot be read, as its links are unknown. A slice that is not here has no links.
     """
     for dataset in dict.fromkeys(dataset for dataset, _ in chains.histories_having("SetDataSchema")):
         histories = [chain for _, chain in _histories(chains, dataset)]
@@ -128,14 +129,14 @@ def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multi
 
 
 def _histories(chains: SqliteChains, dataset: DatasetId) -> Iterator[tuple[int | None, SqliteChain]]:
-    """The chain, and what is kept of those that it was, by epoch; and one that is set aside."""
+    """Yields the chain and its kept former epochs, by number; and one that is set aside."""
     yield None, chains.chain(dataset)
     for epoch in (*chains.former_epochs(dataset), SET_ASIDE):
         yield epoch, chains.former(dataset, epoch)
 
 
 class _Marks:
-    """The objects there were at the beginning, and which of them something reaches."""
+    """The objects that existed at the beginning, and which of them are reachable."""
 
     def __init__(self, chains: SqliteChains, names: Iterable[Multihash]) -> None:
         keys = b"".join(name.digest[:_KEY] for name in names)
@@ -146,23 +147,23 @@ class _Marks:
         self._seen: dict[tuple[DatasetId, int | None], Head] = {}
 
     def reach(self, digests: npt.NDArray[np.uint8]) -> None:
-        """``(n, 32)``: whatever of them is here is needed."""
+        """Marks the objects with these digests, ``(n, 32)``, as reachable."""
         if len(self._keys):
             keys = np.ascontiguousarray(digests[:, :_KEY]).view(np.uint64)[:, 0]
             places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
             self._reached[places[self._keys[places] == keys]] = True
 
     def reached(self, name: Multihash) -> bool:
-        """Also of an object that came after the beginning: it is too young to be freed."""
+        """Whether an object is reachable; always for one added after the beginning, which is too young to be freed."""
         key = np.frombuffer(name.digest[:_KEY], np.uint64)[0]
         place = int(np.searchsorted(self._keys, key))
         known = place < len(self._keys) and self._keys[place] == key
         return not known or bool(self._reached[place])
 
     def reach_chains(self) -> None:
-        """Goes over the blocks that are new since the last time; over all of a chain that was rewritten.
+        """Reads the blocks that are new since the last call; all blocks of a chain that was rewritten.
 
-        Chains that did not change cost nothing, and of short ones many are looked at together.
+        Unchanged chains cost nothing, and many short ones are read together.
         """
         rows = frozenset(self._chains.head_rows())
         together: list[tuple[DatasetId, StoredPage]] = []
@@ -188,7 +189,7 @@ class _Marks:
         self._rows = rows
 
     def _start(self, dataset: DatasetId, epoch: int | None, chain: SqliteChain, head: Head) -> int:
-        """The first block that was not looked at."""
+        """Returns the number of the first block that was not read yet."""
         seen = self._seen.get((dataset, epoch))
         if seen is None or seen.size > head.size:
             return 0

@@ -1,8 +1,8 @@
-"""Opens the node's one SQLite file, shared by what must commit together: chains, trust ledger, resources, events.
+"""Opens the node's one SQLite file, shared by all data that must commit together: chains, ledger, resources, events.
 
 A ``Database`` is opened once per process and closed at the end. One writing connection stands behind a lock; reading
-connections come from a small pool, see a snapshot, and never wait for the writer (WAL). Rooms bring their own tables
-through ``migrate``. It knows no table of its own but the versions of theirs.
+connections come from a small pool, see a snapshot, and never wait for the writer (WAL). Other modules ("rooms") create
+their own tables through ``migrate``; the only table of this module records the versions of theirs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _READERS: Final = 8
 """Idle reading connections kept; a burst opens more and closes them again."""
 _BUSY_MS: Final = 5_000
 _CACHE_KIB: Final = 16_384
-"""Pages that the writing connection keeps; those of a large transaction that are more go to the log early."""
+"""Cache of the writing connection in KiB; further pages of a large transaction go to the log early."""
 _LARGE_CACHE_KIB: Final = 65_536
-"""The same during a transaction that touches most pages of large indexes: else they go to the log and come back."""
+"""The same during a transaction that touches most pages of large indexes, to avoid rereading them from the log."""
 _READER_CACHE_KIB: Final = 2_048
-"""The same of each that reads. All fill up as the file grows, and never shrink; the kernel keeps the file too."""
+"""The same for each reading connection. Caches only grow with the file; the kernel caches it too."""
 _WAL_LIMIT: Final = 64 << 20
 """Bytes to which the write-ahead log is cut back after a large transaction."""
 _VERSIONS: Final = """
@@ -54,7 +54,7 @@ _HINTS: Final = {
 
 
 BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]], None]
-"""Is given what a transaction touched."""
+"""Called before a commit with the connection and the touched keys; ``None`` among them stands for everything."""
 
 
 _COPIED: Final = 2048
@@ -94,7 +94,7 @@ class Database:
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        # Text with a flipped bit may be no text any more: it comes as other text, and seals and links tell.
+        # Bytes with a flipped bit may not be UTF-8: they are decoded to some other text, which seals and links reveal.
         connection.text_factory = _text
         connection.execute(f"PRAGMA cache_size = -{cache_kib}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -103,7 +103,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self, *, is_large: bool = False) -> Iterator[sqlite3.Connection]:
-        """One transaction, the only one writing: durable when the block ends, undone when it raises.
+        """Opens a write transaction, the only one at a time: committed when the block ends, undone when it raises.
 
         ``is_large``: tens of thousands of rows; it may take more memory. Raises Environment when disk or database fail.
         """
@@ -132,9 +132,9 @@ class Database:
     def watch(self, keys: Mapping[str, str], unwatched: Collection[str], before_commit: BeforeCommit) -> None:
         """Starts to record what writes touch: for tables with ``keys`` the key of each row, for all others everything.
 
-        ``keys``: by table an SQL expression over ``{row}``, a blob, or NULL for everything. ``unwatched``: tables that
-        nobody asks about. ``before_commit`` writes to these, in each transaction that touched something. After all
-        rooms have migrated; costs nothing on disk.
+        ``keys``: by table an SQL expression over ``{row}``, a blob, or NULL for everything. ``unwatched``: tables not
+        to record. ``before_commit`` writes to these, in each transaction that touched something. To be called after all
+        migrations; costs nothing on disk.
         """
         with self._lock, self._faults():
             self._writer.create_function("touched", 1, self._touched.add)
@@ -150,7 +150,7 @@ class Database:
             self._writer.executescript("\n".join(["BEGIN;", *triggers, "COMMIT;"]))
 
     def has_changed(self, what: bytes | None, since: int) -> bool:
-        """Whether a write after the first ``since`` touched ``what``, or everything."""
+        """Whether a write after the first ``since`` touched the key ``what``, or everything."""
         return max(self._changed.get(what, 0), self._changed.get(None, 0)) > since
 
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A snapshot to read from. Keep it short: the log cannot shrink below the oldest one. Raises Environment."""
+        """Opens a snapshot to read from, briefly: the log cannot shrink below the oldest. Raises Environment."""
         with self._faults():
             try:
                 connection = self._idle.pop()
@@ -185,10 +185,10 @@ class Database:
         self.migrate_all([(room, steps)])
 
     def migrate_all(self, rooms: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Brings the tables of rooms to the newest of their versions, all or nothing; writes nothing when they are.
+        """Brings the tables of rooms to their newest version, all or nothing; writes nothing if they have it already.
 
-        Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end.
-        Raises Environment when the file was written by a newer program.
+        Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end. Raises
+        Environment when the file was written by a newer program.
         """
         wanted = [(room, tuple(steps)) for room, steps in rooms if self._migrated.get(room) != tuple(steps)]
         if not wanted:
@@ -217,7 +217,7 @@ class Database:
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
 
     def _check_schema(self, connection: sqlite3.Connection, rooms: Iterable[tuple[str, tuple[str, ...]]]) -> None:
-        """A flipped bit in the text of a table's definition renames a column, and no check of SQLite's finds it."""
+        """Compares the stored definitions of tables with ours: SQLite does not notice a column's flipped name."""
         there = set(connection.execute(_SCHEMA))
         for room, steps in rooms:
             if changed := sorted(name for name, *_ in _made_by(steps) - there):
@@ -237,7 +237,7 @@ class Database:
             ) from error
 
     def copy_to(self, target: Path, progress: Callable[[int, int], None]) -> None:
-        """Copies the current state during writes. ``told`` gets pages left and pages in all. Raises Environment."""
+        """Copies the current state during writes. ``progress`` gets pages left and pages in all. Raises Environment."""
         with self.read() as connection, contextlib.closing(sqlite3.connect(target)) as copy:
             connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on it sees one moment
             connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: progress(left, total))
@@ -255,12 +255,12 @@ class Database:
             connection.execute("REINDEX")
 
     def corrupt(self, problem: str) -> Environment:
-        """The fault to raise for something that ``damage`` found."""
+        """Returns the fault to raise for a problem that ``damage`` found."""
         rule, hint = _HINTS[sqlite3.SQLITE_CORRUPT]
         return Environment(f"the database {self.path} is damaged: {problem}", rule=rule, hint=hint)
 
     def close(self) -> None:
-        """Closes the file after folding in the log. Nothing may be reading or writing."""
+        """Closes the file after merging the write-ahead log. Nothing may be reading or writing."""
         while self._idle:
             self._idle.pop().close()
         with self._lock:
@@ -280,11 +280,11 @@ class Database:
             rule, hint = known
             raise Environment(f"the database {self.path} failed: {error}", rule=rule, hint=hint) from error
         except UnicodeDecodeError as error:
-            # SQLite's own message, quoting a damaged schema.
+            # SQLite's own message, which quotes a damaged schema.
             raise self.corrupt("its schema is not text any more") from error
 
     def _is_damaged(self) -> bool:
-        """Whether it is the file's fault that SQL which always worked does not: its schema is not what it was."""
+        """Whether the file is damaged, so that SQL which always worked fails because the stored schema has changed."""
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
             try:
                 return connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]
@@ -293,13 +293,13 @@ class Database:
 
 
 def open_database(path: Path) -> Database:
-    """Opens or makes the file. Raises Environment."""
+    """Opens the file, or creates it. Raises Environment."""
     return Database(path)
 
 
 @functools.cache
 def _made_by(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str | None]]:
-    """Tables and indexes as these steps define them."""
+    """Returns tables and indexes as these steps define them."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for script in steps:
             connection.executescript(script)
@@ -311,7 +311,7 @@ def _text(raw: bytes) -> str:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, so that they run inside of our transaction (``executescript`` commits first)."""
+    """Yields the statements of a script, to run inside of our transaction (``executescript`` commits first)."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line

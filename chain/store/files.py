@@ -1,6 +1,6 @@
-"""Checks a file of an object by its hash, makes folders, and turns what the system says about files into faults.
+"""Checks files of objects by their hash, makes folders, and turns the system's errors about files into faults.
 
-The engine needs it for files it is handed, and nothing else of the store.
+The engine needs this for files that it is given, and nothing else of the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAMAGED: Final = "stored-object-damaged"
 
 
 class ObjectDamaged(Environment):
-    """A stored object is damaged."""
+    """Raised for a stored object whose bytes do not have its hash."""
 
     def __init__(self, name: Multihash) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class ObjectDamaged(Environment):
 
 
 def check_file(path: Path, name: Multihash) -> None:
-    """Raises ObjectDamaged, NotFound, Environment."""
+    """Checks a file by its hash. Raises ObjectDamaged, NotFound, Environment."""
     with disk(path), path.open("rb") as file:
         if Multihash.sha3_256_of(file) != name:
             raise ObjectDamaged(name)
@@ -51,7 +51,7 @@ def disk(place: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents. Raises Environment: what cannot be made is not a file that is missing."""
+    """Makes a folder and its parents. Raises Environment for any failure, never NotFound."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

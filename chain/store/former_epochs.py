@@ -1,10 +1,9 @@
-"""Keeps histories apart from the chains: of former epochs, and of datasets that were deleted without their data.
+"""Keeps histories that are no longer chains: former epochs, and datasets that were deleted without their data.
 
-A rewrite replaces the end of a chain, and the policy may keep what was replaced; a deleted dataset is set aside whole.
-Both lie in the tables of chains, under names of their own: reading them is reading a chain, which begins where its
-epoch parted from the next one. What they name stays too, as long as they do. Functions on a connection; whoever
-rewrites, deletes or adopts calls them in its transaction. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``);
-ADR 54.
+A rewrite replaces the end of a chain, and the policy may keep the replaced part; a deleted dataset is set aside whole.
+Both are stored in the tables of chains, under names of their own, and are read like a chain that begins where its epoch
+parted from the next one. Objects that they name stay as long as they do. Functions on a connection, called within the
+transaction that rewrites, deletes or adopts. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``); ADR 54.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from chain.ids import DatasetId
 from chain.store.base import FormerEpochs
 
 NAME_SIZE: Final = 42
-"""Bytes of a name: a dataset's id, and the number of the epoch."""
+"""Bytes of a stored name: a dataset's id, and the number of the epoch."""
 SET_ASIDE: Final = (1 << 64) - 1
-"""The number in the name of a chain that is set aside. No epoch reaches it."""
+"""Number in the name of a chain that is set aside. No epoch reaches it."""
 LAST: Final = b"\xff" * 8
 
 
@@ -28,7 +27,7 @@ def name_of(dataset: DatasetId, epoch: int) -> bytes:
 
 
 def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
-    """The former epochs of which blocks are kept, the oldest first."""
+    """Lists the former epochs of which blocks are kept, the oldest first."""
     rows = connection.execute(
         "SELECT id FROM datasets WHERE id > ? AND id < ? ORDER BY id", (dataset, bytes(dataset) + LAST)
     )
@@ -42,7 +41,7 @@ def keep_epoch(connection: sqlite3.Connection, dataset: DatasetId, keep: int, ap
     if apart.most == 0:
         return
     name = name_of(dataset, apart.epoch)
-    # What was given up of an epoch before its last blocks were: only one end of it is kept.
+    # An end of the same epoch that was dropped earlier: only one end of each epoch is kept.
     connection.execute("DELETE FROM datasets WHERE id = ?", (name,))
     (number,) = connection.execute(
         "INSERT INTO datasets (id, head_sequence, head_hash)"
@@ -63,7 +62,7 @@ def drop(connection: sqlite3.Connection, dataset: DatasetId, *, most: int = 0) -
 
 
 def set_aside(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Takes a whole chain out of the chains, at a cost that does not grow with it. Raises Refused for a second one."""
+    """Takes a whole chain out of the chains, at constant cost. Raises Refused if another is set aside already."""
     if is_set_aside(connection, dataset):
         raise Refused(
             f"an earlier history of {dataset.short} is kept already",
@@ -78,7 +77,7 @@ def is_set_aside(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
 
 
 def take_back(connection: sqlite3.Connection, dataset: DatasetId) -> None:
-    """Puts a chain that is set aside among the chains again. None of its dataset may be there."""
+    """Puts a chain that is set aside among the chains again. Its dataset must have no chain there."""
     connection.execute("UPDATE datasets SET id = ? WHERE id = ?", (dataset, name_of(dataset, SET_ASIDE)))
 
 

@@ -1,9 +1,9 @@
-"""Records objects in use although no block names them; the garbage collector spares them.
+"""Records objects in use that no block names, so that the garbage collector spares them.
 
-Three kinds, all of this process, since work in flight dies with it: *fresh* objects were added and wait for the block
-that will name them; *lent* ones were asked for or handed out as a path, and stay until the collection after next;
-*held* ones are under a ``hold``. Made with the object store it belongs to. Memory is bounded: when more paths were lent
-than it can remember, it says that everything may be.
+Three kinds, kept in memory only, as work in progress ends with the process: *fresh* objects were added and wait for the
+block that will name them; *lent* ones were looked up or handed out as a path, and stay until the collection after next;
+*held* ones are under a ``hold``. Made with its object store. Memory is bounded: if more objects were lent than it can
+remember, it treats all objects as lent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Holds:
             self._fresh.add(name)
 
     def named(self, names: Iterable[Multihash]) -> None:
-        """Blocks name these by now: they are reachable."""
+        """Stops protecting objects as fresh: blocks name them by now, so they are reachable."""
         with self._lock:
             self._fresh.difference_update(names)
 
@@ -49,7 +49,7 @@ class Holds:
             self._fresh = {name for name in self._fresh if not reachable(name)}
 
     def lend(self, name: Multihash, *, path: bool = False) -> None:
-        """``path``: its path is handed out, and may be opened at any time."""
+        """Records that an object was looked up. ``path``: its path is handed out, and may be opened at any time."""
         with self._lock:
             if len(self._lent) < self._max_lent:
                 self._lent.add(name)
@@ -60,7 +60,7 @@ class Holds:
 
     @contextlib.contextmanager
     def hold(self, names: Iterable[Multihash]) -> Iterator[None]:
-        """Protects objects for long readers, such as an engine that opens files at any time."""
+        """Protects objects while the context lasts, for readers such as an engine that opens files at any time."""
         kept = list(names)
         with self._lock:
             self._held.update(kept)
@@ -87,9 +87,9 @@ class Holds:
 
     @contextlib.contextmanager
     def unless_open(self, name: Multihash) -> Iterator[bool]:
-        """Yields whether nobody may be reading a file of the object, and prevents that anybody begins to meanwhile.
+        """Yields whether no reader can have the object's file open, and keeps new readers away meanwhile.
 
-        For an object of which another file is whole: who only asked for it loses nothing.
+        For an object that has another intact copy: a caller that only looked it up loses nothing.
         """
         with self._lock:
             kept = (self._held, self._paths, self._paths_before)
@@ -97,9 +97,9 @@ class Holds:
 
     @contextlib.contextmanager
     def unless_held(self, names: Iterable[Multihash], foreseen: bool = False) -> Iterator[list[Multihash]]:
-        """Yields those of ``names`` that nothing needs, and prevents that anything begins to need them meanwhile.
+        """Yields those of ``names`` that nothing protects, and lets nothing protect them meanwhile.
 
-        ``foreseen``: whether the next collection will find it so, which begins by taking back what was lent before.
+        ``foreseen``: judges as the next collection will, which begins by dropping the older loans.
         """
         with self._lock:
             kept = [self._fresh, self._held, self._lent]

@@ -1,9 +1,9 @@
 """Reads and writes the ODF directory layout ``refs/head blocks/ data/ checkpoints/``, and kamu's workspace folders.
 
-``DirectoryChain`` and ``DirectoryObjects`` read a folder that anyone may have made; ``DirectoryWriter`` makes one,
-each file under a staging name with a leading dot and then renamed, the head last. Blocks lie by hash, so a place in
-the chain is found by walking back from the head once (``blockfiles``). ``info/`` is the workspace's own and is never
-read but for the name. Spec: Recommended Dataset Layout.
+``DirectoryChain`` and ``DirectoryObjects`` read a folder of any origin; ``DirectoryWriter`` makes one, each file under
+a staging name with a leading dot and then renamed, the head last. Block files are named by hash, so a place in the
+chain is found by walking back from the head once (``blockfiles``). ``info/`` belongs to the workspace, and only the
+name is read from it. Spec: Recommended Dataset Layout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
 PARTS: Final = ("refs", BLOCKS, DATA, CHECKPOINTS)
 """The folders of a dataset."""
 _MAX_REF: Final = 256
-"""Bytes of a reference file."""
+"""Most bytes of a reference file."""
 
 
 def is_dataset(directory: Path) -> bool:
@@ -54,7 +54,7 @@ def read_head(directory: Path) -> Multihash | None:
 
 
 def not_a_dataset(directory: Path, name: str) -> NotFound:
-    """The fault of a folder without a dataset; ``name``: as a person wrote it."""
+    """Makes the fault for a folder without a dataset; ``name``: as a person wrote it."""
     hint = "name the folder that holds refs, blocks and data"
     with disk(directory):
         if not directory.exists():
@@ -66,19 +66,19 @@ def not_a_dataset(directory: Path, name: str) -> NotFound:
 
 
 def block_names(directory: Path) -> Iterator[Multihash]:
-    """Names of all block files of a folder, on its chain or not."""
+    """Yields the names of all block files of a folder, on its chain or not."""
     return BlockFiles(directory / BLOCKS).names()
 
 
 class DirectoryChain:
     """The chain of a folder: a ChainReader, and a StoredChain for verification.
 
-    The walk is made at the first need and kept: 34 bytes a block, and the blocks themselves while they are few.
-    A folder that changes meanwhile is read as it was.
+    The walk is made when first needed and kept: 34 bytes a block, and the blocks themselves while they are few. If the
+    folder changes meanwhile, the old chain is still read.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises NotFound when the folder is not a dataset."""
+        """Opens a folder. Raises NotFound when it is not a dataset."""
         if not is_dataset(directory):
             raise not_a_dataset(directory, str(directory))
         self._directory = directory
@@ -123,14 +123,14 @@ class DirectoryChain:
         return self.block_by_hash(names[sequence_number - self._first])
 
     def block_by_hash(self, block_hash: Multihash) -> Block:
-        """Raises NotFound, Invalid when the file's bytes are not that block."""
+        """Returns the block of a hash. Raises NotFound, Invalid when the file's bytes are not that block."""
         return decode_block(self._whole(block_hash))
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         return map(self._whole, self._walked()[max(0, start - self._first) : max(0, stop - self._first)])
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
-        """Reads back block by block: folders keep no index."""
+        """Searches backwards block by block, as folders have no index."""
         wanted = set(kinds)
         names = self._walked()
         end = self._first + len(names)
@@ -146,7 +146,7 @@ class DirectoryChain:
         return self._names
 
     def _whole(self, name: Multihash) -> bytes:
-        """The block's bytes. Raises NotFound, Invalid when they are others."""
+        """Returns the block's bytes. Raises NotFound, Invalid when their hash is another."""
         raw = self._files.read(name)
         if raw is None:
             raise no_block(f"{name.short} in {self._directory}")
@@ -187,13 +187,13 @@ class DirectoryObjects:
 
 
 class DirectoryWriter:
-    """Makes or continues a folder. What is written becomes visible file by file, and a dataset with ``set_head``.
+    """Makes or continues a folder. Files become visible one by one, and the dataset by ``set_head``.
 
-    What a writer that was cut off left under staging names goes when the next one is made.
+    Staging files of an interrupted writer are deleted when the next one is made.
     """
 
     def __init__(self, directory: Path, step: Step = no_step) -> None:
-        """Raises Environment when folders cannot be made."""
+        """Makes the folders. Raises Environment when that fails."""
         self._directory = directory
         self._step = step
         with disk(directory):
@@ -248,8 +248,9 @@ def _has_size(file: Path, size: int) -> bool:
 
 
 def sync_filesystem(folder: Path) -> None:
-    """Returns when all that was written to the folder's file system is on its disk. Other disks are not waited for.
-    Raises Environment when a write fails, which ``os.sync`` does not tell.
+    """Waits until all writes to the folder's file system are on its disk, but not for other disks.
+
+    Raises Environment when a write fails, which ``os.sync`` does not report.
     """
     with disk(folder):
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -263,5 +264,5 @@ def sync_filesystem(folder: Path) -> None:
 
 @functools.cache
 def _c_library() -> ctypes.CDLL:
-    """Python has no ``syncfs`` of its own."""
+    """Returns the C library, for ``syncfs``, which Python lacks."""
     return ctypes.CDLL(None, use_errno=True)

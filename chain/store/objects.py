@@ -1,12 +1,12 @@
 """Keeps immutable bytes by sha3-256: large ones as files ``objects/ab/f1620ab…``, small ones in the database.
 
 A small object waits in memory until a commit (or the limit) writes it, so that a commit costs one fsync; a crash loses
-only what no block names yet. A large one is fsynced and renamed before ``add_file`` returns. ``DiskObjects`` is made
-once per process, under the state lock: it empties the staging folder of whatever a crash left there. It never deletes
-on its own, and never hashes a large file again on reading: that is what verification is for.
+only objects that no block names yet. A large one is fsynced and renamed before ``add_file`` returns. ``DiskObjects`` is
+made once per process, under the state lock: it deletes leftovers of a crash from the staging folder. It never deletes
+on its own, and never hashes a large file again on reading: verification does that.
 
-Some objects lie in volumes (``chain.store.volumes``). A local file is looked for first, so that objects which are here
-cost what they cost without volumes.
+Some objects are stored in volumes (``chain.store.volumes``). A local file is looked for first, so that volumes cost
+local objects nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from chain.store.holds import Holds
 from chain.store.volumes import Opener, VolumeIndex, no_volumes
 
 SMALL: Final = 64 << 10
-"""Bytes up to which an object lives in the database: one fsync for all of a commit instead of four for each file."""
+"""Largest object in the database, in bytes: there a whole commit takes one fsync, instead of four for each file."""
 _REMOVED: Final = 256
 """Objects that one transaction removes."""
 _PENDING_LIMIT: Final = 8 << 20
@@ -50,7 +50,7 @@ class DiskObjects:
     """The ObjectStore of a node. Safe to use from any thread."""
 
     def __init__(self, directory: Path, database: Database, step: Step = no_step) -> None:
-        """``directory`` is made when it is not there. Raises Environment."""
+        """Opens the store, and makes ``directory`` if it does not exist. Raises Environment."""
         self._directory = directory
         self._staging = directory / ".staging"
         self._cache = directory / ".small"
@@ -84,7 +84,7 @@ class DiskObjects:
         written = []
         for name in names:
             self.holds.lend(name)
-            # Before the snapshot: what waits no longer is in the database by then.
+            # Checked before the snapshot: an object that no longer waits is in the database by then.
             if name not in self._pending:
                 written.append(name)
         with self._database.read() as connection:
@@ -120,7 +120,7 @@ class DiskObjects:
             return self.add_file(staged)
 
     def adopt_bytes(self, data: bytes, name: Multihash) -> None:
-        """Take over up to SMALL bytes, not here yet, that the caller has hashed to ``name`` himself."""
+        """Takes over up to SMALL bytes that are not here yet, and that the caller has hashed to ``name``."""
         self.holds.added(name)
         self._wait(name, data)
 
@@ -149,14 +149,14 @@ class DiskObjects:
                 self._step("object-folder-made")
                 _sync_folder(self._directory)
                 self._step("object-folder-kept")
-            # Renaming over a file of the same name is harmless, and mends one that was damaged.
+            # Renaming over a file of the same name is harmless, and repairs one that was damaged.
             staged.rename(target)
             self._step("object-renamed")
             _sync_folder(target.parent)
             self._step("object-folder-synced")
 
     def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
-        """``length`` bytes from ``offset``, fewer at the end. Raises NotFound, Environment."""
+        """Returns ``length`` bytes from ``offset``, fewer at the end. Raises NotFound, Environment."""
         data = self._pending.get(name)
         if data is None:
             data = self._read_file(name, offset, length)
@@ -168,7 +168,7 @@ class DiskObjects:
         return data[offset : None if length is None else offset + length]
 
     def content(self, name: Multihash) -> Path | bytes:
-        """Returns an object as in the port, without a file for a small one."""
+        """Returns an object as in the interface, without a file for a small one."""
         self.holds.lend(name, path=True)
         self._step("object-lent")
         if (data := self._pending.get(name)) is not None or (data := self._stored_row(name)) is not None:
@@ -181,9 +181,9 @@ class DiskObjects:
         raise _unknown(name)
 
     def path(self, name: Multihash) -> Path:
-        """Returns an object's path. Good until the collection after next; a longer reader holds it (``holds``).
+        """Returns an object's path, valid until the collection after next; longer readers hold it (``holds``).
 
-        Raises Environment with rule DAMAGED for a small object that is not what its name says.
+        Raises Environment with rule DAMAGED for a small object whose bytes do not have its hash.
         """
         self.holds.lend(name, path=True)
         self._step("object-lent")
@@ -228,7 +228,7 @@ class DiskObjects:
         self._step("object-removed")
 
     def names(self) -> Iterator[Multihash]:
-        """Every durable object, in no order; for collection and repair."""
+        """Yields every durable object, in no order; for collection and repair."""
         for folder in self._directory.iterdir():
             if len(folder.name) == 2:
                 for file in folder.iterdir():
@@ -241,12 +241,12 @@ class DiskObjects:
         yield from (Multihash.from_bytes(row[0]) for row in rows)
 
     def local_file(self, name: Multihash) -> Path | None:
-        """Returns the file of a large object in the state directory, for who moves it: it does not count as lent."""
+        """Returns the file of a large object in the state directory, to move it: it does not count as lent."""
         file = self._file(name)
         return file if file.is_file() else None
 
     def drop_local(self, name: Multihash) -> bool:
-        """Deletes the local file of an object that lies in a volume; whether nobody may be reading it."""
+        """Deletes the local file of an object in a volume, unless it may be in use; returns whether it did."""
         with self.holds.unless_open(name) as free, disk(self._directory):
             if free:
                 self._file(name).unlink(missing_ok=True)
@@ -254,7 +254,7 @@ class DiskObjects:
         return free
 
     def flush(self) -> None:
-        """Makes waiting objects durable now, for a caller that names them elsewhere than in a chain."""
+        """Makes waiting objects durable now, for a caller that names them outside of chains."""
         with self.flushing() as flush, self._database.write() as connection:
             flush(connection)
             self._step("flush-objects")
@@ -294,7 +294,7 @@ class DiskObjects:
         return Path(self._place(name))
 
     def _place(self, name: Multihash) -> str:
-        """Returns text: for thousands of names at once, Paths would cost more than the lookups."""
+        """Returns the path of an object's file as text: for thousands of names Paths cost more than the lookups."""
         return f"{self._directory}/{name.digest[0]:02x}/{name}"
 
     def _read_file(self, name: Multihash, offset: int, length: int | None) -> bytes | None:
@@ -327,7 +327,7 @@ class DiskObjects:
 
 
 def sound_path(objects: ObjectReader, name: Multihash) -> Path:
-    """The object's file, hashed by this call, to derive new files from. Raises NotFound, ObjectDamaged."""
+    """Returns the object's file, hashed by this call, to make new files from. Raises NotFound, ObjectDamaged."""
     path = objects.path(name)
     check_file(path, name)
     return path
@@ -335,7 +335,7 @@ def sound_path(objects: ObjectReader, name: Multihash) -> Path:
 
 @contextlib.contextmanager
 def staged_in(objects: ObjectStore) -> Iterator[Path]:
-    """A name to stage a file under, which is gone at the end: taken over by ``add_file``, or given up."""
+    """Yields a path to stage a file under; it is deleted at the end, unless ``add_file`` took it over."""
     staged = objects.stage()
     try:
         yield staged

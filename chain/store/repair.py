@@ -1,8 +1,8 @@
-"""Repairs a stored chain: finds blocks for spoilt places by the hashes of those that are whole.
+"""Repairs a stored chain: finds replacements for damaged blocks by their hashes, which intact blocks state.
 
-A block's name stands in the one after it, and the last one's in the head; so from a whole block downwards every name
-is known, and bytes of any origin (the damaged row itself, a row out of place, a peer) either have it or are worthless.
-A ``BlockRepair`` is made for one chain at one moment; nothing is written but by ``SqliteChains.mend``. Synchronous.
+A block's hash is stated in the one after it, and the last one's in the head; so below an intact block every hash is
+known, and bytes of any origin (the damaged row itself, a misplaced row, a peer) either have it or are worthless. A
+``BlockRepair`` is made for one chain at one moment; only ``SqliteChains.mend`` writes. Synchronous.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chain.store.sqlite import SqliteChain
 
 
 class BlockRepair:
-    """Finds bytes for the damaged blocks of one chain, by the names that its whole blocks give them.
+    """Finds bytes for the damaged blocks of one chain, by the hashes that its intact blocks state.
 
-    Memory: a name for each block, and the bytes of the damaged ones.
+    Memory: a hash for each block, and the bytes of the damaged ones.
     """
 
     def __init__(self, chain: SqliteChain, size: int, damaged: Iterable[int]) -> None:
-        """A chain of ``size`` blocks; those ``damaged``, and those that are not in their place, are not believed."""
+        """Reads a chain of ``size`` blocks; those ``damaged``, and those not in their place, count as lacking."""
         self._chain = chain
         self._size = size
         doubted = {number for number in damaged if 0 <= number < size}
@@ -45,7 +45,7 @@ class BlockRepair:
             self._known[Multihash.sha3_256(raw)] = raw
 
     def stretches(self) -> Iterator[range]:
-        """``lacking`` in runs, the last first."""
+        """Yields ``lacking`` in runs of consecutive numbers, the last run first."""
         stop = following = None
         for number in reversed(self.lacking):
             if following is None or number != following - 1:
@@ -57,7 +57,7 @@ class BlockRepair:
             yield range(following, stop)
 
     def fill(self, head: Multihash) -> list[Block] | None:
-        """Returns the missing blocks before the head ``head``; ``None`` when one cannot be determined."""
+        """Returns the missing blocks below the head ``head``; ``None`` when one cannot be found."""
         found: list[Block] = []
         for stretch in self.stretches():
             wanted = self._name_before(stretch.stop, head)
@@ -77,11 +77,11 @@ class BlockRepair:
         return Frontier().extend(names[number].digest for number in range(self._size))
 
     def last(self) -> Multihash | None:
-        """The name of the last block, where that is not lacking."""
+        """Returns the hash of the last block; ``None`` if that block is lacking."""
         return self._names.get(self._size - 1)
 
     def candidates(self) -> list[Multihash]:
-        """Names that the last block may have, by blocks that stand in its place or were offered for it."""
+        """Returns hashes that the last block may have: those of blocks with its number that were stored or offered."""
         known = [name for name, raw in self._known.items() if _number(raw) == self._size - 1]
         return known if (last := self.last()) is None else [last]
 

@@ -1,10 +1,10 @@
 """Rewrites a stored chain: back to an ancestor, slices merged into larger ones, or metadata alone.
 
-A plan says what another history would be, and is enough to declare it; ``prepare`` makes all that it names durable and
-gives the rewrite, which is one atomic change of head: after a crash there is the old history or the new one. Nothing is
-signed or announced here: whoever carries the rewrite out opens an epoch in the same transaction, so that mirrors can
-tell it from a lie. Objects that only the old history named stay until they are collected. Functions; synchronous. Spec:
-compaction (RFC-018); trust: forks and rewrites.
+A plan describes another history, in enough detail to declare it; ``prepare`` makes all objects that it names durable
+and returns the rewrite, which is one atomic change of head: a crash leaves the old history or the new one. Nothing is
+signed or announced here: the caller opens an epoch in the same transaction, so that mirrors can tell the rewrite from a
+lie. Objects that only the old history named stay until they are collected. Functions; synchronous. Spec: compaction
+(RFC-018); trust: forks and rewrites.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _OTHERS: Final = tuple(each.__name__ for each in (*get_args(MetadataEvent), Unkn
 
 
 class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Another history, before anything of it is there."""
+    """A plan of another history, before any of it is stored."""
 
     dataset: DatasetId
     after: Literal["nothing", "metadata", "merged"]
     """The blocks after ``base``: none, all events without data, or all events with merged slices."""
     base: Head
-    """The last block kept as it is."""
+    """The last block that is kept unchanged."""
     last: Head
     """The head of the present history."""
     size: int
-    """Blocks of the new one."""
+    """Number of blocks of the new history."""
     batches: tuple[Batch, ...] = ()
-    """Blocks of data that become one, if slices are merged."""
+    """Numbers of the data blocks that become one, if slices are merged."""
 
     def moved(self) -> Callable[[int], int]:
-        """Maps the number of a block before the merge of slices to the number of the block that has its rows after."""
+        """Returns a function from a block's number before the merge to that of the block with its rows after."""
         starts = [batch.start for batch in self.batches]
         gone = list(itertools.accumulate((len(batch) - 1 for batch in self.batches), initial=0))
 
@@ -81,7 +81,7 @@ def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Rewrite
 
 
 def plan_metadata(chain: ChainReader, dataset: DatasetId) -> RewritePlan | None:
-    """Every data event goes and all others stay; ``None`` when there is none to drop."""
+    """Plans to drop every data event and keep all others; ``None`` when there is none to drop."""
     last = _head(chain, dataset)
     first = next((block for block in oldest_first(chain, 0, last.size) if type(block.event).__name__ in _DATA), None)
     if first is None:
@@ -92,7 +92,7 @@ def plan_metadata(chain: ChainReader, dataset: DatasetId) -> RewritePlan | None:
 
 
 def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> RewritePlan | None:
-    """Slices of a root are merged; ``None`` when none can be. Raises Invalid for a derivative."""
+    """Plans to merge slices of a root; ``None`` when none can be merged. Raises Invalid for a derivative."""
     last = _head(chain, dataset)
     if load_state(chain).kind is not DatasetKind.ROOT:
         raise Invalid(
@@ -120,10 +120,10 @@ def prepare(
     system_time: Instant,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Rewrite:
-    """Stores all that the new history names, and returns the rewrite that puts it in force.
+    """Stores all objects that the new history names, and returns the rewrite that puts it in force.
 
-    Slices are merged row group by row group, so memory does not grow with them. ``progress`` is told how many batches
-    are merged, and may raise to end the work. Raises Invalid when the new blocks would break a rule, Environment.
+    Slices are merged row group by row group, so memory does not grow with them. ``progress`` gets the number of batches
+    merged, and may raise to stop. Raises Invalid when the new blocks would break a rule, Environment.
     """
     slices = []
     for number, batch in enumerate(plan.batches, start=1):
@@ -145,7 +145,7 @@ def prepare(
 
 
 def _metadata(chain: ChainReader, start: int) -> Iterator[MetadataEvent]:
-    """Events from ``start`` on that are not of data; they are few."""
+    """Returns the events from ``start`` on that carry no data; they are few."""
     later = [block.event for block in newest_first(chain, _OTHERS) if block.sequence_number >= start]
     return map(_known, reversed(later))
 
@@ -153,7 +153,7 @@ def _metadata(chain: ChainReader, start: int) -> Iterator[MetadataEvent]:
 def _events(
     chain: ChainReader, start: int, stop: int, batches: Sequence[Batch], slices: Sequence[DataSlice | None]
 ) -> Iterator[MetadataEvent]:
-    """Events of the new history from ``start`` on, as the old one streams by."""
+    """Yields the events of the new history from ``start`` on, while the old one streams by."""
     waiting = list(zip(batches, slices, strict=True))
     gathered: list[AddData] = []
     for block in oldest_first(chain, start, stop):
@@ -171,7 +171,7 @@ def _events(
 
 
 def _merge(chain: ChainReader, objects: ObjectStore, batch: Batch) -> DataSlice | None:
-    """One slice with the rows of all of a batch, in the store; ``None`` when there are no rows."""
+    """Stores one slice with all rows of a batch; returns ``None`` when there are no rows."""
     parts = [each for block in oldest_first(chain, batch.start, batch.stop) if (each := _slice(block.event))]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -186,7 +186,7 @@ def _merge_into(staged: Path, objects: ObjectStore, batch: Batch, parts: Sequenc
     hasher = LogicalHasher(schema)
     with parquet.SliceWriter(staged, schema) as writer:
         for part in parts:
-            # A damaged slice would be laundered: its rows would get hashes of their own.
+            # Without this check a damaged slice would be laundered: its rows would get new, valid hashes.
             with parquet.open_slice(sound_path(objects, part.physical_hash)) as source:
                 for one in source.batches():
                     fitted = _fitted(one, schema, part)
@@ -206,7 +206,7 @@ def _merge_into(staged: Path, objects: ObjectStore, batch: Batch, parts: Sequenc
 
 
 def _fitted(rows: pa.RecordBatch, schema: pa.Schema, part: DataSlice) -> pa.RecordBatch:
-    """Rows under the first slice's schema: writers may differ in encodings and nullability, never in names or order."""
+    """Casts rows to the first slice's schema: writers may differ in encodings and nullability, not in names."""
     if rows.schema.names != schema.names:
         raise Invalid(
             f"slice {part.physical_hash.short} has other columns than the one before it",

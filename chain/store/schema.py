@@ -70,7 +70,7 @@ STEPS: Final = (
     """,
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
-"""An event's number in the union of the wire format, which also numbers events that we do not know yet."""
+"""Number of an event in the union of the wire format, which also numbers events unknown to this version."""
 
 
 def kind_of(block: Block | SealedBlock) -> int:

@@ -1,9 +1,9 @@
-"""Seals rows that nothing else vouches for with a short hash, so that a flipped bit is found.
+"""Seals rows that no other hash covers with a short hash of their own, so that a flipped bit is found.
 
 Blocks, objects and statements are named by their hash, and the log of the ledger is linked; intents, conclusions and
-places are not. A room declares such a table as ``Sealed`` and reads and writes it through that. A seal tells damage,
-not tampering: whoever can write the file can write seals. Rows from before their table had seals carry none and are
-believed. Indexes are not covered: those SQLite's own check compares (``Database.damage``).
+places are not. Such a table is declared as ``Sealed``, and read and written through that. A seal detects damage, not
+tampering: whoever can write the file can write seals. Rows from before their table had seals carry none and are
+trusted. Indexes are not covered; SQLite's own check compares those (``Database.damage``).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from chain.errors import Environment
 
 ROW_DAMAGED: Final = "stored-row-damaged"
 _SIZE: Final = 8
-"""Bytes of a seal: a flip goes unseen once in 2^64."""
+"""Bytes of a seal: a flipped bit goes unnoticed once in 2^64."""
 Value: TypeAlias = int | str | bytes | None
 Row: TypeAlias = tuple[Any, ...]
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """One table. ``columns`` are those that a seal covers, the row's key first."""
+    """A table with seals. ``columns`` are those that a seal covers, the row's key first."""
 
     table: str
     columns: tuple[str, ...]
     hint: str
-    """What to do about a damaged row."""
+    """Advice for people on a damaged row."""
 
     @property
     def step(self) -> str:
-        """The step that gives the table its seals."""
+        """The migration step that adds seals to the table."""
         return f"ALTER TABLE {self.table} ADD COLUMN seal BLOB;"
 
     def put(self, connection: sqlite3.Connection, *values: Value) -> None:
-        """Write a row, over one of the same key; ``values`` as ``columns`` are."""
+        """Writes a row, replacing one of the same key; ``values`` in the order of ``columns``."""
         names = ", ".join((*self.columns, "seal"))
         places = ", ".join("?" * (len(self.columns) + 1))
         connection.execute(
@@ -47,7 +47,7 @@ class Sealed(msgspec.Struct, frozen=True):
         )
 
     def rows(self, connection: sqlite3.Connection, where: str = "TRUE", values: Sequence[Value] = ()) -> Iterator[Row]:
-        """Rows with all ``columns``; ``where`` may go on with an order and a limit. Raises Environment: ROW_DAMAGED."""
+        """Yields rows with all ``columns``; ``where`` may include order and limit. Raises Environment: ROW_DAMAGED."""
         for row, whole in self._looked_at(connection, where, values):
             if not whole:
                 raise Environment(f"{self._name(row)} is damaged on disk", rule=ROW_DAMAGED, hint=self.hint)
@@ -57,11 +57,11 @@ class Sealed(msgspec.Struct, frozen=True):
         return next(self.rows(connection, where, values), None)
 
     def look(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> tuple[Row | None, bool]:
-        """The first row, damaged or not, and whether its seal holds; for callers that can do without it."""
+        """Returns the first row, damaged or not, and whether its seal is valid; for callers that can do without it."""
         return next(self._looked_at(connection, where, values), (None, True))
 
     def whole(self, connection: sqlite3.Connection) -> Iterator[Row]:
-        """Yields the rows whose seal is valid; callers handle damaged ones one by one."""
+        """Yields the rows whose seal is valid, and skips damaged ones."""
         return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
 
     def every(
@@ -71,13 +71,13 @@ class Sealed(msgspec.Struct, frozen=True):
         return self._looked_at(connection, where, values)
 
     def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
-        """Names of the damaged rows; reads the whole table."""
+        """Yields the names of the damaged rows; reads the whole table."""
         for row, whole in self._looked_at(connection, "TRUE", ()):
             if not whole:
                 yield self._name(row)
 
     def forget_damaged(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
-        """Deletes damaged rows where they can be made again, and counts them."""
+        """Deletes damaged rows that can be made again; returns how many."""
         found = [row for row, whole in self._looked_at(connection, where, values) if not whole]
         for row in found:
             same = " AND ".join(f"{column} IS ?" for column in self.columns)
@@ -100,7 +100,7 @@ class Sealed(msgspec.Struct, frozen=True):
 def _seal(table: str, values: Sequence[Value]) -> bytes:
     digest = hashlib.sha3_256(table.encode())
     for value in values:
-        # As SQLite gives it back: instants are integers and names are bytes.
+        # Values as SQLite returns them: instants are integers and names are bytes.
         kind, raw = _plain(value)
         digest.update(b"%s%d:" % (kind, len(raw)))
         digest.update(raw)

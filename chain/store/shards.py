@@ -1,9 +1,9 @@
 """Decides the outcome of a transaction proposed for a shard under concurrency: compare-and-append.
 
 A shard is a chain and its ``upper``, a time in whole milliseconds: no transaction of an earlier time will ever follow.
-Many writers may propose the transaction of one time. The first is taken; the others are compared with it, so that a
-writer whose answer was lost asks again without harm, and two that differ learn it before anything false is signed.
-``decide`` is pure; ``CommitPoint`` repeats read, decide, compare-and-set over whatever keeps shards (``ShardStore``).
+Many writers may propose the transaction of one time. The first is accepted; the others are compared with it, so that a
+writer whose answer was lost can safely ask again, and two that differ learn it before anything false is signed.
+``decide`` is pure; ``CommitPoint`` repeats read, decide, compare-and-set over any store of shards (``ShardStore``).
 Spec: docs/spec/collections.md#compare-and-append.
 """
 
@@ -27,7 +27,7 @@ from chain.store.base import Head
 SEALED: Final = 2**53 - 1
 """The upper of a shard that is complete for ever; also the largest integer of a signed statement."""
 ATTEMPTS: Final = 32
-"""How often a commit point restarts after a concurrent write; each time another writer made progress."""
+"""Most restarts of a commit after a concurrent write; each time another writer made progress."""
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One transaction for one shard: blocks of one time, or none of them, which is progress."""
+    """One transaction for one shard: blocks of one time, or no blocks, which only moves the upper."""
 
     dataset: DatasetId
     blocks: Sequence[Block] = ()
@@ -46,33 +46,33 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     objects: Sequence[Multihash] = ()
     """Further objects that must be stored before; those that the blocks name must be in any case."""
     follows: DatasetId | None = None
-    """The reclocking chain that binds the times of this shard; it is never overtaken."""
+    """The reclocking chain that binds the times of this shard, whose upper never passes it; ``None``: no such chain."""
 
     @property
     def start(self) -> int:
-        """The first time that is still open after everything before it is: of the blocks, or where progress ends."""
+        """The time of the blocks, or without blocks the new upper."""
         return to_millis(self.blocks[0].system_time) if self.blocks else self.new_upper
 
 
 class _OnShard(msgspec.Struct, frozen=True):
     shard: Shard
-    """As it was found, or is now."""
+    """The shard as it was found, or as it is after the commit."""
 
 
 class Committed(_OnShard, frozen=True, tag=True):
-    """The transaction is stored now."""
+    """The transaction was stored by this call."""
 
 
 class Same(_OnShard, frozen=True, tag=True):
-    """The same bytes are stored already; or the progress was made."""
+    """The same bytes are stored already; or the upper is already that far."""
 
 
 class Equivalent(_OnShard, frozen=True, tag=True):
-    """The same rows are stored in slices of other bytes, as another library writes them. What is stored stays."""
+    """The same rows are stored in slices of other bytes, as another library writes them. The stored ones stay."""
 
 
 class Conflicting(_OnShard, frozen=True, tag=True):
-    """The time is complete with other content, or none: two writers disagree, and a person has to decide."""
+    """The time is complete with other content, or with none: two writers disagree, and a person has to decide."""
 
     time: int
     stored: tuple[Multihash, ...]
@@ -84,7 +84,7 @@ class Stale(_OnShard, frozen=True, tag=True):
 
 
 class Gap(_OnShard, frozen=True, tag=True):
-    """The reclocking chain binds an earlier time, or does not reach so far: ``limit``. Go on at ``shard.upper``."""
+    """The reclocking chain binds an earlier time, or ends before: ``limit``. Continue at ``shard.upper``."""
 
     limit: int
 
@@ -99,14 +99,14 @@ STANDS: Final = (Committed, Same, Equivalent)
 
 
 class View:
-    """A shard as it was at one moment, whose blocks can be asked for."""
+    """A shard as it was at one moment, with access to its blocks."""
 
     def __init__(self, shard: Shard, block_at: Callable[[int], Block]) -> None:
         self.shard = shard
         self._block_at = block_at
 
     def transaction(self, time: int) -> list[Block]:
-        """All blocks of a time. A logarithmic number of reads, and one for each."""
+        """Returns all blocks of a time. A logarithmic number of reads, and one for each block."""
         found: list[Block] = []
         number = self._first(time)
         while number < self._size and to_millis((block := self._block_at(number)).system_time) == time:
@@ -115,16 +115,16 @@ class View:
         return found
 
     def size_at(self, time: int) -> int:
-        """How many blocks are of a time that is not after ``time``."""
+        """Returns the number of blocks whose time is not after ``time``."""
         return self._first(time + 1)
 
     def next_time(self, start: int) -> int | None:
-        """The time of the first transaction that is not before ``start``."""
+        """Returns the time of the first transaction not before ``start``; ``None`` without one."""
         number = self._first(start)
         return to_millis(self._block_at(number).system_time) if number < self._size else None
 
     def after(self, proposal: Proposal, shard: Shard) -> View:
-        """The same shard once the proposal is stored."""
+        """Returns the view of the shard once the proposal is stored."""
         size, blocks = self._size, proposal.blocks
         return View(shard, lambda number: blocks[number - size] if number >= size else self._block_at(number))
 
@@ -137,7 +137,7 @@ class View:
 
 
 def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outcome:
-    """Decides about a proposal that holds by itself (``check_proposal``). ``bindings``: of the chain it follows."""
+    """Decides about a proposal that passed ``check_proposal``. ``bindings``: the reclocking chain that it follows."""
     shard = view.shard
     if not proposal.blocks and proposal.new_upper <= shard.upper:
         return Same(shard)
@@ -160,7 +160,7 @@ def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outc
 
 
 def decide_all(proposals: Sequence[Proposal], views: Mapping[DatasetId, View]) -> list[Outcome]:
-    """All are taken or none; each sees those before it, so what is followed comes first."""
+    """Decides about several proposals, all or none; each sees the ones before, so a followed chain comes first."""
     seen = dict(views)
     outcomes: list[Outcome] = []
     for each in proposals:
@@ -177,7 +177,7 @@ def decide_all(proposals: Sequence[Proposal], views: Mapping[DatasetId, View]) -
 
 
 def check_proposal(proposal: Proposal) -> None:
-    """Raises Invalid for one that no shard could take: not of one time, not linked, not ended by its upper."""
+    """Raises Invalid for a proposal that no shard could accept: several times, not linked, or an upper not after it."""
     place = proposal.dataset.short
     if proposal.follows == proposal.dataset:
         raise Invalid("a shard that follows itself", rule="append-follows", place=place)
@@ -202,23 +202,23 @@ def check_proposal(proposal: Proposal) -> None:
 
 
 class Reading(NamedTuple):
-    """Shards at one moment, and what shows that they did not move since."""
+    """Shards at one moment, with a token that shows whether they changed since."""
 
     views: Mapping[DatasetId, View]
     token: object
 
 
 class ShardStore(Protocol):
-    """Keeps shards under a real compare-and-set."""
+    """The interface of a store of shards with a true compare-and-set."""
 
     def read(self, datasets: Sequence[DatasetId]) -> Reading: ...
 
     def write(self, reading: Reading, changes: Sequence[tuple[Proposal, Shard]]) -> bool:
-        """Commits atomically; ``False`` where a shard was changed. Raises Invalid for a missing object."""
+        """Commits atomically; returns ``False`` if a shard has changed. Raises Invalid for a missing object."""
 
 
 class CommitPoint:
-    """The one place where transactions of some shards are taken."""
+    """Accepts or refuses transactions of some shards, as their only place of commit."""
 
     def __init__(self, store: ShardStore) -> None:
         self._store = store
@@ -227,9 +227,9 @@ class CommitPoint:
         return self._store.read([dataset]).views[dataset].shard
 
     def append(self, proposals: Sequence[Proposal]) -> list[Outcome]:
-        """Returns the fate of each: stored, all of them, only if none is refused.
+        """Returns the outcome of each: all of them are stored, if none is refused.
 
-        Raises Invalid for what no shard could take, Conflict where others are faster for ever.
+        Raises Invalid for a proposal that no shard could accept, Conflict after ATTEMPTS concurrent writes.
         """
         for each in proposals:
             check_proposal(each)
@@ -254,7 +254,7 @@ def _next(head: Head | None) -> tuple[int, Multihash | None]:
 
 
 def _compared(proposal: Proposal, view: View) -> Outcome:
-    """With what is stored of a time that is complete."""
+    """Compares a proposal with the stored transaction of its time, which is complete."""
     stored, proposed = view.transaction(proposal.start), proposal.blocks
     if [block.hash for block in stored] == [block.hash for block in proposed]:
         return Same(view.shard)
@@ -267,7 +267,7 @@ def _compared(proposal: Proposal, view: View) -> Outcome:
 
 
 def _content(block: Block) -> tuple[object, ...]:
-    """A block without its links and without the bytes of its slice, which libraries write in their own ways."""
+    """Returns a block's content without links and without the bytes of its slice, which differ between libraries."""
     event = block.event
     if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
         bare = msgspec.structs.replace(event.new_data, physical_hash=event.new_data.logical_hash, size=0)

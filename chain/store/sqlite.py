@@ -1,8 +1,8 @@
 """Keeps chains in SQLite: blocks as BLOBs by (dataset, sequence), indexed by hash and by kind of event.
 
 A ``SqliteChains`` lives as long as its Database. A commit is one transaction over any number of chains, the small
-objects they name and the rows of other rooms; its durable order is that of ``chain.store.base``. What is read is
-hashed again before it is believed, so a damaged page is a fault and never an answer.
+objects they name and the rows of other rooms; its durable order is that of ``chain.store.base``. Blocks read are hashed
+again before they are trusted, so a damaged page causes a fault and never a wrong answer.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from chain.store.database import Database
 from chain.store.objects import DiskObjects
 
 _HANDFUL: Final = 256
-"""Rows taken over from SQLite at once."""
+"""Rows fetched from SQLite at once."""
 _BOUND_BLOCKS: Final = 16_384
 _BOUND_BYTES: Final = 8 << 20
-"""Of one statement, when blocks are written: after each the lock of the interpreter is waited for."""
+"""Bytes of blocks in one statement when writing: after each one the interpreter's lock has to be taken again."""
 _LARGE: Final = 20_000
-"""Blocks of a commit that touches most pages of the indexes by hash, even where they are of a million."""
+"""Blocks of a commit that touches most pages of the indexes by hash, even where those are of a million."""
 HeadRow: TypeAlias = tuple[bytes, bytes, int]
-"""How a chain's head lies here: the chain's name, the hash, the sequence number."""
+"""The row of a chain's head: the chain's stored name, the head's hash, its sequence number."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
 Mark: TypeAlias = tuple[int, int, int]
-"""History and last number of a chain: another one after whatever was written to it."""
+"""History and last number of a chain, which change with every write to it."""
 _INSERT: Final = (
     f"INSERT INTO blocks SELECT ?1, ?2 + key, {bulk_rows.TAG}, substr(?3, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
     f" {bulk_rows.each('?4')} FROM json_each(?5)"
@@ -67,7 +67,7 @@ class SqliteChains:
         step: Step = no_step,
         guard: Callable[[sqlite3.Connection, DatasetId], None] = lambda *_: None,
     ) -> None:
-        """``guard`` is asked in each transaction that gives up history, and raises where that must stay."""
+        """Opens the store. ``guard`` is called in each transaction that drops history, and raises if it must stay."""
         self._database = database
         self._objects = objects
         self._step = step
@@ -126,7 +126,7 @@ class SqliteChains:
         try:
             return DatasetId.from_bytes(name)
         except Invalid as error:
-            # Not passed over: whoever collects would take its objects for nobody's.
+            # Raised, not skipped: a collection would otherwise free the dataset's objects.
             raise self._database.corrupt(f"a chain lies under what is no dataset's id: {error.message}") from error
 
     def chain(self, dataset: DatasetId) -> SqliteChain:
@@ -143,11 +143,11 @@ class SqliteChains:
             return former_epochs.epochs_of(connection, dataset)
 
     def former(self, dataset: DatasetId, epoch: int) -> SqliteChain:
-        """Blocks that were given up of an epoch: the end of its chain, from where the next epoch parted from it."""
+        """Returns the dropped blocks of an epoch: the end of its chain, from where the next epoch parted from it."""
         return SqliteChain(self._database, dataset, former_epochs.name_of(dataset, epoch))
 
     def raw_of(self, name: Multihash) -> bytes | None:
-        """A block by its hash, of whichever chain; ``None`` also when it is damaged."""
+        """Returns the bytes of a block by its hash, from any chain; ``None`` also when it is damaged."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT raw FROM blocks INDEXED BY blocks_by_hash"
@@ -208,10 +208,10 @@ class SqliteChains:
             return _mark(connection, dataset)
 
     def mend(self, dataset: DatasetId, expected: Mark | None, head: Head, blocks: Sequence[Block]) -> None:
-        """Put blocks in the place of damaged ones and ``head`` in the place of its own; rows out of place go.
+        """Replaces damaged blocks by ``blocks`` and the head by ``head``; deletes misplaced rows.
 
-        The caller has shown that the chain is the one that was (``chain.store.repair``) when its mark was
-        ``expected``. Raises Conflict when it is another by now.
+        The caller has shown that the chain is unchanged (``chain.store.repair``) since its mark was ``expected``.
+        Raises Conflict when the mark is another by now.
         """
         with self._database.write() as connection:
             if _mark(connection, dataset) != expected:
@@ -238,7 +238,7 @@ class SqliteChains:
     def drop(
         self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None, *, keep: bool = False
     ) -> None:
-        """``keep``: it is set aside with all that it names, where only ``former`` reads it, by ``SET_ASIDE``."""
+        """Deletes a chain. ``keep``: sets it aside with its objects; only ``former`` reads it, by ``SET_ASIDE``."""
         with self._database.write() as connection:
             self._guard(connection, dataset)
             if keep:
@@ -257,7 +257,7 @@ class SqliteChain:
     """Reads of one chain, each from a snapshot of its own."""
 
     def __init__(self, database: Database, dataset: DatasetId, name: bytes | None = None) -> None:
-        """``name``: the key under which its blocks are stored, if that is not the dataset's id."""
+        """Opens a reader. ``name``: the key under which its blocks are stored, if that is not the dataset's id."""
         self._database = database
         self._dataset = dataset
         self._name = dataset if name is None else name
@@ -342,7 +342,7 @@ class SqliteChain:
             following = page[0][-1] + 1
 
     def _page(self, start: int, stop: int) -> _Page | None:
-        """Columns of the next rows, from one snapshot; between pages none is held."""
+        """Returns columns of the next rows, from one snapshot; between pages no snapshot is held."""
         sequences: list[int] = []
         names: list[bytes] = []
         raws: list[bytes] = []
@@ -400,7 +400,7 @@ def _mark(connection: sqlite3.Connection, dataset: DatasetId) -> Mark | None:
 
 
 def _name(stored: bytes) -> Multihash:
-    """A block's name as it lies in its row; where that is damaged, one that no bytes have."""
+    """Returns a block's stored name; if that is damaged, one that no bytes hash to."""
     return Multihash(stored) if len(stored) == NAME_SIZE else Multihash.from_digest(SHA3_256, bytes(32))
 
 
@@ -418,7 +418,7 @@ def snapshot_of(connection: sqlite3.Connection, dataset: DatasetId, name: bytes 
 
 
 def stored_bytes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
-    """Counts the stored blocks of a dataset, those of former epochs too, and their bytes; reads each. Looks at each."""
+    """Returns number and bytes of the stored blocks of a dataset and its former epochs; reads each block."""
     (count, total) = connection.execute(
         "SELECT count(*), coalesce(sum(length(raw)), 0) FROM blocks"
         " WHERE dataset IN (SELECT number FROM datasets WHERE id >= ?1 AND id <= ?2)",
@@ -444,7 +444,7 @@ def _begin_history(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 
 def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:
-    """Forgets the blocks from ``keep`` on, which is not the first; the head is then the one before."""
+    """Deletes the blocks from ``keep`` (at least 1) on; returns the new head, which is the block before."""
     (number,) = connection.execute("SELECT number FROM datasets WHERE id = ?", (dataset,)).fetchone()
     connection.execute("DELETE FROM blocks WHERE dataset = ? AND sequence >= ?", (number, keep))
     (name,) = connection.execute(
@@ -471,7 +471,7 @@ def _insert(
 
 
 def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | SealedBlock]]:
-    """Yields blocks in a row, few and small enough to bind for one statement."""
+    """Yields blocks in runs, each small enough to bind to one statement."""
     numbers = np.fromiter((one.sequence_number for one in blocks), np.uint64, len(blocks))
     ends = np.cumsum(np.fromiter((len(one.raw) for one in blocks), np.int64, len(blocks)))
     gaps = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(blocks)]

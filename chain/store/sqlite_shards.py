@@ -1,4 +1,4 @@
-"""Keeps shards in a node's own store: head and frontier are compared and set in the commit of the blocks."""
+"""Keeps shards in a node's own store: head and upper are compared and set in the commit of the blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chain.store.sqlite import SqliteChains, snapshot_of
 
 
 class SqliteShards:
-    """A ShardStore. Safe to use from any thread."""
+    """A ShardStore on the node's database. Safe to use from any thread."""
 
     def __init__(self, database: Database, chains: SqliteChains) -> None:
         self._database = database

@@ -1,7 +1,7 @@
 """Keeps the ``upper`` of chains beside their heads in SQLite. Functions on a connection, within its transaction.
 
-A column that is empty promises nothing: the frontier is then the time of the last block, since times never fall and
-several blocks may have one.
+An empty column means that no upper was promised: the frontier is then the time of the last block, since times never
+fall and several blocks may have one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from chain.store.base import Append
 
 
 def promised(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
-    """Returns the promise for a chain here; ``None``: nothing, or no such chain."""
+    """Returns the promised upper of a chain; ``None`` without a promise, or without the chain."""
     row = connection.execute("SELECT upper FROM datasets WHERE id = ?", (dataset,)).fetchone()
     return None if row is None else row[0]
 
 
 def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
-    """Times below it are complete: by promise, or because a later block is there."""
+    """Returns the time below which a chain is complete: as promised, or by the time of its last block."""
     row = connection.execute(
         "SELECT upper, raw FROM datasets LEFT JOIN blocks ON dataset = number AND sequence = head_sequence"
         " WHERE id = ?",
@@ -34,7 +34,7 @@ def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
 
 
 def check(connection: sqlite3.Connection, append: Append) -> None:
-    """Raises Conflict where the frontier is not the expected one, or a block would come before it."""
+    """Raises Conflict if the frontier is not the expected one, or if a block would come before it."""
     if append.upper is not None and (actual := upper_of(connection, append.dataset)) != append.upper.expected:
         raise Conflict(
             f"the frontier moved: it is {actual}, the append was planned at {append.upper.expected}",

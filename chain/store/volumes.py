@@ -1,10 +1,10 @@
-"""Records which objects lie in volumes, outside of the state directory, and which copies there are to be deleted.
+"""Records which objects are in volumes, outside of the state directory, and which copies there are to be deleted.
 
-An object is moved in steps, each of which leaves one whole copy wherever a crash ends it. The copy that will be made is
-first noted as one to be deleted (``begin``); when it is written and checked, one transaction makes it the object's
-place (``switch``), and only then the local file goes. The way back is ``leave``, after the local file is durable: the
-copy becomes one to be deleted in the transaction in which it ceases to be the object's place. What a crash leaves in a
-volume therefore always has a row, and is deleted later.
+An object is moved in steps, so that a crash at any point leaves one intact copy. The copy to be made is first recorded
+as one to be deleted (``begin``); when it is written and checked, one transaction makes it the object's place
+(``switch``), and only then the local file is deleted. The way back is ``leave``, after the local file is durable: the
+copy becomes one to be deleted in the transaction in which it ceases to be the object's place. So everything that a
+crash leaves in a volume has a row, and is deleted later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chain.store import bulk_rows
 from chain.store.database import Database
 
 AWAY: Final = "volume-away"
-"""The rule of what a volume holds that cannot be asked now."""
+"""Rule of faults about objects in a volume that cannot be reached now."""
 _ABSENT: Final = (
     "SELECT value FROM json_each(?3) WHERE NOT EXISTS"
     " (SELECT 1 FROM volume_objects WHERE name = substr(?1, key * ?2 + 1, ?2))"
@@ -28,28 +28,28 @@ _ABSENT: Final = (
 
 
 class VolumeEntry(NamedTuple):
-    """The place of an object."""
+    """The place of an object: its volume, and its size in bytes."""
 
     volume: str
-    """The id of its resource."""
+    """Id of the volume's resource."""
     size: int
 
 
 class VolumeUsage(NamedTuple):
-    """The contents of a volume, counted."""
+    """Number and bytes of the objects in a volume."""
 
     objects: int
     bytes: int
     remains: int
-    """Copies that are to be deleted."""
+    """Number of copies that are to be deleted."""
 
 
 Opener: TypeAlias = Callable[[VolumeEntry, Multihash], Path]
-"""Gives a readable file of an object in a volume. Raises Environment, NotFound."""
+"""Returns a readable file of an object in a volume. Raises Environment, NotFound."""
 
 
 def no_volumes(entry: VolumeEntry, name: Multihash) -> Path:
-    """Replaces the volumes in a process that opens none."""
+    """Stands in for the opener of volumes in a process that opens none. Raises Environment."""
     raise Environment(
         f"object {name.short} lies in the volume {entry.volume}, which this process does not read",
         rule=AWAY,
@@ -58,10 +58,10 @@ def no_volumes(entry: VolumeEntry, name: Multihash) -> Path:
 
 
 class VolumeIndex:
-    """The rows about volumes of one database. Costs nothing where no object ever lay in one."""
+    """The rows about volumes of one database. Costs nothing if no object was ever in one."""
 
     def __init__(self, database: Database) -> None:
-        """The tables are there (``chain.store.schema``)."""
+        """Reads whether any object is in a volume. The tables must exist (``chain.store.schema``)."""
         self._database = database
         with database.read() as connection:
             self._used = connection.execute("SELECT 1 FROM volume_objects LIMIT 1").fetchone() is not None
@@ -74,7 +74,7 @@ class VolumeIndex:
         return None if row is None else VolumeEntry(*row)
 
     def absent(self, names: Sequence[Multihash]) -> list[Multihash]:
-        """Lists those that lie in no volume, in their order."""
+        """Lists those of ``names`` that are in no volume, in their order."""
         if not self._used or not names:
             return list(names)
         with self._database.read() as connection:
@@ -114,29 +114,29 @@ class VolumeIndex:
         return self._names("SELECT name FROM volume_remains WHERE volume = ?", volume)
 
     def is_claimed(self, volume: str, place: str) -> bool:
-        """Whether a volume was marked there before, or has objects or copies."""
+        """Whether a volume was claimed at ``place`` before, or has objects or copies."""
         with self._database.read() as connection:
             row = connection.execute("SELECT place FROM volume_claims WHERE volume = ?", (volume,)).fetchone()
         usage = self.usage(volume)
         return bool(usage.objects or usage.remains) or (row is not None and row[0] == place)
 
     def claim(self, volume: str, place: str) -> None:
-        """Notes that a volume is marked there."""
+        """Records that a volume is claimed at ``place``."""
         with self._database.write() as connection:
             connection.execute("INSERT OR REPLACE INTO volume_claims (volume, place) VALUES (?, ?)", (volume, place))
 
     def unclaim(self, volume: str) -> None:
-        """Forgets where a volume was marked: it is deleted."""
+        """Forgets the claim of a volume, which is deleted."""
         with self._database.write() as connection:
             connection.execute("DELETE FROM volume_claims WHERE volume = ?", (volume,))
 
     def begin(self, name: Multihash, volume: str) -> None:
-        """Notes that a copy will be written."""
+        """Records that a copy of an object will be written to a volume."""
         with self._database.write() as connection:
             connection.execute("INSERT OR IGNORE INTO volume_remains (volume, name) VALUES (?, ?)", (volume, name))
 
     def switch(self, name: Multihash, entry: VolumeEntry, dataset: bytes) -> None:
-        """Makes the copy, which is whole, the place of an object."""
+        """Makes the finished copy the place of an object."""
         self._used = True
         with self._database.write() as connection:
             connection.execute(
@@ -146,12 +146,12 @@ class VolumeIndex:
             connection.execute("DELETE FROM volume_remains WHERE volume = ? AND name = ?", (entry.volume, name))
 
     def leave(self, name: Multihash) -> None:
-        """Ends that a volume is the place of an object, whose local file is durable."""
+        """Takes an object out of its volume, after its local file is durable; the copy is then to be deleted."""
         with self._database.write() as connection:
             self.leave_in(connection, (name,))
 
     def leave_in(self, connection: sqlite3.Connection, names: Iterable[Multihash]) -> None:
-        """Does the same for objects that nothing needs any more, in the transaction in which they go."""
+        """Does the same for objects that nothing needs any more, in the transaction that removes them."""
         if self._used:
             rows = [(name,) for name in names]
             connection.executemany(
@@ -162,7 +162,7 @@ class VolumeIndex:
             connection.executemany("DELETE FROM volume_objects WHERE name = ?", rows)
 
     def forget(self, volume: str, name: Multihash) -> None:
-        """Notes that a copy is deleted."""
+        """Records that a copy was deleted."""
         with self._database.write() as connection:
             connection.execute("DELETE FROM volume_remains WHERE volume = ? AND name = ?", (volume, name))
 
