@@ -34,7 +34,7 @@ Kind = Annotated[DatasetKind, Scalar("int32")]
 
 
 class OffsetInterval(_Table, frozen=True, kw_only=True):
-    """A range of offsets, closed on both sides: ``end - start + 1`` rows."""
+    """Closed on both sides: ``end - start + 1`` rows."""
 
     start: U64
     end: U64
@@ -99,7 +99,7 @@ class SetPollingSource(_Event, frozen=True, kw_only=True, tag="SetPollingSource"
 
 
 class TransformInput(_Table, frozen=True, kw_only=True):
-    """An input of a transform. ``dataset_ref`` is a ``did:odf:…`` in a chain; a manifest may have a name."""
+    """``dataset_ref`` is a ``did:odf:…`` in a chain; a person may write a name."""
 
     dataset_ref: DATASET_REF
     alias: str | None = None
@@ -146,7 +146,7 @@ class SetLicense(_Event, frozen=True, kw_only=True, tag="SetLicense"):
 
 
 class SetDataSchema(_Event, frozen=True, kw_only=True, tag="SetDataSchema"):
-    """Declares the schema. ``raw_arrow_schema`` is the legacy form: an Arrow IPC schema message."""
+    """``raw_arrow_schema`` is the legacy form: an Arrow IPC schema message."""
 
     raw_arrow_schema: bytes | None = None
     schema: DataSchema | None = None

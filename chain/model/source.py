@@ -123,7 +123,7 @@ PrepStep: TypeAlias = Decompress | Pipe
 
 
 class ReadCsv(_Variant, frozen=True, kw_only=True, tag="Csv"):
-    r"""Reads CSV; defaults: ``,`` utf8 ``"`` ``\`` no header, no inference, empty is null, rfc3339 times."""
+    """A CSV read step; defaults: ``,`` utf8 ``"`` ``\\`` no header, no inference, empty is null, rfc3339 times."""
 
     ddl_schema: tuple[str, ...] | None = None
     separator: str | None = None
@@ -190,7 +190,7 @@ class TemporalTable(_Table, frozen=True, kw_only=True):
 
 
 class TransformSql(_Variant, frozen=True, kw_only=True, tag="Sql"):
-    """A transform in SQL. ``query`` is for manifests only; a chain holds ``queries``, the last without alias."""
+    """``query`` is a shorthand for people; a chain holds only ``queries``, the last without alias."""
 
     engine: str
     version: str | None = None

@@ -143,7 +143,7 @@ class StoredChain(Protocol):
     """The interface for verification: unchecked bytes, so that all damage is reported and not only the first."""
 
     def snapshot(self) -> Snapshot | None:
-        """The name and number of the last block, which itself may be missing or damaged; ``None`` without blocks."""
+        """Returns name and number of the last block, which may itself be missing or damaged; ``None`` if empty."""
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         """Yields blocks ``start <= n < stop`` (to the head), oldest first. Never raises for their content."""

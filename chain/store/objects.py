@@ -262,7 +262,7 @@ class DiskObjects:
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[Callable[[sqlite3.Connection], None]]:
-        """Wraps a transaction: the function yielded writes what waits; it stops waiting when the block ends well."""
+        """Wraps a transaction. Yields a function that writes the waiting objects; if all succeeds they wait no more."""
         written: list[Multihash] = []
 
         def flush(connection: sqlite3.Connection) -> None:
