@@ -1,4 +1,4 @@
-"""Checks rules between settings, which each alone cannot tell. Pure; reports all mistakes, assumes no machine."""
+"""Checks rules between several settings. Pure; reports all mistakes, and looks at nothing of the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from config.model import Engine, Http, Settings
 from config.schema import Problem
 
 HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
-"""Host and port."""
+"""Matches an IP address and a port."""
 ENDPOINT = re.compile(r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
-"""Of a collector: what has a user, a password or a question would be shown where settings are."""
+"""Matches a collector's URL. A user, a password or a query is refused, as settings are shown to people."""
 MAX_SOCKET_PATH = 107
-"""Bytes of a unix socket's address on Linux."""
+"""Most bytes of a unix socket's address on Linux."""
 
 
 def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
@@ -50,10 +50,10 @@ def _log(settings: Settings, place: str) -> Iterator[Problem]:
 
 
 MAX_CARD_TEXTS = {"name": 64, "contact": 128, "about": 256}
-"""Characters of what the card of a node tells (``chain.statements.node_card``)."""
+"""Most characters of the texts on a node's card (``chain.statements.node_card``)."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
-"""Persian, Hindi and emoji are not written without them."""
+"""Invisible characters that are allowed: Persian, Hindi and emoji are not written without them."""
 
 
 def _card(settings: Settings) -> Iterator[Problem]:

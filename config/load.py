@@ -1,4 +1,4 @@
-"""Loads settings from defaults, a file, the environment and flags, each over the one before; reports all mistakes."""
+"""Loads settings from defaults, a file, the environment and flags, later ones overriding; reports all mistakes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from config.model import MAX_FILE, Settings
 from config.schema import ConfigError, Key, Problem
 
 RESERVED: Final = {"ODFD_ACCOUNT", "ODFD_CA_FILE", "ODFD_CONFIG", "ODFD_NODE", "ODFD_SOCKET", "ODFD_TOKEN_FILE"}
-"""Variables of the programs themselves: which file to read, which node to ask, and as whom."""
+"""Variables that are no settings: the settings file, and the node and credentials that the programs use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     settings: Settings
     origins: Mapping[str, str]
-    """Key to where its value comes from; keys that are not here have their default."""
+    """Origin of each value by its key; keys that are missing here have their default."""
     file: Path | None = None
 
 
@@ -43,7 +43,7 @@ class _Gathered:
 
 
 def load(environ: Mapping[str, str], file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """``flags`` are by key (``control.socket``); ``None`` values are flags not given. Raises ConfigError."""
+    """Loads the settings. ``flags`` are by key (``control.socket``), ``None`` if not given. Raises ConfigError."""
     known = {key.name: key for key in schema.every()}
     gathered = _Gathered()
     named = file or (Path(environ["ODFD_CONFIG"]) if environ.get("ODFD_CONFIG") else None)
@@ -63,7 +63,7 @@ def load(environ: Mapping[str, str], file: Path | None = None, flags: Mapping[st
 
 
 def _fill(environ: Mapping[str, str], gathered: _Gathered) -> None:
-    """Put in what the defaults of places and of the sandbox stand for on this machine."""
+    """Replaces the defaults of paths and of the sandbox by their values on this machine."""
     values = gathered.values
     own_state = bool(values.get(("node", "state_dir")))
     state = Path(values.get(("node", "state_dir")) or paths.state_dir(environ)).expanduser().absolute()

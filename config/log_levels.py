@@ -1,4 +1,4 @@
-"""Reads ``node.log-levels``: which lines of which parts are logged. Pure."""
+"""Reads ``node.log-levels``: the least level that is logged, for single parts of the program. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
 
 
 def part_levels(entries: Iterable[str]) -> dict[str, str]:
-    """Part to level, of entries like ``p2p.driver=debug``. Raises ValueError of the first bad one."""
+    """Returns the level of each part from entries like ``p2p.driver=debug``. Raises ValueError for a bad one."""
     levels: dict[str, str] = {}
     for entry in entries:
         part, _, level = entry.partition("=")

@@ -1,7 +1,7 @@
 """Declares every setting: its type, default, unit, bounds and reason. Frozen values; nothing here reads anything.
 
 Each class is a table of the file, each field a key of it (``state_dir`` is written ``state-dir``). A default of
-``None`` means "not said": whoever uses the setting knows what follows, and the reason names it.
+``None`` means that the setting is not given; the code that uses it decides, and the reason says how.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class About:
     choices: tuple[str, ...] = ()
     secret: bool = False
     example: Any = None
-    """For a setting whose default is ``None``."""
+    """Example value of a setting whose default is ``None``."""
 
 
 def setting(default: Any, why: str, **about: Any) -> Any:
-    """A field with its ``About`` in the metadata."""
+    """Declares a field with its ``About`` in the metadata."""
     return field(default=default, metadata={"about": About(why, **about)})
 
 
 def about(of: dataclasses.Field[Any]) -> About | None:
-    """``None`` for a field that is a table of its own."""
+    """Returns what is declared about a setting; ``None`` for a field that is itself a table."""
     found = of.metadata.get("about")
     return found if isinstance(found, About) else None
 
@@ -282,12 +282,12 @@ class Webhooks:
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys that speak with one voice."""
+    """Keys of one operator, which have one vote together."""
 
     name: str
-    """What people call them."""
+    """Name of the group, for people."""
     keys: tuple[str, ...]
-    """``did:key:…`` of each."""
+    """The keys, each as ``did:key:…``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. After ``load``, ``state_dir``, ``socket`` and ``sandbox`` hold what their defaults stand for."""
+    """All settings. After ``load``, ``state_dir``, ``socket`` and ``sandbox`` hold their effective values."""
 
     node: Node = field(default_factory=Node)
     control: Control = field(default_factory=Control)
@@ -421,4 +421,4 @@ class Settings:
 
 
 MAX_FILE: Final = 1 << 20
-"""Bytes of a file of settings."""
+"""Largest settings file, in bytes."""

@@ -1,4 +1,4 @@
-"""Finds directories: systemd's when it gives them, else those of the XDG specification; and where our packages lie."""
+"""Finds directories: systemd's if it provides them, else those of the XDG specification; and that of our code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 SYSTEM_FILE: Final = Path("/etc/odfd/odfd.toml")
 EVENTS: Final = "events"
-"""The part whose lines are what ``odfctl watch`` shows."""
+"""Name of the log's part for the lines that ``odfctl watch`` shows."""
 PRIVATE: Final = "_code"
-"""Name of the folder, in the one package that the wheel installs."""
+"""Name of the folder with our packages, within the one package that the wheel installs."""
 
 
 def under_systemd(environ: Mapping[str, str]) -> bool:
-    """Started as a system service with a state directory of its own."""
+    """Whether the process was started as a system service with a state directory of its own."""
     return "STATE_DIRECTORY" in environ
 
 
@@ -28,7 +28,7 @@ def state_dir(environ: Mapping[str, str]) -> Path:
 
 
 def socket(environ: Mapping[str, str], state: Path, own_state: bool) -> Path:
-    """``own_state``: a state directory was named, so this is one node of several and its socket stays with it."""
+    """Returns the control socket's path; with ``own_state``, a state directory that was named, it is inside."""
     if own_state:
         return state / "control.sock"
     if given := environ.get("RUNTIME_DIRECTORY"):
@@ -39,13 +39,13 @@ def socket(environ: Mapping[str, str], state: Path, own_state: bool) -> Path:
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
-    """The settings of a user's own node."""
+    """Returns the path of the settings of a user's own node."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
     return Path(home) / "odfd" / "odfd.toml"
 
 
 def settings_file(environ: Mapping[str, str]) -> Path | None:
-    """The file that is read when none is named: the user's, else the system's, else none."""
+    """Returns the file to read when none is named: the user's, else the system's, else ``None``."""
     places = [user_file(environ), SYSTEM_FILE]
     if given := environ.get("CONFIGURATION_DIRECTORY"):
         places.insert(0, Path(given.split(":")[0]) / "odfd.toml")
@@ -53,7 +53,7 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def has_part(name: str) -> bool:
-    """Whether lines of the log can be of this part: a package or module of ours, a library, or ``events``."""
+    """Whether the log can have lines of this part: a package or module of ours, a library, or ``events``."""
     first, *names = name.split(".")
     ours = Path(__file__).parents[1] / first
     if not ours.is_dir():
@@ -63,6 +63,6 @@ def has_part(name: str) -> bool:
 
 
 def code_environment() -> dict[str, str]:
-    """Returns the environment for processes that run our modules: where our packages and their dependencies lie."""
+    """Returns the environment for processes that run our modules: the path to our packages and their dependencies."""
     code = Path(__file__).parents[1]
     return {"PYTHONPATH": f"{code}:{code.parents[1]}"} if code.name == PRIVATE else {}

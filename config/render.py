@@ -1,5 +1,7 @@
-"""Renders settings as text: the effective file with the origin of each value, secrets masked; a first file of settings,
-every one with its reason and bounds; and their JSON Schema.
+"""Renders settings as text: the effective file, a new file, and their JSON Schema.
+
+The effective file shows the origin of each value, with secrets masked; a new one shows every setting with its reason
+and bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _HEAD: Final = """\
 
 
 def toml(settings: Settings, origins: Mapping[str, str]) -> str:
-    """A file that loads to the same settings (but for secrets), each line telling its origin."""
+    """Renders a file that loads to the same settings (but for secrets), each line with its origin."""
     lines: list[str] = []
     table = ""
     for key in schema.every():
@@ -40,7 +42,7 @@ def toml(settings: Settings, origins: Mapping[str, str]) -> str:
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """Nested tables of JSON values, keys as in the file, secrets masked."""
+    """Returns nested tables of JSON values, keys as in the file, secrets masked."""
     tree: dict[str, Any] = {}
     for key in schema.every():
         table = tree
@@ -54,7 +56,7 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the file, for editors."""
+    """Returns the JSON Schema (2020-12) of the file, for editors."""
     root = _object()
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     root["title"] = "odfd.toml"
@@ -99,12 +101,12 @@ def literal(value: Any) -> str:
         return f"{{name = {literal(value.name)}, keys = {literal(value.keys)}}}"
     if isinstance(value, tuple):
         return "[" + ", ".join(literal(one) for one in value) + "]"
-    # JSON texts, numbers and booleans are TOML too, but for DEL, which JSON leaves as it is.
+    # Texts, numbers and booleans of JSON are TOML too, but for DEL, which JSON does not escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def template(chosen: Mapping[str, Any]) -> str:
-    """TOML that loads to the defaults but for ``chosen``, values by the names of their keys (``node.name``)."""
+    """Renders TOML that loads to the defaults, except for ``chosen``: values by names of keys (``node.name``)."""
     lines = [_HEAD]
     table = ""
     for key in schema.every():

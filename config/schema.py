@@ -1,4 +1,4 @@
-"""Lists settings as flat keys, found in the model; loading and rendering walk over the list."""
+"""Lists all settings of the model as flat keys, for loading and rendering."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from config.model import About, Group, Settings, about
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: where, what, and what to write instead."""
+    """One mistake: its place, what is wrong, and what to write instead."""
 
     place: str
-    """``odfd.toml:14``, ``environment ODFD_P2P_LISTEN``, ``--socket``."""
+    """Place of the mistake: ``odfd.toml:14``, ``environment ODFD_P2P_LISTEN``, ``--socket``."""
     message: str
     hint: str = ""
 
@@ -31,7 +31,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used, with every reason."""
+    """Raised for settings that cannot be used, with every reason."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -40,12 +40,12 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting: ``policy.validators.min-sandbox``."""
+    """One setting, such as ``policy.validators.min-sandbox``."""
 
     path: tuple[str, ...]
     """Field names from the root of the model: ``("policy", "validators", "min_sandbox")``."""
     type: Any
-    """``str``, ``int``, ``float``, ``bool``, ``tuple[str, ...]`` or ``tuple[Group, ...]``."""
+    """Type of the value: ``str``, ``int``, ``float``, ``bool``, ``tuple[str, ...]`` or ``tuple[Group, ...]``."""
     optional: bool
     default: Any
     about: About
@@ -60,7 +60,7 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """Its environment variable: ``ODFD_POLICY_VALIDATORS_MIN_SANDBOX``."""
+        """Name of the environment variable: ``ODFD_POLICY_VALIDATORS_MIN_SANDBOX``."""
         return "ODFD_" + "_".join(self.path).upper()
 
 
@@ -88,7 +88,7 @@ def _plain(hint: Any) -> tuple[Any, bool]:
 
 
 def build(values: Mapping[tuple[str, ...], Any]) -> Settings:
-    """Settings with these values and defaults elsewhere."""
+    """Makes settings with these values, and defaults elsewhere."""
 
     def table(kind: Any, path: tuple[str, ...]) -> Any:
         hints = typing.get_type_hints(kind)
