@@ -1,4 +1,4 @@
-"""Names the things that an event or a task tells of, by which it is decided who is told of it."""
+"""Names the datasets, resources, account and task that an event or task is about, which decides who may see it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import msgspec
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The things that something tells of. ``things``: dids of datasets, and ids of other resources.
+    """The subjects of an event or task. ``things``: dids of datasets, and ids of other resources.
 
-    With neither things nor an account it tells of the node, whose owner alone gets it.
+    With neither things nor an account it is about the node, and only the node's owner sees it.
     """
 
     things: frozenset[str] = frozenset()
     inputs: bool = False
-    """Its words may name what these datasets derive from."""
+    """Whether its text may name the inputs that these datasets derive from."""
     account: str | None = None
-    """Id of the account that it is of, and of nobody else."""
+    """Id of the account that it is about, which alone may see it."""
     task: str = ""
-    """Id of a task that it is of: who began that is told of it."""
+    """Id of the task that it is about; whoever began that may see it."""
 
 
 Sees: TypeAlias = Callable[[Sequence[About]], Awaitable[Sequence[bool]]]
-"""Whether somebody is told of each of some items."""
+"""Tells for each of some items whether a caller may see it."""
 NODE: Final = About()
-"""What tells of the node, of other nodes, or of what no right is given on."""
+"""Subject of items about the node, about other nodes, or about things that no right is given on."""
 
 
 def about(*things: object, inputs: bool = False) -> About:
-    """Returns what tells of some datasets or resources, each by its id."""
+    """Returns the subject of an item about some datasets or resources, each by its id."""
     return About(things=frozenset(map(str, things)), inputs=inputs)

@@ -1,4 +1,4 @@
-"""Reads the machine's clock. No other module does: others get the time, or a ``Clock``, as an argument."""
+"""Reads the machine's clock. Only this module does; others get the time, or a ``Clock``, as an argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
         """Returns the time of day, UTC. It may jump, also backwards."""
 
     def monotonic(self) -> int:
-        """Nanoseconds that only ever grow; their zero means nothing."""
+        """Returns nanoseconds that only ever grow, counted from an arbitrary moment."""
 
 
 class SystemClock:
@@ -29,21 +29,21 @@ class SystemClock:
         return time.clock_gettime_ns(_STEADY)
 
     def sleep(self, seconds: float) -> None:
-        """Blocks the thread: for programs without an event loop, which is ``odfctl`` alone."""
+        """Blocks the thread. For programs without an event loop; only ``odfctl`` is one."""
         time.sleep(seconds)
 
 
 class JumpWatch:
-    """Measures how far the time of day was set ahead of the monotonic clock since its start with the process."""
+    """Measures how far the time of day was set ahead of the monotonic clock since the process started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._zero = int(clock.now()) - clock.monotonic()
 
     def ahead(self, known: Instant | None) -> int:
-        """Nanoseconds; 0 where it was not. ``known``: of something that has happened.
+        """Returns nanoseconds, 0 if it was not set ahead. ``known``: a time that is certainly past.
 
-        A clock that was behind that, as of a machine that begins in 1970, was set right when it was set ahead.
+        A clock that was behind ``known``, such as that of a machine that begins in 1970, was corrected, not set ahead.
         """
         steady = self._zero + self._clock.monotonic()
         return 0 if known is not None and steady < known else max(0, int(self._clock.now()) - steady)

@@ -11,11 +11,11 @@ from typing import Final
 from chain.errors import Environment
 
 CHECK_ROOM: Final = 64 << 20
-"""Bytes that come between two looks at what the disk has left."""
+"""Bytes written between two checks of the free disk space."""
 
 
 def check_room(folder: Path, reserve: int, needed: int = CHECK_ROOM, why: str = "") -> None:
-    """Checks that ``needed`` bytes fit, with ``why`` for people. Raises Environment."""
+    """Checks that ``needed`` bytes fit beside the reserve; ``why`` is for people. Raises Environment."""
     free = shutil.disk_usage(folder).free
     if free < reserve + needed:
         raise Environment(
@@ -34,7 +34,7 @@ _ENTER: Final = 0o011
 def set_umask() -> None:
     """Sets the umask of the process: other users cannot write its files, and it can use all of them.
 
-    Whether others may read what it makes outside the state directory, such as an export, stays as the umask says.
+    Whether others may read files outside of the state directory, such as an export, is left to the former umask.
     """
     before = os.umask(_OTHERS)
     os.umask((before | _OTHERS_WRITE) & _OTHERS)
@@ -43,8 +43,8 @@ def set_umask() -> None:
 def make_private(directory: Path, *, is_entered: bool = False) -> None:
     """Restricts the state directory and its direct entries to its owner.
 
-    ``is_entered``: others may go through the directory itself, to a socket in it that they may use. Raises Environment
-    where a directory of another user's is open to others.
+    ``is_entered``: others may pass through the directory itself, to a socket in it that they may use. Raises
+    Environment if a directory of another user is open to others.
     """
     _narrow(directory, _ENTER if is_entered else 0)
     for entry in os.scandir(directory):

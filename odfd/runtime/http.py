@@ -1,9 +1,9 @@
 """Serves one HTTP/1.1 connection to an ASGI application, with h11 and trio.
 
-The bridge buffers no bodies: the application pulls request chunks and pushes answer chunks, and a peer that is slow
-slows the application down. A client that goes away cancels what it asked for; tasks that it started go on. Bounds on
-time and sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (HTTP only, no lifespan). An application
-that finds ``UPGRADE`` in its scope may take the connection over instead of answering.
+Bodies are not buffered: the application pulls request chunks and pushes answer chunks, and a slow peer slows the
+application down. When a client disconnects, its request is cancelled; tasks that it started go on. Bounds on time and
+sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (HTTP only, no lifespan). An application that finds
+``UPGRADE`` in its scope may take the connection over instead of answering.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ Application: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awa
 
 HttpStream: TypeAlias = trio.SocketStream | trio.SSLStream
 UPGRADE: Final = "odfd.upgrade"
-"""In the scope of a request that asks for another protocol (``Upgrade``): an ``Upgrade``."""
+"""Key in the scope of a request that asks for another protocol (``Upgrade``); its value is an ``Upgrade``."""
 _CHUNK: Final = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     head_bytes: int = 16_384
-    """Request line and headers."""
+    """Most bytes of request line and headers."""
     head_seconds: float = 10.0
-    """From the first byte of a request to the end of its headers."""
+    """Most seconds from the first byte of a request to the end of its headers."""
     idle_seconds: float = 75.0
-    """Between requests."""
+    """Most seconds between requests."""
     stall_seconds: float = 30.0
-    """Without a byte of body read or of answer taken, before the peer counts as gone."""
+    """Seconds without progress in reading a body or sending an answer, after which the peer counts as gone."""
     least_bytes: int = 0
-    """Of a body, in each ``stall_seconds`` of waiting for it: who drips is gone too. 0: any."""
+    """Fewest bytes of a body in each ``stall_seconds`` of waiting; a slower peer counts as gone. 0: no minimum."""
     drain_bytes: int = 1_048_576
-    """Of a body that the application did not want; above it the connection is closed instead."""
+    """Most bytes read of a body that the application did not want; if more are left the connection is closed."""
     drain_seconds: float = math.inf
-    """For that."""
+    """Most seconds of reading such a body."""
 
 
 class Upgraded(NamedTuple):
-    """A connection that speaks another protocol from now on. It is closed when the application returns."""
+    """A connection that now speaks another protocol. It is closed when the application returns."""
 
     stream: HttpStream
     came: bytes
-    """What was read of it already."""
+    """Bytes that were already read from it."""
 
 
 Upgrade: TypeAlias = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[Upgraded]]
-"""Agrees to the protocol that was asked for, with these headers (status 101)."""
+"""Accepts the requested protocol, with these headers (status 101)."""
 
 
 class _ClientLeft(Exception):
-    """The client left, or stalled for too long."""
+    """Raised when the client left, or stalled for too long."""
 
 
 class Connection:
@@ -103,7 +103,7 @@ class Connection:
         return None
 
     async def _reject(self, error: h11.RemoteProtocolError) -> None:
-        """Say what was wrong with the bytes, if the machine can still speak, and close."""
+        """Tells the client what is wrong with its bytes, if an answer is still possible, and closes."""
         if self._machine.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         status = error.error_status_hint
@@ -137,7 +137,8 @@ class _Exchange:
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
         """Serves until the connection ends. Raises _ClientLeft when the peer is gone: the application was cancelled."""
         if not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._request.headers):
-            # Without a body its end is known now, and an application that never asks for it can still be watched over.
+            # Without a body its end is known now; so a disconnect is noticed even if the application never asks for a
+            # body.
             self._machine.next_event()
             self._body_over.set()
         with self._leaving:
@@ -152,12 +153,12 @@ class _Exchange:
             raise _ClientLeft
 
     async def _leave(self) -> NoReturn:
-        """End the exchange from wherever we are in it: the application sees a cancellation, not an error of ours."""
+        """Ends the exchange: the application is cancelled, instead of seeing an error."""
         self._leaving.cancel()
         await trio.sleep_forever()
 
     async def _watch(self) -> None:
-        """Notice that the client has closed, which can be seen only once its body has been read."""
+        """Ends the exchange when the client has closed, which is visible only after its body has been read."""
         with self._watching:
             await self._body_over.wait()
             data = await self._read()
@@ -165,7 +166,7 @@ class _Exchange:
             return
         if not data:
             await self._leave()
-        # The next request, sent early: keep it for its turn. From here on a close is found when we write.
+        # The next request, sent early, is kept for its turn. From here on only a write reveals a close.
         self._machine.receive_data(data)
 
     def _scope(self, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class _Exchange:
         return Upgraded(self._stream, came)
 
     async def _read(self) -> bytes:
-        """Bytes, or nothing at the end."""
+        """Returns received bytes, empty at the end."""
         try:
             return bytes(await self._stream.receive_some(_CHUNK))
         except trio.BrokenResourceError:
@@ -208,7 +209,7 @@ class _Exchange:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             event = self._machine.next_event()
             if event is not h11.NEED_DATA:
-                # What came at once may be ten thousand chunks: others have their turn between any two.
+                # One read may hold ten thousand chunks: other tasks have their turn between any two.
                 await trio.lowlevel.checkpoint()
                 return event
             began = trio.current_time()
@@ -261,7 +262,7 @@ class _Exchange:
         pieces = self._machine.send_with_data_passthrough(event) or []
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]
-        # Who stalls is gone: the deadline is that of the whole exchange while this write is under way.
+        # A peer that stalls counts as gone: during this write the deadline holds for the whole exchange.
         self._leaving.deadline = trio.current_time() + self._limits.stall_seconds
         try:
             if descriptors:
@@ -277,7 +278,7 @@ class _Exchange:
             self._leaving.deadline = math.inf
 
     async def _drain(self) -> None:
-        """Read what is left of the body, so that the answer is not lost in a reset; a long rest ends the connection."""
+        """Reads the rest of the body, lest a reset destroys the answer; a long rest ends the connection."""
         rest = self._limits.drain_bytes
         while not self._body_over.is_set():
             message = await self._receive()

@@ -1,9 +1,9 @@
 """Watches the event loop from a thread: logs the code that blocks it, and ends the process if it stays blocked.
 
-A loop that is held answers nobody: not the control socket, no peer, not the service manager's watchdog. The manager
-ends such a daemon after half a minute and starts it again; where there is none, the guard ends it. It counts its own
-looks and not a clock, so that a process that was stopped, or a machine that slept, is not taken for one that is held.
-The loop says when it begins to wait and when it goes on; while it waits, the guard sleeps and wakes nobody.
+A blocked loop serves nobody: not the control socket, no peer, not the service manager's watchdog. The manager kills
+such a daemon after half a minute and starts it again; without a manager, the guard kills it. It counts its own checks
+instead of reading a clock, so that a process that was stopped, or a machine that slept, does not count as blocked. The
+loop reports when it begins to wait and when it goes on; while it waits, the guard sleeps.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import trio
 from odfd.runtime.supervision import Logger
 
 LOOK: Final = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 HELD: Final = 1.0
-"""Seconds after which a loop without a beat is held: a busy machine delays one for less."""
+"""Seconds without a beat after which a loop counts as blocked; a busy machine delays it for less."""
 END: Final = 120.0
-"""Seconds after which the process ends, of its own."""
+"""Seconds of a block after which the guard ends the process."""
 FRAMES: Final = 6
-"""Of the stack that holds it, the innermost, in the log."""
+"""Number of innermost stack frames of the blocking code in the log."""
 
 
 class Holds:
-    """Decides whether the loop is blocked. Sans-IO: ``look`` gets the beats so far, each ``LOOK`` seconds."""
+    """Decides whether the loop is blocked. Does no I/O: ``look`` gets the number of beats every ``LOOK`` seconds."""
 
     def __init__(self, held: float = HELD, end: float = END) -> None:
         self._held, self._end = held, end
@@ -56,7 +56,7 @@ class Holds:
 
 
 class LoopGuard(trio.abc.Instrument):
-    """The guard of the loop that ``run`` is called in."""
+    """Guards the event loop that calls ``run``."""
 
     def __init__(self, logger: Logger, holds: Holds | None = None, end: Callable[[], None] | None = None) -> None:
         self._logger = logger
@@ -116,7 +116,7 @@ class LoopGuard(trio.abc.Instrument):
             self._wake.wait(LOOK)
 
     def _park(self) -> None:
-        """Sleeps until the loop goes on; not at all where it did while this was about to."""
+        """Sleeps until the loop goes on, unless it went on just before."""
         self._parked = True
         if not self._works:
             self._wake.wait()
@@ -124,12 +124,12 @@ class LoopGuard(trio.abc.Instrument):
         self._wake.clear()
 
     def _where(self) -> str:
-        """The innermost frames of the thread that the loop is in, without values."""
+        """Returns the innermost stack frames of the loop's thread, without values."""
         frame = sys._current_frames().get(self._loop)
         found = traceback.extract_stack(frame)[-FRAMES:] if frame is not None else []
         return " < ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in reversed(found))
 
 
 def _abort() -> None:
-    """Aborts like a service manager's watchdog: durable data is whole at each step; engines die with the daemon."""
+    """Aborts like a service manager's watchdog: durable data is intact at each step; engines end with the daemon."""
     os.kill(os.getpid(), signal.SIGABRT)

@@ -1,7 +1,7 @@
 """Runs a round of work when it starts, and again after each poke or when a pause is over.
 
-For parts that look at everything each time and so may miss a poke: pokes while a round is under way bring one more
-round, however many they were. A ``ReconcileLoop`` is alive while ``run`` is.
+For parts that process everything each time, so that no poke matters by itself: any number of pokes during a round cause
+one more round. A ``ReconcileLoop`` is alive while ``run`` is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ K = TypeVar("K", bound=Hashable)
 class ReconcileLoop:
     """Repeats ``work``, which returns the seconds until the next round. Its exceptions end ``run``.
 
-    The first begins ``start_after`` seconds after the start of ``run``, or with a poke: a node that starts has more
-    pressing work than a look at everything.
+    The first round begins ``start_after`` seconds after the start of ``run``, or with a poke: a node that starts has
+    more urgent work than a look at everything.
     """
 
     def __init__(self, work: Callable[[], Awaitable[float]], start_after: float = 0.0) -> None:
@@ -54,10 +54,10 @@ class ReconcileLoop:
 
 
 class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
-    """Rounds over what was touched since the last one, so that one change does not cost in proportion to all.
+    """Processes only things touched since the last round, so that one change does not cost in proportion to all.
 
-    The first round of a ``run`` looks at everything, and so does the first after ``all_every`` seconds of ``now``: for
-    what ages without being touched.
+    The first round of a ``run`` processes everything, and so does the first after ``all_every`` seconds of ``now``: for
+    things that age without being touched.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         return self._touched is not None and not self._touched
 
     def touch(self, each: K) -> None:
-        """Marks one as changed. From the event loop."""
+        """Marks one thing as changed, and starts a round soon. From the event loop."""
         self.leave(each)
         self.poke()
 
     def touch_all(self) -> None:
-        """Marks everything as changed, such as after a change of policy."""
+        """Marks everything as changed, such as after a change of policy, and starts a round soon."""
         self._touched = None
         self.poke()
 
     def leave(self, each: K) -> None:
-        """Leaves one for the next round, without starting it early."""
+        """Marks one thing as changed for the next round, without starting it early."""
         if self._touched is not None:
             self._touched.add(each)
 
     def take(self) -> set[K] | None:
-        """Returns what a round has to process, ``None`` for everything."""
+        """Returns the things that a round has to process; ``None`` for everything."""
         touched, self._touched = self._touched, set()
         if touched is not None and self._now() < self._all_at + self._all_every:
             return touched

@@ -1,7 +1,7 @@
-"""Keeps the latest of what is appended, numbered from 1, for any number of readers.
+"""Keeps the latest of the items appended, numbered from 1, for any number of readers.
 
-A reader is a position in the ring, so a slow one costs nothing and holds nobody up; when the ring has moved past it,
-it is told how many items it missed.
+A reader is a position in the ring, so a slow one costs nothing and delays nobody; a reader that the ring has overtaken
+gets the number of items that it missed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lagged:
 
 
 class Ring(Generic[T]):
-    """At most ``most`` items, of at most ``most_size`` together; the newest is kept whatever its size.
+    """Keeps at most ``most`` items, of at most ``most_size`` together, but always the newest.
 
     Any thread may append. Readers are tasks of one trio run; ``nudge``, called there, wakes them.
     """
@@ -47,7 +47,7 @@ class Ring(Generic[T]):
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest item that is kept; one after the last where none is."""
+        """The number of the oldest item that is kept; one after the last if none is."""
         return self._next - len(self._items)
 
     @property
@@ -69,19 +69,19 @@ class Ring(Generic[T]):
         self._grown = trio.Event()
 
     def kept(self) -> list[tuple[int, T]]:
-        """Lists what is kept with its numbers, oldest first."""
+        """Lists the kept items with their numbers, oldest first."""
         with self._lock:
             return [(number, item) for number, (item, _) in enumerate(self._items, self.oldest)]
 
     def newer(self, position: int) -> list[T] | Lagged:
-        """Returns all items after number ``position``, as far as none of them is lost."""
+        """Returns all items after number ``position``; ``Lagged`` if one of them is lost."""
         with self._lock:
             if position > self.last or position + 1 < self.oldest:
                 return Lagged(self.oldest, None)
             return [item for item, _ in itertools.islice(self._items, position + 1 - self.oldest, None)]
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[tuple[int, T] | Lagged, None]:
-        """Items after number ``since``, or from now on; without end."""
+        """Yields items after number ``since``, by default new ones only; without end."""
         position = self.last if since is None else since
         while True:
             grown = self._grown

@@ -1,8 +1,8 @@
 """Serves HTTP on listening sockets: accepts connections, bounds their number, and drains them when it stops.
 
-Opens TCP sockets at the addresses that settings name, too. Who is on the other side, and what is answered to them, is
-for ``respond`` to say. A connection on which nothing is asked makes room for a newcomer when there are many. Made for
-one set of sockets, which it does not close; alive while ``run`` is.
+Also opens TCP sockets at the addresses that settings name. ``respond`` identifies the client and chooses the
+application. When there are many connections, a silent one is closed for a newcomer. Made for one set of sockets, which
+it does not close; alive while ``run`` is.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from odfd.runtime.supervision import Life, Logger
 from p2p.budget.silent_connections import SilentConnections
 
 CONNECTIONS: Final = 256
-"""Served at once; more wait in the kernel's backlog."""
+"""Most connections served at once; more wait in the kernel's backlog."""
 SILENT: Final = CONNECTIONS // 2
-"""Of these, without a request in progress: silent connections keep none out."""
+"""Most connections without a request in progress, so that silent ones keep nobody out."""
 HANDSHAKE_SECONDS: Final = 10.0
-"""Of TLS."""
+"""Most seconds of a TLS handshake."""
 DRAIN_SECONDS: Final = 2.0
-"""For answers under way when the daemon stops; followers of events are cut."""
+"""Seconds for answers in progress when the daemon stops; streams of events are cut."""
 FULL_PAUSE_SECONDS: Final = 0.1
-"""After the system ran out of file descriptors or memory for one more connection."""
+"""Pause in seconds after the system ran out of file descriptors or memory for one more connection."""
 _FULL: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _ABORTED: Final = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO}
 
 
 class Response(NamedTuple):
-    """The handler of a connection, and its additional keys of the ASGI scope."""
+    """The application that handles a connection, and additional keys of its ASGI scope."""
 
     application: Application
     told: Mapping[str, Any] = {}
 
 
 Respond: TypeAlias = Callable[[trio.SocketStream], AbstractContextManager[Response]]
-"""Entered for each connection, left when it is over."""
+"""Chooses the response for a connection; the context is left when the connection is over."""
 
 
 class HttpServer:
@@ -128,7 +128,7 @@ class HttpServer:
             self._slots.release()
 
     async def _secured(self, stream: trio.SocketStream) -> HttpStream | None:
-        """Returns ``None`` if the peer spoke no TLS, or took too long for it."""
+        """Does the TLS handshake, if there is TLS; returns ``None`` if the peer failed, or took too long."""
         if self.tls is None:
             return stream
         secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
@@ -158,7 +158,7 @@ class HttpServer:
 
 
 def address_of(stream: trio.SocketStream) -> str:
-    """Returns the address of a client; empty on a unix socket, and of one that is gone again."""
+    """Returns the address of a client; empty on a unix socket, and of a client that is gone again."""
     try:
         remote = stream.socket.getpeername()
     except OSError:
@@ -173,7 +173,7 @@ class ListenAddress(NamedTuple):
     host: str
     port: int
     setting: str
-    """That names it, for people."""
+    """Name of the setting that holds the address, for people."""
 
 
 def parsed(address: str, setting: str) -> ListenAddress:
@@ -206,7 +206,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def places_of(hosts: Iterable[str], port: int, *, is_secure: bool) -> set[str]:
-    """Returns what the header Host may be; clients leave the port of the scheme out."""
+    """Returns the valid values of the header Host; clients omit the default port of the scheme."""
     named = set(hosts)
     return {f"{host}:{port}" for host in named} | (named if port == (443 if is_secure else 80) else set())
 

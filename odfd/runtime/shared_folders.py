@@ -1,7 +1,7 @@
-"""Refuses folders that the daemon sees otherwise than the person who names them.
+"""Refuses folders that the daemon sees differently from the person who names them.
 
 A service of systemd may have a /tmp of its own (``PrivateTmp=``) that is deleted when the service stops, and no access
-to homes (``ProtectHome=``): what is written there would be lost, and what is named there is not found.
+to homes (``ProtectHome=``): files written there would be lost, and files named there are not found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chain.errors import Environment, Refused
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 _OWN_TMP: Final = re.compile(r"(^|/)systemd-private-[^/]*/tmp$")
-"""Root of the mount that systemd makes for ``PrivateTmp=``, from the root of its file system."""
+"""Matches the root of the mount that systemd makes for ``PrivateTmp=``, within its file system."""
 _HINT: Final = (
     "name a folder that the daemon may use, like one below /srv; under systemd, add it to ReadWritePaths= by systemctl "
     "edit odfd (docs/backup.md)"
@@ -23,7 +23,7 @@ _HINT: Final = (
 
 
 def check_shared(folder: Path, mounts: str | None = None) -> None:
-    """Raises Refused for a folder below a /tmp that only this daemon sees, Environment for one that it may not reach.
+    """Raises Refused for a folder in a /tmp that only this daemon sees, Environment for one that it may not open.
 
     ``mounts``: the mounts of this process, as ``/proc/self/mountinfo`` lists them.
     """
@@ -44,7 +44,7 @@ def check_shared(folder: Path, mounts: str | None = None) -> None:
 
 
 def private_folders(mounts: str) -> Iterator[str]:
-    """Folders that systemd made for this service alone."""
+    """Yields the folders that systemd made for this service alone."""
     for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) > 4 and _OWN_TMP.search(fields[3]):

@@ -1,9 +1,9 @@
 """Bounds how many jobs run at once, without counting those that wait for another program or peer; and locks by key.
 
-Who has waited outside for ``PATIENCE`` seconds gives its slot to the next in line, and takes one again when the wait is
-over, before all who are new. Nobody is set apart while no one stands in line: what is quick runs as few at once as was
-said. A lock has one holder for each key at a time, others wait in the order in which they came; who waits long for it
-keeps no slot from others meanwhile.
+A job that has waited for an outside party for ``PATIENCE`` seconds is set apart: its slot goes to the next in line, and
+it gets one again after the wait, before all new jobs. No job is set apart while the line is empty, so quick work stays
+within the limit. A lock has one holder for each key at a time, others wait in order of arrival; a job that waits long
+for a lock does not keep its slot meanwhile.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from typing import Final
 import trio
 
 PATIENCE: Final = 3.0
-"""Seconds; most of those who are asked have answered by then."""
+"""Seconds that a wait may take before the job is set apart; most parties have answered by then."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
     slots: Slots
     waits: int = 0
-    """How many of its tasks wait for another party."""
+    """Number of the job's tasks that wait for another party."""
     since: float = math.inf
-    """When the first of them began to; never: it works."""
+    """Time at which the first of these waits began; infinity while it works."""
     connected: bool = False
-    """Whether it waits for an outside party, which takes room."""
+    """Whether it waits for an outside party, and so counts towards ``apart``."""
 
 
 _HELD: Final[ContextVar[_Slot | None]] = ContextVar("slot", default=None)
 
 
 class Slots:
-    """Limits work to ``working`` at once, and at most ``apart`` more that wait for others.
+    """Limits work to ``working`` jobs at once, and at most ``apart`` more that wait for outside parties.
 
-    Who waits inside the node takes no room: one that holds what others wait for always gets a slot back.
+    A job that waits within the node does not count: so the holder of a thing that others wait for always gets a slot
+    back.
     """
 
     def __init__(self, working: int, apart: float = math.inf) -> None:
@@ -56,7 +57,7 @@ class Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Waits for a slot, in order of requests. ``waiting`` within the block is about this one."""
+        """Waits for a slot, in order of requests, and holds it. ``waiting`` within the block refers to this slot."""
         slot = _Slot(self)
         async with self._line:
             while len(self._working) + self._returning >= self._most:
@@ -100,7 +101,7 @@ class Slots:
         self._notify()
 
     async def _vacancy(self) -> None:
-        """Until one that waits outside was set apart, or anything else changed."""
+        """Waits until a job that waits outside was set apart, or anything else changed."""
         now, room = trio.current_time(), sum(each.connected for each in self._apart) < self._most_apart
         may_leave = (each for each in self._working if room or not each.connected)
         slot = min(may_leave, key=lambda each: each.since, default=None)
@@ -122,7 +123,7 @@ class Slots:
 async def waiting(*, connected: bool = True) -> AsyncIterator[None]:
     """Marks the block as waiting for another party: outside, or with ``connected=False`` in this node. Needs no slot.
 
-    Who leaves it by a failure waits for no slot to say so.
+    A block that fails is left at once, without waiting for a slot.
     """
     slot = _HELD.get()
     if slot is None:

@@ -1,9 +1,9 @@
 """Records spans of traces: what a pull, a sync or a validation did, when, and as part of what.
 
-Code says ``with span("fetch"):`` whether anybody listens or not; without a tracer that costs a look at a context
-variable. The tracer and the current span are inherited by tasks that are started, and by worker threads. A span has
-numbers and words of our own code: no name, address, row or message, since it leaves the machine. The ``subject`` of a
-span is logged here, beside the ids of its trace, and never leaves.
+Code says ``with span("fetch"):`` whether or not there is a tracer; without one that costs a look at a context variable.
+Tasks and worker threads inherit the tracer and the current span. A span holds numbers and fixed words only: no name,
+address, row or message, since it leaves the machine. The ``subject`` of a span is logged on this machine, beside the
+ids of its trace, and never leaves it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMES: Final = {
     "compare": "differing rows are searched for",
     "sign": "verdicts are signed and announced, if it is time",
 }
-"""Every span, with what happens in it."""
+"""Every span by name, with the work that it covers."""
 ATTRIBUTES: Final = {
     "odfd.rows": "records that were committed",
     "odfd.blocks": "blocks that were fetched or committed",
@@ -50,32 +50,32 @@ ATTRIBUTES: Final = {
     "odfd.fault": "rule of the fault that ended it, or the kind of the error",
     "odfd.cancelled": "whether it was cancelled",
 }
-"""Every attribute, with its meaning."""
+"""Every attribute by name, with its meaning."""
 
 NEVER: Final = Instant(0)
-"""The end of a span that has none yet."""
+"""The end of a span that has not ended."""
 
 Value: TypeAlias = int | bool | str
 
 
 @dataclass(slots=True)
 class Span:
-    """Something that began and ended."""
+    """One piece of work, with its beginning and end."""
 
     name: str
     trace_id: bytes
-    """16 bytes, random."""
+    """16 random bytes, the same for all spans of a trace."""
     span_id: bytes
-    """8 bytes, random."""
+    """8 random bytes."""
     parent_id: bytes
-    """Of the span around it; empty: it is the first of its trace."""
+    """Id of the enclosing span; empty for the first of a trace."""
     began: Instant
     ended: Instant = NEVER
     failed: bool = False
     attributes: dict[str, Value] = field(default_factory=dict)
 
     def note(self, name: str, value: Value) -> None:
-        """Sets one of ``ATTRIBUTES``. Raises KeyError for another: what leaves the machine is listed."""
+        """Sets one of ``ATTRIBUTES``. Raises KeyError for another: everything that leaves the machine is listed."""
         if name not in ATTRIBUTES:
             raise KeyError(name)
         self.attributes[name] = value
@@ -83,7 +83,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
-    """Gives each span that ended to ``take``, which neither blocks nor fails; called from the trio thread."""
+    """Passes each ended span to ``take``, which neither blocks nor fails; called from the trio thread."""
 
     clock: Clock
     take: Callable[[Span], None]
@@ -94,15 +94,16 @@ _CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
 
 
 def trace_by(tracer: Tracer | None) -> None:
-    """Sets the tracer of this task and of those that it starts from now on."""
+    """Sets the tracer of this task and of tasks that it starts from now on."""
     _TRACER.set(tracer)
 
 
 @contextmanager
 def span(name: str, subject: str = "") -> Iterator[Span]:
-    """Makes the block a span, below the current one. Its lines in the log have ``trace_id`` and ``span_id``.
+    """Records the block as a span below the current one. Log lines in it have ``trace_id`` and ``span_id``.
 
-    ``subject``: what it is about, like the name of a dataset; logged at the beginning, for people of this machine.
+    ``subject``: what the work is about, like the name of a dataset; logged at the beginning, for people of this
+    machine.
     """
     tracer, parent = _TRACER.get(), _CURRENT.get()
     if tracer is None:
@@ -128,7 +129,7 @@ def span(name: str, subject: str = "") -> Iterator[Span]:
 
 
 def _note_failure(made: Span, error: BaseException) -> None:
-    """Notes the rule alone: a message may quote rows, names and addresses."""
+    """Records only the rule of the failure: a message may quote rows, names and addresses."""
     if isinstance(error, trio.Cancelled):
         made.note("odfd.cancelled", True)
         return
@@ -138,5 +139,5 @@ def _note_failure(made: Span, error: BaseException) -> None:
 
 
 def fault_word(fault: Fault) -> str:
-    """Returns the rule of a fault; of one without a rule its family."""
+    """Returns the rule of a fault, or the name of its class if it has none."""
     return fault.rule or type(fault).__name__

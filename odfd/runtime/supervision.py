@@ -1,8 +1,8 @@
 """Supervises a tree of long-lived children: starts them in order, each once the one before is ready; stops in reverse.
 
 A child that fails is started again after a growing pause if it has a ``Restart``, and else ends the whole tree, in
-order and loudly. A child that must stop is first asked (``Life.stopping``), and cancelled when its grace is over.
-The tree decides nothing about what children do; it lives as long as the daemon.
+order and with an error. A child that must stop is first asked (``Life.stopping``), and cancelled when its grace period
+is over. The tree does not know what children do; it lives as long as the daemon.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ AGAIN: Final = Backoff(first=0.5, most=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Pauses between attempts; a run of ``steady`` seconds forgives."""
+    """Pauses between restarts of a failed child; a run of ``steady`` seconds resets them."""
 
     backoff: Backoff = AGAIN
     steady: float = 60.0
     from_start: bool = True
-    """Whether a child that never was ready is restarted too; else its failure is raised at once."""
+    """Whether a child that was never ready is restarted too; else its failure is raised at once."""
 
 
 class Life:
@@ -70,9 +70,9 @@ class Child:
     run: Callable[[Life], Awaitable[None]]
     restart: Restart | None = None
     start_seconds: float = 60.0
-    """To become ready; over it the start has failed."""
+    """Most seconds until the child is ready; longer counts as a failed start."""
     grace_seconds: float = 10.0
-    """To end by itself when asked."""
+    """Seconds that the child has to end by itself when asked."""
 
 
 class Logger(Protocol):
@@ -101,7 +101,7 @@ async def run_tree(
 ) -> None:
     """Runs until ``stop`` is set or a child without ``Restart`` fails; raises that child's failure.
 
-    ``jitter()`` gives a number in [0, 1): pauses are scaled by 0.5 to 1.5, lest many nodes knock at one moment.
+    ``jitter()`` gives a number in [0, 1): pauses are scaled by 0.5 to 1.5, lest many nodes reconnect at one moment.
     Raises Environment when a child does not become ready in time.
     """
     started: list[_Running] = []
@@ -130,7 +130,7 @@ async def run_tree(
 
 
 async def _until_ready(running: _Running, stop: trio.Event) -> None:
-    """Return when the child is ready, or has failed for good, or the tree must stop."""
+    """Returns when the child is ready, or has failed for good, or the tree must stop."""
     with trio.move_on_after(running.child.start_seconds) as waiting:
         async with trio.open_nursery() as race:
 
@@ -163,7 +163,7 @@ async def _end(running: _Running, logger: Logger) -> None:
 
 
 async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Callable[[], float]) -> None:
-    """Run the child, again and again if it may be. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
+    """Runs the child, restarting it as allowed. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
     child, life = running.child, running.life
     failures = 0
     try:
@@ -188,7 +188,7 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
 
 
 def _why(failure: Exception) -> dict[str, object]:
-    """What the log says of a failure: a sentence, where it is no fault of ours; else the trace too."""
+    """Returns what to log of a failure: message and rule of a fault, the traceback of any other error."""
     fault = sole_fault(failure)
     if fault is None or isinstance(fault, Bug):
         return {"exc_info": failure}
@@ -196,7 +196,7 @@ def _why(failure: Exception) -> dict[str, object]:
 
 
 async def _once(child: Child, life: Life) -> Exception | None:
-    """Runs once. Returns ``None`` after a requested end; another end is a failure."""
+    """Runs the child once; returns the failure, or ``None`` after a requested end. Other ends are failures."""
     try:
         await child.run(life)
     except Exception as error:  # noqa: BLE001  the supervisor is where a child's failure ends

@@ -1,7 +1,7 @@
 """Talks to systemd: sends readiness notes and takes inherited sockets, with the standard library only.
 
-Protocols: sd_notify(3), sd_listen_fds(3). Without a service manager every note is silently not sent, and there are no
-inherited sockets. Nothing here raises for a manager that went away: a daemon does not die of an unread note.
+Protocols: sd_notify(3), sd_listen_fds(3). Without a service manager no note is sent, silently, and there are no
+inherited sockets. Nothing here raises when the manager is gone: an unread note is no reason to fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 _FIRST_FD: Final = 3
-"""SD_LISTEN_FDS_START."""
+"""The first inherited descriptor, SD_LISTEN_FDS_START."""
 
 
 class Notifier:
@@ -60,9 +60,9 @@ def _watchdog_seconds(environ: Mapping[str, str]) -> float:
 
 
 def take_sockets(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
-    """Returns inherited listening sockets by the names in the unit, ``""`` for a nameless one.
+    """Returns inherited listening sockets by their names in the unit, ``""`` for a nameless one.
 
-    The variables are taken out of ``environ``, so that no child process believes the sockets are meant for it.
+    Removes the variables from ``environ``, lest a child process takes the sockets for its own.
     """
     count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")

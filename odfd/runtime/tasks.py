@@ -1,8 +1,8 @@
 """Keeps the board of long operations: each has an id, a kind, progress, a way to cancel it, and a result or a fault.
 
 Work goes on whether or not anyone watches. The board lives as long as the daemon and remembers a bounded number of
-finished tasks; what must survive a restart is durable where the work commits it, not here. When the daemon stops, what
-is being computed may end by itself; what waits for its turn, or for somebody else (``outside``), is left at once.
+finished tasks; results that must survive a restart are stored by the work itself. When the daemon stops, computations
+may end by themselves; tasks that wait for their turn, or for another party (``outside``), are cancelled at once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.supervision import Life, Logger
 
 TICK_SECONDS: Final = 0.2
-"""A follower sees progress at most this often; work may report as often as it likes."""
+"""Least seconds between two progress updates of a follower; work may report as often as it likes."""
 STILL_SECONDS: Final = 5.0
-"""After so long a follower gets an unchanged state again, which shows progress and detects closed connections."""
+"""Seconds after which a follower gets an unchanged state again, which detects closed connections."""
 
 
 class TaskState(enum.Enum):
@@ -58,7 +58,7 @@ class Report:
         self.message, self.total, self.unit, self.done = message, total, unit, 0
 
     def waits_to_write(self, name: str) -> Callable[[], None]:
-        """Returns what says that the work waits for others who write a dataset, for whoever waits for its turn."""
+        """Returns a function that reports that the work waits for other writers of a dataset; for ``KeyedLocks.of``."""
 
         def say() -> None:
             self.message = f"waiting until nobody else writes {name}"
@@ -73,7 +73,7 @@ class Report:
     def part(self) -> Iterator[Report]:
         """Makes a report for concurrent work, shown while the block lasts. In the event loop.
 
-        Its count stays, if it is of the unit that was counted first.
+        Its count is kept afterwards, if it is in the unit of this report.
         """
         part = Report()
         self._parts[part] = None
@@ -86,7 +86,7 @@ class Report:
                 self.unit = part.unit or self.unit
 
     def shown(self) -> tuple[int, int | None, str, str]:
-        """Returns done, total, unit and message, of all parts together: names the longest one, counts the others."""
+        """Returns done, total, unit and message of all parts together: shows the oldest part, and counts the others."""
         parts = list(self._parts)
         if not parts:
             return self.done, self.total, self.unit, self.message
@@ -95,7 +95,7 @@ class Report:
         return done, first.total if not more else None, first.unit or self.unit, first.message + more
 
     def _counts_as(self, other: Report) -> bool:
-        """Bytes are not added to rows."""
+        """Whether the counts of two reports can be added: bytes are not added to rows."""
         return not self.unit or not other.unit or self.unit == other.unit
 
 
@@ -120,16 +120,16 @@ class Task:
     about: About = NODE
     submitted_at: Instant | None = None
     is_declared: bool = False
-    """Whether a resource of its id declares it."""
+    """Whether a resource of the same id declares the task."""
 
     def progress(self) -> tuple[object, ...]:
-        """Differs when there is something new to see."""
+        """Returns a value that differs whenever there is something new to show."""
         return self.state, *self.report.shown()
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits: ``running`` at once, ``waiting`` in the queue, ``kept`` after the end. Long waits free their place."""
+    """Limits: ``running`` at once, ``waiting`` in the queue, ``kept`` after the end. Long waits free their slot."""
 
     running: int = 16
     waiting: int = 256
@@ -137,7 +137,7 @@ class Bounds:
 
 
 class _Outside:
-    """A wait for another party, and whether it is cancelled at the stop of the daemon."""
+    """The waits of tasks for other parties, which are cancelled when the daemon stops."""
 
     def __init__(self) -> None:
         self.scopes: set[trio.CancelScope] = set()
@@ -154,7 +154,7 @@ _NAMED: Final[ContextVar[str | None]] = ContextVar("named", default=None)
 
 @contextmanager
 def named(task_id: str) -> Iterator[None]:
-    """Makes the task that is submitted in the block have this id: that of who declared it."""
+    """Gives the task that is submitted in the block this id: that of the resource that declares it."""
     token = _NAMED.set(task_id)
     try:
         yield
@@ -167,10 +167,10 @@ _OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=Non
 
 @asynccontextmanager
 async def outside(what: str) -> AsyncIterator[None]:
-    """Marks the block as waiting for another party: it is cancelled as soon as the daemon stops, and a long wait frees
-    the task's slot (``odfd.runtime.slots``).
+    """Marks the block as waiting for another party.
 
-    ``what`` is waited for, for people. Raises Environment when it was left.
+    It is cancelled as soon as the daemon stops, and a long wait frees the task's slot (``odfd.runtime.slots``).
+    ``what`` describes the wait for people. Raises Environment when it was cancelled.
     """
     waits = _OUTSIDE.get()
     if waits is None:
@@ -217,7 +217,7 @@ class TaskBoard:
         """Called with a declared task that ended; set by whoever keeps declarations."""
 
     async def run(self, life: Life) -> None:
-        """Runs until stopped; then takes no more work, and lets computations end."""
+        """Runs until stopped; then accepts no more work, and lets computations end."""
         self._outside = _Outside()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -232,9 +232,10 @@ class TaskBoard:
                     task.scope.cancel()
 
     def submit(self, kind: str, target: str, work: Work, about: About = NODE) -> Task:
-        """Begins work. ``about``: by which it is decided who sees the task beside who began it.
+        """Begins work. ``about`` decides who sees the task, in addition to the one who began it.
 
-        Raises Environment while the daemon stops, Refused when too much waits already."""
+        Raises Environment while the daemon stops, Refused when too many tasks wait already.
+        """
         if self._nursery is None:
             raise Environment(f"no new {kind} now: the daemon is stopping", rule="draining", hint="try again later")
         if len(self._live) >= self._bounds.running + self._bounds.waiting:
@@ -269,7 +270,7 @@ class TaskBoard:
             self.changed()
 
     def _made(self, kind: str, target: str) -> Task:
-        """Raises Environment for an id whose former task still ends."""
+        """Makes a task. Raises Environment for an id whose former task has not ended yet."""
         given = _NAMED.get()
         if given in self._live:
             text = f"the task {given} that was cancelled is still ending"
@@ -290,11 +291,11 @@ class TaskBoard:
         return len(self._live) - running, running
 
     def list(self) -> list[Task]:
-        """Lists finished tasks first, oldest first; then the live ones, and what goes on by itself."""
+        """Lists finished tasks, oldest first; then live ones, and those that the node does by itself."""
         return [*self._kept.values(), *self._live.values(), *self._shown.values()]
 
     def get(self, task_id: str) -> Task:
-        """Raises NotFound."""
+        """Returns a task. Raises NotFound."""
         task = self._live.get(task_id) or self._kept.get(task_id) or self._shown.get(task_id)
         if task is None:
             raise NotFound(
@@ -304,9 +305,10 @@ class TaskBoard:
         return task
 
     def cancel(self, task_id: str) -> Task:
-        """Cancels a task, which ends where it leaves nothing half-done. Harmless once finished.
+        """Cancels a task, which ends at a point that leaves nothing half-done. No effect once finished.
 
-        Raises NotFound, Refused for what the node does by itself."""
+        Raises NotFound, Refused for work that the node does by itself.
+        """
         task = self.get(task_id)
         if task_id in self._shown:
             raise Refused(

@@ -1,4 +1,4 @@
-"""Reads certificates for servers of the node that are reached from beyond its machine."""
+"""Reads certificates for the node's servers that other machines reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chain.errors import Environment
 
 
 def tls_context(certificate: str, key: str, setting: str, protocols: Sequence[str]) -> ssl.SSLContext:
-    """Makes the TLS context of a server. ``setting`` names the certificate. Raises Environment."""
+    """Makes the TLS context of a server. ``setting`` names the setting of the certificate. Raises Environment."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -22,7 +22,7 @@ def tls_context(certificate: str, key: str, setting: str, protocols: Sequence[st
 
 
 def hosts_of(certificate: str, setting: str) -> tuple[str, ...]:
-    """Names and addresses that the first certificate of a file is good for, as URLs have them. Raises Environment."""
+    """Returns names and addresses in the first certificate of a file, in the form of URLs. Raises Environment."""
     from cryptography import x509
 
     try:

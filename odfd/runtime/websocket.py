@@ -1,7 +1,8 @@
 """Speaks web sockets over a stream that was upgraded: text messages in pieces, pings, and the end with its reason.
 
-wsproto parses the frames; a message is given on as it comes, so that one of any length takes no memory. Every wait is
-bounded: a peer that says nothing for ``SILENCE_SECONDS``, or takes nothing for ``STALL_SECONDS``, is left. RFC 6455.
+wsproto parses the frames; a message is passed on in parts as it arrives, so that a long one takes no memory. Every wait
+is bounded: the connection to a peer that sends nothing for ``SILENCE_SECONDS``, or takes nothing for ``STALL_SECONDS``,
+is given up. RFC 6455.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from wsproto.utilities import LocalProtocolError
 from chain.errors import Fault, Remote
 
 SILENCE_SECONDS: Final = 60.0
-"""Without a byte of the other side, while something is waited for."""
+"""Most seconds without a byte of the other side, while a message is awaited."""
 STALL_SECONDS: Final = 30.0
-"""For one frame to be taken."""
+"""Most seconds until the other side has taken one frame."""
 CLOSE_SECONDS: Final = 5.0
-"""For the other side to say that it has seen the end."""
+"""Most seconds until the other side confirms the end."""
 FRAME: Final = 64 << 10
-"""Characters of one frame."""
+"""Most characters of one frame."""
 MAX_REASON: Final = 123
-"""Bytes that a frame of the end has room for."""
+"""Most bytes of the reason in a closing frame."""
 NORMAL: Final = 1000
 PROTOCOL: Final = 1002
 UNSUPPORTED: Final = 1003
@@ -41,16 +42,16 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Bytes(Protocol):
-    """A stream below a socket. Both raise trio.BrokenResourceError, or what the transport raises for ``broken``."""
+    """A stream below a socket. Both methods raise trio.BrokenResourceError or the transport's error, if broken."""
 
     async def receive(self) -> bytes:
-        """Returns bytes, or none at the end."""
+        """Returns received bytes, empty at the end."""
 
     async def send(self, data: bytes) -> None: ...
 
 
 class SocketClosed(Remote):
-    """The other side ended the conversation. ``code`` and ``reason`` are what it said; 1006: nothing."""
+    """Raised when the other side closed. ``code`` and ``reason`` are those it gave; 1006: it gave none."""
 
     def __init__(self, code: int, reason: str) -> None:
         told = f": {reason[:MAX_REASON]}" if reason else ""
@@ -59,10 +60,10 @@ class SocketClosed(Remote):
 
 
 class WebSocket:
-    """One side of an open web socket. One task reads and one writes at a time."""
+    """One side of an open web socket. At most one task reads and one writes at a time."""
 
     def __init__(self, stream: Bytes, *, is_client: bool, came: bytes = b"") -> None:
-        """``came``: bytes of the other side that were read with the handshake."""
+        """Opens a socket. ``came``: bytes of the other side that were read with the handshake."""
         kind = ConnectionType.CLIENT if is_client else ConnectionType.SERVER
         self._machine = Connection(kind, trailing_data=came)
         self._stream = stream
@@ -74,7 +75,7 @@ class WebSocket:
         await self.send_pieces([text[at : at + FRAME] for at in range(0, len(text), FRAME)] or [""])
 
     async def send_pieces(self, pieces: Iterable[str] | AsyncIterator[str]) -> None:
-        """Sends one message as it is made, a frame for each piece. Raises Remote."""
+        """Sends one message while it is made, a frame for each piece. Raises Remote."""
         before: str | None = None
         async with aclosing(_each(pieces)) as each:
             async for piece in each:
@@ -84,9 +85,9 @@ class WebSocket:
         await self._say(TextMessage(data=before or ""))
 
     async def receive(self, limit: int, silence: float = SILENCE_SECONDS) -> str:
-        """Returns the next message. Raises SocketClosed, Remote; for more than ``limit`` characters too.
+        """Returns the next message. Raises SocketClosed, Remote; also for more than ``limit`` characters.
 
-        ``silence``: seconds in which at least a byte of it has to come.
+        ``silence``: most seconds without a byte of it.
         """
         found: list[str] = []
         async with aclosing(self.receive_pieces(limit, silence)) as pieces:
@@ -95,7 +96,7 @@ class WebSocket:
         return "".join(found)
 
     async def receive_pieces(self, limit: int, silence: float = SILENCE_SECONDS) -> AsyncGenerator[str, None]:
-        """Yields the next message in parts, the last one at its end. Raises as ``receive``."""
+        """Yields the next message in parts, as they arrive. Raises as ``receive``."""
         size = 0
         while True:
             event = await self._next(silence)
@@ -108,7 +109,7 @@ class WebSocket:
                 return
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Says that the conversation is over, and waits a moment until the other side has seen it. Never raises."""
+        """Closes the socket, and waits a moment until the other side confirms that. Never raises."""
         with trio.move_on_after(CLOSE_SECONDS):
             try:
                 if self._machine.state is not ConnectionState.CLOSED:
@@ -137,7 +138,7 @@ class WebSocket:
                 raise Remote("the other side sent bytes, where text is spoken", rule="websocket-bytes")
 
     async def _ended(self, event: CloseConnection) -> None:
-        """Answers an end. One that the machine found, for frames that are none, is said to the other side."""
+        """Answers a closing frame. If wsproto made it itself, for malformed frames, closes with that reason."""
         said = self._machine.state
         if said is ConnectionState.REMOTE_CLOSING:
             await self._say(event.response())
@@ -177,7 +178,7 @@ class WebSocket:
 
 
 class StreamBytes:
-    """A trio stream as ``Bytes``."""
+    """Makes a trio stream usable as ``Bytes``."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -195,7 +196,7 @@ def accepted(key: bytes) -> bytes:
 
 
 def fitting(reason: str) -> str:
-    """Returns what of a reason fits into the frame of an end."""
+    """Cuts a reason to the room in a closing frame."""
     return reason.encode()[:MAX_REASON].decode(errors="ignore")
 
 
