@@ -1,4 +1,4 @@
-"""Names what flows are about, by their plans and what the references of their resources mean."""
+"""Names the datasets and resources that flows are about, which decides who may see their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odfd.state.directory import StateDirectory
 def about_flow(home: StateDirectory, plan: FlowPlan) -> About:
     """Returns the datasets and other resources that a flow names. Blocking.
 
-    A reference that means nothing stands for itself, so that only the node's owner is told of the flow.
+    A reference that resolves to nothing stands for itself, so that only the node's owner sees the flow.
     """
     keys = set(_references(plan))
     if not keys:
@@ -26,7 +26,7 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> About:
 
 
 def _references(plan: FlowPlan) -> Iterator[str]:
-    """Yields the keys of references to resources that are no datasets."""
+    """Yields the keys of references to resources other than datasets."""
     for arrival in plan.arrivals:
         yield arrival.source
     for task in plan.tasks:

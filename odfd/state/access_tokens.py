@@ -1,6 +1,6 @@
 """Keeps the tokens of accounts, by their digests. Synchronous; its calls are atomic.
 
-All are in memory too: whoever floods the node with wrong ones costs a hash each, and no look into the database.
+All are in memory too: a flood of wrong tokens costs a hash each, and no look into the database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odfd.access.relations import Role
 from odfd.access.tokens import ID_BYTES, SECRET_BYTES, TokenGrant, digest_of, id_in, is_of, token_of
 
 MOST: Final = 100
-"""Tokens of one account."""
+"""Most tokens of one account."""
 ROOM: Final = "access_tokens"
 STEPS: Final = (
     """
@@ -44,7 +44,7 @@ LIMIT: Final = "access-token-limit"
 
 
 class TokenStore:
-    """The tokens of a node. ``random``: gives that many random bytes."""
+    """Makes, lists, checks and revokes the tokens of a node. ``random``: returns that many random bytes."""
 
     def __init__(self, database: Database, now: Callable[[], Instant], random: Callable[[int], bytes]) -> None:
         self._database, self._now, self._random = database, now, random
@@ -52,7 +52,7 @@ class TokenStore:
         self._kept: dict[str, TokenGrant] | None = None
 
     def make(self, account: str, most: Role, note: str, expires_at: Instant) -> tuple[str, TokenGrant]:
-        """Returns a new token, which nobody can tell again, and what is kept of it. Raises Refused."""
+        """Returns a new token, whose text is kept nowhere, and its record. Raises Refused at the limit of tokens."""
         token = token_of(self._random(ID_BYTES), self._random(SECRET_BYTES))
         grant = TokenGrant(
             id=id_in(token) or "", account=account, most=most, note=note, created_at=self._now(),
@@ -71,14 +71,14 @@ class TokenStore:
         return token, grant
 
     def list(self, account: str | None = None) -> list[TokenGrant]:
-        """Returns the tokens of an account, or of all, in order of making, those that expired left out."""
+        """Returns the valid tokens of an account, or of all, oldest first."""
         with self._lock:
             found = [each for each in self._read().values() if account in (None, each.account)]
         now = self._now()
         return sorted((each for each in found if now < each.expires_at), key=lambda each: (each.created_at, each.id))
 
     def revoke(self, id_: str, account: str | None = None) -> TokenGrant:
-        """Ends a token, of an account if one is named. Raises NotFound."""
+        """Revokes a token, of an account if one is named. Raises NotFound."""
         with self._lock:
             grant = self._read().get(id_)
             if grant is None or account not in (None, grant.account):
@@ -90,7 +90,7 @@ class TokenStore:
         return grant
 
     def admit(self, token: str) -> TokenGrant:
-        """Returns what a token is good for. Raises Refused."""
+        """Returns the record of a valid token. Raises Refused for any other text."""
         id_ = id_in(token)
         if id_ is None:
             raise Refused("that is no token of a node", rule=RULE, hint="odfctl token create makes one: odf_…")
@@ -102,7 +102,7 @@ class TokenStore:
         return grant
 
     def is_good(self, id_: str) -> bool:
-        """Whether a token that was admitted is still good."""
+        """Whether a token that was admitted is still valid."""
         with self._lock:
             grant = self._read().get(id_)
         return grant is not None and self._now() < grant.expires_at
@@ -125,7 +125,7 @@ class TokenStore:
 
 
 def forget_all(database: Database) -> None:
-    """Ends all tokens of a node that is not running."""
+    """Revokes all tokens of a node that is not running."""
     with database.write() as connection:
         connection.execute("DELETE FROM access_tokens")
 

@@ -1,9 +1,9 @@
 """Copies a running node's state into a folder: a consistent snapshot, without the journals of its keys.
 
 Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, waiting pushes, and a list of the
-objects beside it.
-Objects are immutable, and lie once for all snapshots: a later run copies what is new. A snapshot is whole or not there.
-Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.state.restore`` reads what is written.
+objects beside it. Objects are immutable and shared by all snapshots: a later run copies only new ones. A snapshot is
+complete or does not exist. Signing journals are left out on purpose (``docs/backup.md``). Blocking;
+``odfd.state.restore`` reads backups.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ DESCRIPTION: Final = "snapshot.json"
 LISTING: Final = "objects.txt"
 MARK: Final = "odfd-backup.json"
 LAST: Final = "last-backup.json"
-"""In the state directory: when and where the last one was written."""
+"""File in the state directory with time and place of the last backup."""
 FOLDERS: Final = ("keys", "evidence", SPOOL)
-"""Folders of the state directory copied whole; all others can be made again, or hold partial data."""
+"""Folders of the state directory that are copied whole; all others can be made again, or hold partial data."""
 NOT_COPIED: Final = (".journal", ".unborn", ".new")
-"""Files of keys that are for this state directory alone: the dataset of a key may have begun since its copy.
-And pushes that are not whole yet."""
+"""Parts of the names of files that are not copied: journals and unfinished files.
+
+Such files of keys are valid in this state directory alone: the dataset of a key may have begun since the copy. Others
+are pushes that are not complete yet.
+"""
 FORMAT: Final = 1
 _PIECE: Final = 1 << 20
 
@@ -54,13 +57,13 @@ class BackupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     time: str
     node: str
-    """Its id."""
+    """Id of the node."""
     version: str
     files: tuple[SavedFile, ...]
-    """Of the snapshot, its list of objects included."""
+    """Files of the snapshot, its list of objects included."""
     objects: int
     bytes: int
-    """Of the objects."""
+    """Bytes of the objects."""
 
 
 class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +74,11 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 class BackupOutcome(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Path
     objects: int
-    """Of the snapshot."""
+    """Number of objects in the snapshot."""
     copied: int
-    """That were not there yet."""
+    """Number of objects that the backup did not have yet."""
     bytes: int
-    """That were written."""
+    """Bytes that were written."""
     dropped: int = 0
     """Older snapshots that were removed."""
 
@@ -84,7 +87,7 @@ class BackupFolder:
     """A folder of backups of one node."""
 
     def __init__(self, folder: Path, node: str) -> None:
-        """Raises Invalid for a folder that holds something else, Environment when it cannot be used."""
+        """Opens or claims a folder. Raises Invalid if it holds something else, Environment when it cannot be used."""
         self.folder = folder
         self._node = node
         with _writing(folder):
@@ -143,7 +146,7 @@ class BackupFolder:
         return BackupOutcome(snapshot=whole, objects=len(found), copied=len(copied), bytes=sizes, dropped=dropped)
 
     def _copy_objects(self, objects: Path, report: Report) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-        """All that are there, by path and size, and those of them that were not here yet."""
+        """Copies new objects; returns path and size of all, and of those copied."""
         found, copied = [], []
         for file in _object_files(objects):
             place = str(file.relative_to(objects))
@@ -200,7 +203,7 @@ def hash_of(path: Path) -> str:
 
 
 def _object_files(folder: Path) -> Iterator[Path]:
-    """Yields the files of the folders of two digits, in order; what is being written lies elsewhere."""
+    """Yields the files in the folders of two digits, in order; unfinished files are in other folders."""
     folders = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
     for each in folders:
         yield from sorted(each.iterdir())
@@ -212,7 +215,7 @@ def _saved(snapshot: Path) -> Iterator[SavedFile]:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Files that go while it is copied are left out."""
+    """Copies a folder; files that disappear meanwhile are left out."""
     target.mkdir(mode=0o700, exist_ok=True)
     if not source.is_dir():
         return
@@ -227,7 +230,7 @@ def _copy_folder(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path, report: Report) -> None:
-    """Whole or not at all, and on the disk."""
+    """Copies a file, whole or not at all, and syncs it to disk."""
     beside = target.with_name(f".{target.name}.partial")
     with source.open("rb") as file, beside.open("wb") as copy:
         os.fchmod(copy.fileno(), 0o600)
@@ -269,7 +272,7 @@ _HINTS: Final = {
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Faults of the disk, as faults."""
+    """Turns errors of the disk into faults."""
     try:
         yield
     except OSError as error:

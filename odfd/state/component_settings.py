@@ -81,7 +81,7 @@ def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[st
 
 
 def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[str, str]) -> IngestSettings:
-    """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
+    """Makes the settings of ingestion. Sources see only variables that the settings name: others hold secrets."""
     ingest = settings.ingest
     return IngestSettings(
         staging=home.folder(STAGING),
@@ -114,7 +114,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
 _PIPES: Final[Mapping[str, PipeMode]] = {"sandbox": "sandbox", "user": "user", "never": "never"}
 _CONTAINERS: Final[Mapping[str, ContainerMode]] = {"never": "never", "offline": "offline", "network": "network"}
 _PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""Variables that a command of Pipe needs, and that hold no secrets."""
+"""Variables that a command of a Pipe step needs, and that hold no secrets."""
 
 
 def _those(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
 
 
 def _checked_relay(text: str) -> str:
-    """Raises Invalid for what is no address of a relay itself."""
+    """Returns the address of a relay. Raises Invalid for other text."""
     address = parse_address(text)
     if address.peer is None or address.relay is not None:
         hint = "write it like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
@@ -163,12 +163,12 @@ def _checked_relay(text: str) -> str:
 
 
 def webhook_networks(settings: Settings) -> tuple[IpNetwork, ...]:
-    """Raises Invalid."""
+    """Returns the networks in which webhooks may be called. Raises Invalid."""
     return networks(_checked("webhooks", settings.webhooks.inside))
 
 
 def _checked(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises Invalid for what is no network."""
+    """Returns the networks of a setting, checked. Raises Invalid for malformed ones."""
     try:
         networks(inside)
     except ValueError as error:

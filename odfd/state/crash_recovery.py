@@ -1,7 +1,7 @@
 """Records the leftovers of an unclean shutdown in a state directory, before the start repairs or removes them.
 
-A node that ends in order leaves nothing: the write-ahead log is folded into the database, and the folders of work under
-way are empty. What is found here is mended by the start itself; the doctor tells of it.
+A node that stops in order leaves nothing: the write-ahead log is merged into the database, and the folders of work in
+progress are empty. The start itself repairs what is found here; ``odfctl doctor`` reports it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
 """Folders that are emptied at the start."""
 _HEADER, _FRAME_HEADER = 32, 24
 _MAGIC: Final = 0x377F0682
-"""The last bit says in which order words are summed; the file's own numbers are big-endian in both."""
+"""The log's magic number without its last bit, which gives the byte order of checksums; numbers are big-endian."""
 _FLIPPED: Final = 2
-"""Bits in which a page's salts may differ from the log's and still be its own: those of other logs differ in half."""
+"""Most bits in which a page's salts may differ from those of its log; salts of other logs differ in half of them."""
 _WORDS: Final = ">u4"
 
 
@@ -33,23 +33,23 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     is_first: bool = False
     """Whether there was no node in the directory before."""
     promised: int = 0
-    """Pages that the database's log says were committed to it."""
+    """Number of pages that the database's log shows as committed."""
     lost: int = 0
-    """Those of them that could not be read back: the state is an older one."""
+    """Number of these that could not be read back: the state is an older one."""
     files: int = 0
     bytes: int = 0
-    """Of work under way."""
+    """Bytes of leftover files of work in progress."""
     keys: int = 0
-    """Of datasets that came to nothing: they were removed."""
+    """Keys of datasets that were never begun; they were removed."""
     brought_forward: Sequence[tuple[str, int, int]] = ()
-    """Tables that an older program wrote, with their version then and now."""
+    """Tables of an older program that were migrated: name, version before, version now."""
     settled: Sequence[str] = ()
-    """Datasets whose import had been cut off."""
+    """Datasets whose interrupted import was completed or removed."""
     unsettled: Sequence[str] = ()
-    """What could not be settled, and why."""
+    """Datasets for which that failed, with the reason."""
 
     def __str__(self) -> str:
-        """For people."""
+        """Describes the findings for people."""
         ended = "the node was killed" if self.was_killed else "the node was stopped in order"
         findings = ["none: this is the first start" if self.is_first else ended]
         if self.brought_forward:
@@ -85,12 +85,12 @@ def look_back(directory: Path, database: str) -> CrashRecovery:
 
 
 def pages_promised(log: Path) -> int:
-    """Pages of a write-ahead log up to the last one that ends a commit; 0: the log is empty, or not there.
+    """Counts the pages of a write-ahead log up to its last commit; 0: the log is empty or absent.
 
-    SQLite's recovery ends at the first page whose checksum does not fit, and takes those after it for one that
-    was cut off. But a killed process leaves nothing after what it wrote last: where pages of the same log and the mark
-    of a commit follow, a bit was flipped, or the disk lost what it had confirmed. Only headers are read (SQLite file
-    format, section 4). A log whose header is spoilt promises all that there is room for.
+    SQLite's recovery ends at the first page with a wrong checksum, and takes the rest for an interrupted write. But a
+    killed process leaves nothing after its last write: if pages of the same log and the mark of a commit follow, a bit
+    was flipped, or the disk lost data that it had confirmed. Only headers are read (SQLite file format, section 4). A
+    log with a damaged header counts as full.
     """
     try:
         size = log.stat().st_size
@@ -113,12 +113,12 @@ def pages_promised(log: Path) -> int:
 
 
 def _pages_of(stated: int) -> int:
-    """A page size that can be."""
+    """Returns the stated page size if it is possible, else 4096."""
     return stated if stated in {1 << power for power in range(9, 17)} else 4096
 
 
 def _is_whole(header: np.ndarray) -> bool:
-    """Whether the checksum of a log's header fits."""
+    """Whether the checksum of a log's header is correct."""
     if int(header[0]) & ~1 != _MAGIC or int(header[2]) != _pages_of(int(header[2])):
         return False
     words = [int(word) for word in header[:6]]

@@ -1,10 +1,10 @@
-"""Registers damage: notes damaged blocks and objects, stops relying on them, and reports them so that mirrors refetch.
+"""Registers damage: records damaged blocks and objects, stops relying on them, and reports them for mirrors to refetch.
 
-Called from worker threads. The node's wiring reports damage, because that needs the event loop. What a verification
-found is recorded only if the dataset did not change meanwhile. Appends change nothing of what is looked at, which ends
-at the head that there was (``verify_chain``). A reset, a compaction, a mirror that turns, mending, deletion and a
-mirror that lets data go do. So the conditions under which it looked are compared with those afterwards, and damage is
-recorded only in a transaction in which they are still the same.
+Called from worker threads. The node's wiring reports damage, because that needs the event loop. A finding of a
+verification is recorded only if the dataset did not change meanwhile. Appends do not matter, as a check ends at the
+head that it found (``verify_chain``). A reset, a compaction, a mirror that turns, a repair, a deletion and a mirror
+that drops data do. So the conditions before the check are compared with those after it, and damage is recorded only in
+a transaction in which they are still the same.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class DamageRegistry:
     """The known damage to the datasets of one node."""
 
     def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, DamagedBlock], None]) -> None:
-        """``told`` is called for each place once, until the dataset was whole again."""
+        """Sets the callback ``told``, called once for each place, until the dataset is intact again."""
         self._home = home
         self._clock = clock
         self._told = told
 
     def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
-        """Blocks from the first of ``spots`` on are not relied on until they are whole again.
+        """Records damage: blocks from the first of ``spots`` on are not relied on until they are intact again.
 
-        ``seen``: the conditions under which somebody looked; ``None``: each of ``spots`` is a block or an object whose
-        own bytes were hashed. Whether they still hold: else nothing is noted.
+        ``seen``: the conditions during the check; ``None``: each of ``spots`` is a block or an object whose own bytes
+        were hashed. Returns whether the conditions still hold; if not, nothing is recorded.
         """
         with self._home.database.read() as connection:
             known = set(Damage(connection).of(dataset))
@@ -54,7 +54,7 @@ class DamageRegistry:
                 return False
             ledger = Ledger(connection)
             checked = ledger.chain(dataset)
-            # What is given away may have been given up, or let go, since it was read.
+            # The damaged data may have been given up, or dropped, since it was read.
             first, size = Holdings(connection).extent(dataset).first, checked.frontier.size
             there = spots if seen is not None else [spot for spot in spots if first <= spot.sequence < size]
             if not there:
@@ -84,23 +84,23 @@ class DamageRegistry:
 
 
 ATTEMPTS: Final = 3
-"""Looks at a dataset that changes under each of them; who looks again then keeps its writers waiting."""
+"""Checks of a dataset that changes during each; a later caller then keeps its writers waiting."""
 _ALL: Final = 1 << 62
-"""Later than any block."""
+"""Number later than any block."""
 
 
 class ReadConditions(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions during a check of a dataset that its findings depend on."""
 
     history: tuple[int, int]
-    """As in ``chain.store.base.Snapshot``."""
+    """History of the chain, as in ``chain.store.base.Snapshot``."""
     held_from: int
-    """Objects of blocks from here on are to be here."""
+    """First block whose objects, and those of later blocks, must be here."""
     held_until: int
-    """Those of later ones are on their way: a mirror was asked for its data after its blocks had come."""
+    """Block from which on objects are still on their way, as a mirror fetches data after blocks."""
 
     def hold(self, now: ReadConditions | None) -> bool:
-        """Whether they are unchanged from the check to ``now``."""
+        """Whether the conditions of the check still hold in ``now``."""
         return (
             now is not None
             and (now.history, now.held_from) == (self.history, self.held_from)
@@ -127,10 +127,10 @@ def look(
     progress: OnProgress | None = None,
     memory: Memory | None = None,
 ) -> tuple[VerificationResult, ReadConditions] | None:
-    """Runs a check; returns the findings of ``request``, the required data, and the conditions.
+    """Checks a dataset as ``request`` says, but for the data that must be here; returns findings and conditions.
 
-    ``None`` when something was found wrong and they changed meanwhile: it may be looked at again. Raises NotFound when
-    there is no chain or no block ``start``, Environment.
+    Returns ``None`` when something was wrong and the conditions changed meanwhile: then check again. Raises NotFound
+    when there is no chain or no block ``start``, Environment.
     """
     before = _now(home, dataset)
     if before is None:

@@ -1,7 +1,7 @@
 """Opens the node's state directory: its database, objects, keys and work folders, for one process at a time.
 
-Made first and closed last. It holds the parts that every service needs and decides nothing. What a crash left half-done
-in the folders of work under way is emptied when it is made.
+Opened first and closed last. It holds the parts that every service needs and decides nothing. Leftovers of a crash in
+the folders of work in progress are deleted when it is opened.
 """
 
 from __future__ import annotations
@@ -62,31 +62,31 @@ from odfd.webhooks import store as webhooks
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
-"""With uploads, work under way: emptied at the start (``recovery``)."""
+"""Folder of work in progress which, like UPLOADS, is emptied at the start (``crash_recovery``)."""
 UPLOADS: Final = "uploads"
 STAGED: Final = "staged"
-"""Blocks that came as one stream, until they are taken over; these outlive a restart too."""
+"""Folder of blocks that arrived as one stream, until they are adopted; kept over a restart."""
 SEGMENTS: Final = "segments"
-"""Merged small slices, for ingestion, which can be made again from the chains."""
+"""Folder of merged small slices, for ingestion, which can be made again from the chains."""
 FOLDS: Final = "folds"
-"""State of datasets at earlier cuts, for queries; likewise."""
+"""Folder of the state of datasets at earlier cuts, for queries; can be made again."""
 PROJECTIONS: Final = "projections"
-"""Tables of projections: these too."""
+"""Folder of the tables of projections; can be made again."""
 VOLUMES: Final = "volumes"
-"""Copies of what was read from volumes that are no folders: these too."""
+"""Folder of copies read from volumes that are no folders; can be made again."""
 SPOOL: Final = "spool"
-"""Waiting pushes to Sources, which are stored nowhere else."""
+"""Folder of pushes that wait for their Sources, which are stored nowhere else."""
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
-"""Objects on their way here; these outlive a restart."""
+"""Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
     webhooks, idempotency, network_scopes, read_holds, captures, access_tokens, renditions,
     unmanaged, spool, invitation_tokens, incidents,
 )  # fmt: skip
-"""Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
+"""Modules with ``ROOM`` and ``STEPS``, which define the database's tables."""
 NAMES: Final = b"names"
-"""Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""
+"""Key in ``Database.has_changed`` for the names of all datasets."""
 _KEYS: Final = {
     "datasets": "{row}.id",
     **dict.fromkeys(
@@ -113,12 +113,12 @@ _KEYS: Final = {
         ),
         "{row}.dataset",
     ),
-    # A base, a flow, a publication and a quarantine change nothing of what is shown of the dataset that they are of.
+    # A base, a flow, a publication and a quarantine change nothing of what is shown of their dataset.
     "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
     f" WHEN '{mirror_specs.KIND}' THEN CAST({{row}}.key AS BLOB)"
     " WHEN 'source-base' THEN x'' WHEN 'flow' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
 }
-"""Tables of which a row says something of one dataset (``keys_of``), or of the names alone: as what it is watched."""
+"""Tables whose rows are about one dataset (``keys_of``) or about names, with an SQL expression for the key to watch."""
 _UNWATCHED: Final = (
     "blocks",
     "flow_runs",
@@ -146,23 +146,23 @@ _UNWATCHED: Final = (
     *saved_views.TABLES,
     *webhooks.TABLES,
 )
-"""Rows that views do not depend on: a changed chain has another head, and a logged mirror is in force."""
+"""Tables that views do not depend on: a changed chain has another head, and a logged mirror is in force."""
 LOCK_NAME: Final = "lock"
 
 
 def keys_of(dataset: DatasetId) -> frozenset[bytes]:
-    """Returns the keys for ``Database.has_changed`` of a dataset: all its rows, and the intent for it."""
+    """Returns a dataset's keys in ``Database.has_changed``: for all its rows, and for the intent of that name."""
     return frozenset((bytes(dataset), str(dataset).encode()))
 
 
 class StateDirectory:
-    """An open state directory."""
+    """An open state directory, with its database, chains, objects and keys."""
 
     def __init__(self, directory: Path, database: Database, recovery: CrashRecovery | None = None) -> None:
         self.directory = directory
         self.recovery = recovery or CrashRecovery()
         self.database = database
-        # At once: each transaction waits for the disk.
+        # All at once, as each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
         self.recovery.brought_forward = tuple(database.brought_forward)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
@@ -216,13 +216,13 @@ class StateDirectory:
             self._settle_key(made)
 
     def _settle_key(self, dataset: DatasetId) -> bool:
-        """Whether its chain has begun."""
+        """Keeps the key if the dataset's chain has begun, else deletes it; returns whether it has begun."""
         has_begun = self.chains.chain(dataset).head() is not None
         (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
         return has_begun
 
     def active_at(self, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
-        """The rendition that a name meant at a time, in milliseconds; an id means one dataset at all times."""
+        """Returns the rendition that a name meant at a time, in milliseconds; an id means one dataset at all times."""
         if ref.startswith("did:"):
             return entry
         with self.database.read() as connection:
@@ -230,12 +230,12 @@ class StateDirectory:
             return entry if then == entry.id else Catalog(Resources(connection)).resolve(str(then))
 
     def shards_of(self, dataset: DatasetId) -> tuple[DatasetId, ...]:
-        """Lists the chains whose rows a dataset's name means: itself, unless it is the first of several shards."""
+        """Lists the chains with the rows of a dataset: itself, or all shards if it is the first of several."""
         with self.database.read() as connection:
             return renditions.shards_of(connection, dataset)
 
     def one_chain(self, ref: str) -> DatasetEntry:
-        """Resolves a dataset for what is done with one chain. An id means one always; a name may mean several shards.
+        """Resolves a dataset for an operation on one chain. An id means one always; a name may mean several shards.
 
         Raises NotFound, Invalid, Refused.
         """
@@ -260,7 +260,7 @@ class StateDirectory:
             renditions.check_single(connection, dataset)
 
     def check_fed(self, dataset: DatasetId) -> None:
-        """Raises Refused for a rendition that is not the active one, and for a portal, which takes rows by its rule."""
+        """Raises Refused for a rendition that is not active, and for a portal, which takes rows by its rule."""
         with self.database.read() as connection:
             renditions.check_fed(connection, dataset)
         if self.is_portal(dataset):
@@ -271,12 +271,12 @@ class StateDirectory:
             )
 
     def is_portal(self, dataset: DatasetId) -> bool:
-        """Whether a dataset publishes rows of a private one by a rule that its schema has."""
+        """Whether a dataset is a portal, by the rule in its schema."""
         said = self.chains.chain(dataset).last_of(("SetDataSchema",))
         return said is not None and isinstance(said.event, SetDataSchema) and is_portal(said.event.schema)
 
     def is_fed(self, dataset: DatasetId, is_named: bool) -> bool:
-        """Whether what comes in goes to a dataset; ``is_named``: ``check_fed`` where it does not."""
+        """Whether a dataset accepts incoming rows. Raises Refused as ``check_fed`` if not and ``is_named``."""
         try:
             self.check_fed(dataset)
         except Refused:
@@ -286,7 +286,7 @@ class StateDirectory:
         return True
 
     def held_from(self, dataset: DatasetId) -> int:
-        """Returns the block from which the dataset's data is to be here."""
+        """Returns the number of the first block whose data should be here, like that of all later ones."""
         with self.database.read() as connection:
             return Holdings(connection).extent(dataset).first
 
@@ -316,7 +316,7 @@ class StateDirectory:
             )
 
     def database_size(self) -> int:
-        """Returns the bytes of the database with its log, which has all of it that is new. Blocking."""
+        """Returns the bytes of the database and its log, which holds the newest changes. Blocking."""
         files = (self.directory / f"{DATABASE}{suffix}" for suffix in ("", "-wal"))
         return sum(path.stat().st_size for path in files if path.exists())
 
@@ -334,8 +334,8 @@ class StateDirectory:
 def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterator[StateDirectory]:
     """Opens the state directory and locks it for this process.
 
-    Raises Environment when it cannot be used or another process has it. ``is_entered``: others may go through it, to a
-    socket that lies in it.
+    Raises Environment when it cannot be used or another process has it. ``is_entered``: others may pass through it, to
+    a socket in it.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -368,7 +368,7 @@ class StateLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Takes the lock. Raises Environment naming the process that holds the directory, or the disk's fault."""
+        """Takes the lock. Raises Environment with the process that holds the directory, or with the disk's error."""
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

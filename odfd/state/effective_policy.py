@@ -1,4 +1,4 @@
-"""Computes the policy in force: the settings, validators and rules that a person declared, the network's policy."""
+"""Computes the policy in force from settings, validators, rules that a person declared, and the network's policy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.profiles import policy_of
 
 GROUP: Final = "validator"
-"""Resource kind: a key and the group it stands in, listed by a person here."""
+"""Kind of the resource by which a person here lists a validator's key in a group."""
 
 
 class EffectivePolicy:
-    """Computes a policy; ``settings`` are those in force. Invalid lists every mistake."""
+    """Computes the policy in force; ``settings`` returns the current ones. Invalid lists every mistake."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -77,7 +77,7 @@ class EffectivePolicy:
 def purposes(
     connection: sqlite3.Connection, dataset: DatasetId, policy: Policy
 ) -> tuple[Expression | None, Expression | None]:
-    """Returns a dataset's own terms of use and of serving: its mirror's, else those of a TrustPolicy, if any."""
+    """Returns a dataset's own terms of use and of serving: its mirror's, else a TrustPolicy's, else ``None``."""
     resources = Resources(connection)
     use, serve = mirror_spec.purposes(resources, dataset)
     if not policy.rules or (use is not None and serve is not None):

@@ -1,9 +1,9 @@
 """Keeps the answers to requests that carry an ``Idempotency-Key``, so that a repeated request acts once.
 
-A request is claimed before it acts, durably, and settled with its answer. One that a crash cut off stays claimed: what
-became of it is not known, and to act again could act twice. Neither keys nor requests are stored: a row is found by a
-hash of its key, and the hash of its request is keyed with it, so that a stolen database helps nobody to guess a secret
-that a request held. Synchronous, and its calls are atomic.
+A request is claimed before it acts, durably, and settled with its answer. One that a crash interrupted stays claimed:
+its effect is not known, and acting again could act twice. Neither keys nor requests are stored: a row is found by a
+hash of its key, and the hash of its request is keyed with it, so that a stolen database does not help to guess a secret
+in a request. Synchronous, and its calls are atomic.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from odfd.errors import Usage
 HEADER: Final = "Idempotency-Key"
 KEPT_FOR: Final = 24 * 3600 * SECOND
 MAX_KEPT: Final = 4096
-"""Answers kept at a time; with those of the largest size, 256 MiB."""
+"""Most answers kept at a time; at their largest they take 256 MiB."""
 MAX_ANSWER: Final = 64 * 1024
-"""Bytes of an answer that is kept; those to POSTs are tasks and lists of a few items."""
+"""Largest answer that is kept, in bytes; answers to POSTs are tasks and short lists."""
 ROOM: Final = "idempotency"
 STEPS: Final = (
     """
@@ -56,7 +56,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerStore:
-    """The kept answers of a node, over its database."""
+    """Keeps the answers of a node in its database."""
 
     def __init__(self, database: Database, now: Callable[[], Instant]) -> None:
         self._database, self._now = database, now
@@ -64,10 +64,10 @@ class AnswerStore:
         self._under_way: set[bytes] = set()
 
     def claim(self, key: str, request: bytes) -> KeptAnswer | None:
-        """Returns the kept answer to ``request``; ``None``: it is new, and the caller acts, then settles or releases.
+        """Returns the kept answer; ``None`` for a new request, which the caller performs and then settles or releases.
 
-        Raises Usage for a malformed key, Invalid for the key of another request, Conflict for a request under way or
-        cut off, and Environment where too many are kept.
+        Raises Usage for a malformed key, Invalid for the key of another request, Conflict for a request in progress or
+        interrupted, and Environment if too many are kept.
         """
         row_id, digest = _hashes(key, request)
         with self._lock:
@@ -92,7 +92,7 @@ class AnswerStore:
         return msgspec.msgpack.decode(row[3], type=KeptAnswer)
 
     def settle(self, key: str, request: bytes, answer: KeptAnswer) -> None:
-        """Keeps the answer to a claimed request; of one that is too large, that there was one."""
+        """Keeps the answer to a claimed request; of one that is too large, only that there was one."""
         row_id, digest = _hashes(key, request)
         kept = msgspec.msgpack.encode(answer) if len(answer.body) <= MAX_ANSWER else None
         with self._lock, self._database.write() as connection:
@@ -100,20 +100,20 @@ class AnswerStore:
             _TABLE.put(connection, row_id, digest, self._now(), kept)
 
     def release(self, key: str, request: bytes) -> None:
-        """Forgets a claimed request that failed for a reason that may pass: it may be sent again."""
+        """Forgets a claimed request that failed for a temporary reason, so that it may be sent again."""
         row_id, _ = _hashes(key, request)
         with self._lock, self._database.write() as connection:
             self._under_way.discard(row_id)
             connection.execute("DELETE FROM idempotency WHERE id = ?", (row_id,))
 
     def abandon(self, key: str, request: bytes) -> None:
-        """Ends a claimed request of which nobody knows what it did."""
+        """Ends a claimed request whose effect is not known: it stays claimed."""
         with self._lock:
             self._under_way.discard(_hashes(key, request)[0])
 
 
 def _hashes(key: str, request: bytes) -> tuple[bytes, bytes]:
-    """The id of a row, and the hash of its request. Raises Usage."""
+    """Returns the id of the row, and the hash of its request. Raises Usage for a malformed key."""
     if not _KEY.match(key):
         raise Usage(
             f"{HEADER} is 1 to 255 visible ASCII characters", rule="idempotency-key", hint="a random UUID will do"

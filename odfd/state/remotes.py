@@ -1,4 +1,4 @@
-"""Reads and publishes datasets that lie elsewhere: on web servers, at nodes, and on IPFS through the node's Kubo."""
+"""Reads and publishes datasets in other places: on web servers, at nodes, and on IPFS through the node's Kubo."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from p2p.web.transfer import WebTransfers
 
 
 class Remotes:
-    """The connections of one node to the web and to its Kubo. Connections live while ``run`` does."""
+    """The connections of one node to the web and to its Kubo, which are open while ``run`` runs."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class Remotes:
         ipfs: Ipfs | None,
         askable: Callable[[DatasetId], Collection[str] | None],
     ) -> None:
-        """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS.
+        """Makes the clients. ``ipfs`` replaces the Kubo of the settings; with neither there is no IPFS.
 
-        ``askable``: the peers that alone may be asked for a dataset, as one that is private here; ``None``: all.
+        ``askable``: returns the only peers that may be asked for a dataset, such as one that is private here; ``None``:
+        all.
         """
         kubo = settings.ipfs
         self._ipfs = Kubo(kubo.api, kubo.token, pace=bandwidth.down) if ipfs is None and kubo.api else ipfs
@@ -89,7 +90,7 @@ class Remotes:
             await life.stopping.wait()
 
     async def found(self, place: str) -> DatasetId:
-        """Returns the dataset published at a place, by its own statement. Raises Remote, Invalid, Refused."""
+        """Returns the id of the dataset at a place, as the place states it. Raises Remote, Invalid, Refused."""
         return await self._source_of(place).dataset_at(place, self._clock.now())
 
     def check(self, place: str) -> None:
@@ -113,7 +114,7 @@ def place_of(source: str) -> str | None:
 
 
 def held_head(home: StateDirectory, root: str) -> Multihash | None:
-    """Returns the head of the dataset whose name here is the last part of its place, if any. Blocking."""
+    """Returns the head of the local dataset named like the last part of a place, if any. Blocking."""
     name = name_in(root)
     with home.catalog() as catalog:
         entry = catalog.look(name) if name else None
@@ -122,7 +123,7 @@ def held_head(home: StateDirectory, root: str) -> Multihash | None:
 
 
 def name_in(place: str) -> str:
-    """Returns the dataset's name in the place; empty if that is no valid name."""
+    """Returns the dataset's name in the place; empty if it is not a valid name."""
     if is_target(place) and not place.startswith(NODE):
         return place.rpartition("/")[2]
     place = place.removeprefix(NODE)

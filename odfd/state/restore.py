@@ -1,7 +1,7 @@
 """Makes a state directory from a snapshot of a backup, and verifies it before a node can start on it.
 
-Every file and object is hashed on its way; the directory is opened and looked through; then it gets its name. What does
-not prove to be what was backed up leaves nothing behind. Blocking, with no daemon.
+Every file and object is hashed while it is copied; then the directory is opened and examined, and finally renamed to
+its place. A backup that fails these checks leaves nothing behind. Blocking, with no daemon.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from odfd.state.directory import StateDirectory, open_state_directory
 
 SHOWN: Final = 5
 Examine = Callable[[StateDirectory], Sequence[str]]
-"""Says what is wrong with a state directory, beside the journals that are not there."""
+"""Lists what is wrong with a state directory, apart from the missing journals."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: BackupSnapshot
     directory: Path
     damaged: tuple[str, ...] = ()
-    """Objects that were left out, since they are not what they were."""
+    """Names of objects that were left out, since their bytes do not have their hash."""
     keys: int = 0
-    """That sign nothing before peers were asked."""
+    """Number of keys that sign nothing until peers were asked what they have signed."""
 
 
 def choose(backup: Path, name: str | None) -> Path:
@@ -66,7 +66,7 @@ def restore(
 ) -> Restored:
     """Restores to ``directory``, empty or absent. Raises Invalid for a damaged backup, Environment.
 
-    ``skip_damaged``: go on without objects that are damaged; peers that have them may give them again.
+    ``skip_damaged``: continues without damaged objects; peers that have them may provide them again.
     """
     if directory.exists() and any(directory.iterdir()):
         raise Invalid(
@@ -139,7 +139,7 @@ def _take(snapshot: Path, target: Path, file: SavedFile, report: Report) -> None
 
 
 def _take_objects(snapshot: Path, target: Path, report: Report) -> list[str]:
-    """Those that are damaged."""
+    """Copies the objects; returns the names of damaged ones, which are left out."""
     objects, damaged = snapshot.parent.parent / OBJECTS, []
     for place, size in listing(snapshot):
         name, source = Path(place).name, objects / place
@@ -161,7 +161,7 @@ def _place(source: Path, target: Path, mode: int = 0o600) -> None:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[None]:
-    """Gone at the end, unless it was given another name."""
+    """Makes an empty folder, which is deleted at the end unless it was renamed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     try:

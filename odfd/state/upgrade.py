@@ -1,4 +1,4 @@
-"""Describes what a start of this program would migrate in a state directory, and tries it on a copy of the database.
+"""Lists the tables that a start of this program would migrate, and tries the migration on a copy of the database.
 
 Reads beside a running node and writes nothing of its state. Blocking; for ``odfctl upgrade check``.
 """
@@ -19,13 +19,13 @@ from odfd.state.directory import DATABASE, ROOMS
 
 
 class TableChange(NamedTuple):
-    """Tables of one part of the program that the directory has in another version."""
+    """Tables of one part of the program, in different versions in the directory and the program."""
 
     room: str
     here: int
-    """Of the directory; 0: none yet."""
+    """Version in the directory; 0: none yet."""
     known: int
-    """Of this program."""
+    """Version in this program."""
 
     @property
     def is_newer(self) -> bool:
@@ -42,7 +42,7 @@ def table_changes(directory: Path) -> list[TableChange]:
 
 
 def has_room_for_copy(directory: Path) -> bool:
-    """Whether there is room for the copy and for its migration, which may write as much again."""
+    """Whether there is disk space for the copy and its migration, which may write as much again."""
     size = sum(
         (directory / name).stat().st_size for name in (DATABASE, f"{DATABASE}-wal") if (directory / name).exists()
     )
@@ -50,7 +50,7 @@ def has_room_for_copy(directory: Path) -> bool:
 
 
 def try_on_copy(directory: Path) -> None:
-    """Migrates a copy of the database. Raises NotFound, Environment: a start would fail likewise."""
+    """Migrates a copy of the database. Raises NotFound, Environment, as a start would."""
     with tempfile.TemporaryDirectory(prefix=".upgrade-", dir=directory) as place:
         copy = Path(place) / DATABASE
         with _reading(directory) as connection, contextlib.closing(sqlite3.connect(copy)) as target:

@@ -1,7 +1,7 @@
 """Keeps files that clients uploaded until they are ingested.
 
-Made with the node, in a folder that was emptied at the start: what nobody ingests is gone after the next one. An upload
-that breaks off leaves nothing; when too many wait, the one that has waited longest makes room.
+Made with the node, in a folder that is emptied at the start, so an upload does not survive a restart. An interrupted
+upload leaves nothing; when too many wait, the oldest is deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from chain.errors import Environment, NotFound, Refused
 from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 MAX_WAITING: Final = 64
-"""Uploads that wait to be ingested."""
+"""Most uploads that wait to be ingested."""
 MAX_NAME: Final = 200
-"""Characters of a file name that are kept, for messages; file systems take 255 bytes."""
+"""Most characters, and bytes, of a file name, kept for messages; file systems take 255 bytes."""
 NAMELESS: Final = "upload"
 
 
@@ -35,12 +35,12 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 class Uploads:
-    """The uploaded files of one node. For the event loop; files are written in worker threads."""
+    """Keeps the uploaded files of one node. For the event loop; files are written in worker threads."""
 
     def __init__(
         self, folder: Path, limit: Callable[[], int], new_id: Callable[[], str], reserve: Callable[[], int] = int
     ) -> None:
-        """``limit``: bytes of one file; ``reserve``: left free on the disk. Both are read for each upload."""
+        """``limit``: most bytes of one file; ``reserve``: bytes left free on the disk; called for each upload."""
         self._folder = folder
         self._limit = limit
         self._new_id = new_id
@@ -48,7 +48,7 @@ class Uploads:
         self._waiting: OrderedDict[str, Uploaded] = OrderedDict()
 
     async def take(self, name: str, chunks: AsyncIterable[bytes]) -> Uploaded:
-        """Raises Refused for a file that is too large, Environment when the disk refuses."""
+        """Stores an uploaded file. Raises Refused if it is too large, Environment when the disk refuses."""
         upload_id = self._new_id()
         folder = self._folder / upload_id
         path = folder / safe_name(name)
@@ -85,13 +85,13 @@ class Uploads:
         return size
 
     def check(self, ids: Sequence[str]) -> None:
-        """Raises NotFound for the first that is not here."""
+        """Raises NotFound for the first id that is not here."""
         missing = next((each for each in ids if each not in self._waiting), None)
         if missing is not None or not ids:
             raise NotFound(f"no upload {missing or ''!r}", rule="upload", hint="upload the file first")
 
     def claim(self, ids: Sequence[str]) -> list[Path]:
-        """Transfers uploads to the caller, who calls ``done`` at the end. Raises NotFound: then none is transferred."""
+        """Transfers uploads to the caller, who calls ``done`` at the end. Raises NotFound, and then transfers none."""
         self.check(ids)
         return [self._waiting.pop(each).path for each in dict.fromkeys(ids)]
 
