@@ -1,7 +1,8 @@
-"""Finds the account of a caller of the control socket, by the user and groups that the kernel tells of it. Pure.
+"""Finds the account of a caller of the control socket, by the user and groups that the kernel reports. Pure.
 
-The node's own user and root have every right. While no account names users or groups, so have the others that the
-socket admits, as before there were accounts. Afterwards a caller is the account that names it, or nobody.
+The node's own user and root have every right. As long as no account names users or groups, so has everyone else that
+the socket admits, as before there were accounts. Afterwards a caller acts as the account that names its user or group,
+or has no rights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ RULE = "access-account"
 
 
 class UnixCaller(msgspec.Struct, frozen=True):
-    """A process at the socket: its user and groups, by number and by name where they have one."""
+    """A process at the socket: its user and groups, by number and, if they have one, by name."""
 
     uid: int
     users: Collection[str] = ()
@@ -34,9 +35,9 @@ class AccountCallers(msgspec.Struct, frozen=True):
 
 
 def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCallers], wanted: str = "") -> Principal:
-    """Returns who a caller acts as. ``wanted``: an account that it asks to act as, by name or id.
+    """Returns the principal that a caller acts as. ``wanted``: the account it asks for, by name or id.
 
-    Raises Refused where that is not its own, or where it has several and asks for none; NotFound.
+    Raises Refused if that account is not its own, or if it has several and asks for none; NotFound.
     """
     is_owner = caller.uid in (0, own_uid) or not any(each.users or each.groups for each in accounts)
     by_user = [each for each in accounts if not set(each.users).isdisjoint(caller.users)]

@@ -1,4 +1,4 @@
-"""Defines Accounts and Relations as manifests, and makes statements of them. Pure."""
+"""Defines the manifests of Accounts and Relations, and turns them into statements. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_CALLERS: Final = 256
 
 
 class AccountType(Enum):
-    """A kind of account."""
+    """The kind of an account."""
 
     USER = "User"
     ORGANIZATION = "Organization"
@@ -78,7 +78,7 @@ class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare_account(spec: Node, remarks: Remarks) -> Node:
-    """Takes out a password, which nobody could be asked for: it is kept nowhere."""
+    """Removes a password, which nothing would ever check and nothing stores; adds a warning."""
     if not isinstance(spec.value, dict) or "password" not in spec.value:
         return spec
     text = f"spec.password is passed over, and kept nowhere: an Account is known by its {UNIX_CALLERS} (docs/access.md)"
@@ -87,7 +87,7 @@ def prepare_account(spec: Node, remarks: Remarks) -> Node:
 
 
 def prepare_relations(spec: Node, remarks: Remarks) -> Node:
-    """Puts references that are written as objects, ``{type, name}``, into their short form."""
+    """Rewrites references that are objects, ``{type, name}``, in their short form."""
     if not isinstance(spec.value, dict):
         return spec
     parts = dict(spec.value)
@@ -112,14 +112,14 @@ def _shortened(item: Node, path: str, remarks: Remarks) -> Node:
 
 
 def check_account(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Checks an Account; adds to the mistakes of its draft."""
     draft.attempt("spec.email", _check_email, draft.spec.email)
     if UNIX_CALLERS in draft.typed:
         draft.attempt(f"headers.annotations.{UNIX_CALLERS}", lambda _: _check_callers(draft.typed[UNIX_CALLERS]), "")
 
 
 def check_relations(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Checks a Relations manifest; adds to the mistakes of its draft."""
     spec: RelationsSpec = draft.spec
     relations, attributes = spec.relations or (), spec.attributes or ()
     if len(relations) + len(attributes) > MAX_STATEMENTS:
@@ -167,7 +167,7 @@ def _check_attribute(said: AttributeSpec) -> None:
 
 
 def statements_of(resource: DeclaredResource) -> Iterator[Statement]:
-    """Makes the statements of a Relations resource, of what its references found; others say nothing."""
+    """Yields the statements of a Relations resource whose references were found; others have no effect."""
     spec = resource.spec or {}
     for each in spec.get("relations") or ():
         subject, object_ = _target(resource, each["subject"], ACCOUNT), _target(resource, each["object"], ANY)
@@ -180,14 +180,14 @@ def statements_of(resource: DeclaredResource) -> Iterator[Statement]:
 
 
 def objects_of(resource: DeclaredResource) -> dict[str, str | None]:
-    """Returns the objects of Relations as they were written, with the ids of those that are here."""
+    """Returns the objects of Relations as they were written, each with its id, or ``None`` if it is not here."""
     spec = resource.spec or {}
     said = [each["object"] for part in ("relations", "attributes") for each in spec.get(part) or ()]
     return {text: _target(resource, text, ANY) for text in said}
 
 
 def admins_in(resource: DeclaredResource) -> bool:
-    """Whether Relations make an administrator."""
+    """Whether a Relations resource makes an administrator."""
     return any(each["name"] == ADMIN and each["value"] for each in (resource.spec or {}).get("attributes") or ())
 
 
@@ -197,7 +197,7 @@ def _target(resource: DeclaredResource, text: str, type_: str) -> str | None:
 
 
 def callers_of(accounts: Iterable[DeclaredResource]) -> list[AccountCallers]:
-    """Returns who acts as each account, by name."""
+    """Returns the users and groups that act as each account, sorted by account name."""
     found = []
     for each in sorted(accounts, key=lambda one: one.name.casefold()):
         said = _callers(each.annotations)
@@ -206,7 +206,7 @@ def callers_of(accounts: Iterable[DeclaredResource]) -> list[AccountCallers]:
 
 
 def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
-    """Also of annotations that were set by hand; what cannot be read names nobody."""
+    """Returns the callers in annotations, also if set by hand; unreadable ones name nobody."""
     try:
         return msgspec.convert(annotations.get(UNIX_CALLERS) or annotations.get(_CALLERS_URI) or {}, UnixCallers)
     except msgspec.ValidationError:

@@ -1,7 +1,7 @@
 """Decides what an account may do with a resource, by relations between them (ReBAC). Pure.
 
-A role on an account covers the resources of that account, and a member of an organisation has what the organisation
-has. A statement counts only while its author owns its object, so what they granted ends when they lose the object.
+A role on an account covers the resources of that account, and a member of an organisation has the organisation's
+rights. A statement counts only while its author owns its object, so grants end when their author loses the object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 MAX_DEPTH: Final = 5
-"""Organisations within organisations whose rights a member has."""
+"""Deepest nesting of organisations whose rights a member gets."""
 PUBLIC: Final = "allowPublicRead"
 ANONYMOUS: Final = "allowAnonymousRead"
 ADMIN: Final = "admin"
@@ -22,7 +22,7 @@ ROLE: Final = "role"
 
 
 class Role(enum.IntEnum):
-    """A role has the rights of those before it."""
+    """A role, which includes the rights of those before it."""
 
     READER = 1
     EDITOR = 2
@@ -42,56 +42,56 @@ class Action(enum.Enum):
 
     READ = Role.READER
     WRITE = Role.EDITOR
-    """Bring data in, pull, verify."""
+    """Includes: bring data in, pull, verify."""
     MAINTAIN = Role.MAINTAINER
-    """Change what it is: spec, name, labels."""
+    """Includes: change what it is: spec, name, labels."""
     OWN = Role.OWNER
-    """Delete it, publish it, grant roles on it."""
+    """Includes: delete it, publish it, grant roles on it."""
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """The caller of a request. ``account``: the id of one; ``None``: nobody that is known here."""
+    """The caller of a request. ``account``: the id of its account; ``None``: it has none here."""
 
     account: str | None = None
     is_owner: bool = False
-    """Of the node: has every right."""
+    """Whether it is the node's owner, who has every right."""
     name: str = ""
     most: Role | None = None
-    """The role that it has at the most, as the token says by which it asks; ``None``: any."""
+    """Highest role, on anything, that its token permits; ``None``: no limit."""
     token: str = ""
-    """Id of that token."""
+    """Id of that token; empty without one."""
 
 
 OWNER: Final = Principal(is_owner=True)
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """A resource as it is judged. ``account``: the id of its account; ``None``: the node's owner."""
+    """A resource to decide about. ``account``: the id of its account; ``None``: it belongs to the node's owner."""
 
     id: str
     account: str | None = None
     is_published: bool = False
-    """Anybody may have it already."""
+    """Whether it is published, so that anybody may read it."""
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One relation or attribute. ``author``: id of the account whose statement it is; ``None``: the node's owner."""
+    """One relation or attribute. ``author``: id of the account that states it; ``None``: the node's owner."""
 
     object: str
     name: str
     subject: str = ""
-    """Id of an account; of attributes, nothing."""
+    """Id of an account; empty for attributes."""
     value: str = ""
-    """A role."""
+    """A role; empty for attributes."""
     author: str | None = None
 
 
 class Allow(msgspec.Struct, frozen=True):
-    """It may be done."""
+    """The action is permitted."""
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """It may not. ``role``: what the subject is to the resource; ``None``: it shall not know that there is one."""
+    """The action is refused. ``role``: the subject's role; ``None``: it may not learn that the resource exists."""
 
     role: Role | None
     needed: Role
@@ -101,7 +101,7 @@ Decision: TypeAlias = Allow | Deny
 
 
 class Relations:
-    """Statements that count. ``accounts``: by id of each resource, its account (``None``: the node's owner's)."""
+    """The valid statements. ``accounts``: account id of each resource by its id (``None``: the node's owner's)."""
 
     def __init__(self, statements: Iterable[Statement], accounts: Mapping[str, str | None]) -> None:
         self._accounts = accounts
@@ -115,11 +115,11 @@ class Relations:
             waiting = [each for each in waiting if each not in counting]
 
     def says_as(self, other: Relations) -> bool:
-        """Whether the same counts in both."""
+        """Whether the same statements are valid in both."""
         return (self._roles, self._members, self._attributes) == (other._roles, other._members, other._attributes)
 
     def role(self, subject: Principal, thing: Thing) -> Role | None:
-        """Returns what a subject is to a resource; ``None``: nothing."""
+        """Returns the subject's role on a resource; ``None`` without one."""
         role = self._role(subject, thing)
         return role if role is None or subject.most is None else min(role, subject.most)
 
@@ -154,7 +154,7 @@ class Relations:
         return any((each, attribute) in self._attributes for each in (thing.id, thing.account) if each is not None)
 
     def _counts(self, said: Statement) -> bool:
-        """Whether its author owns the object, by what counts so far: more only ever lets more count."""
+        """Whether a statement is valid: its author owns the object, by the statements valid so far, which only grow."""
         if said.author is None:
             return True
         if said.name == ADMIN or said.object not in self._accounts:
@@ -173,6 +173,6 @@ class Relations:
 
 
 def authorize(subject: Principal, action: Action, thing: Thing, relations: Relations) -> Decision:
-    """Decides one action on one resource: the same for one that may not be read as for one that is not there."""
+    """Decides one action on one resource; a resource that may not be read is refused like one that does not exist."""
     role = relations.role(subject, thing)
     return Allow() if role is not None and role >= action.value else Deny(role, action.value)
