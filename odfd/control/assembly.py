@@ -1,6 +1,7 @@
 """Defines the interface between the daemon and the node it runs: the node's context, and its assembled parts.
 
-``daemon.wiring`` makes the context, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
+``daemon.wiring`` makes the context, asks ``Build`` for an assembly, and runs its parts; services do not know the
+daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from odfd.runtime.tasks import TaskBoard
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The context of every service."""
+    """The context that every service gets: clock, log, events, task board, meters and settings."""
 
     clock: Clock
     logger: Logger
@@ -38,7 +39,7 @@ class Context:
     servers: list[HttpServer] = field(default_factory=list)
     """All servers of this node; each is added by its maker."""
     settings: Callable[[], Loaded] = lambda: Loaded(Settings(), {})
-    """In force now: a reload changes them."""
+    """Returns the settings in force, which a reload changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,14 @@ class Assembly:
     """A node that serves requests, and its long-lived parts in the order of their start."""
 
     api: Application
-    """What the control socket serves."""
+    """The application that the control socket serves."""
     foundations: tuple[Child, ...] = ()
-    """Started before any task runs and stopped after the last: engines, the network host."""
+    """Parts started before any task runs and stopped after the last: engines, the network host."""
     workers: tuple[Child, ...] = ()
-    """Started when tasks can run, stopped before they are drained: mirrors, schedules, validators."""
+    """Parts started when tasks can run, stopped before they are drained: mirrors, schedules, validators."""
     reload: Callable[[Settings], None] = lambda _: None
-    """New settings came with SIGHUP; take over those that can change while running."""
+    """Adopts new settings, given with SIGHUP, as far as they can change while the node runs."""
 
 
 Build: TypeAlias = Callable[[Settings, Context], AbstractContextManager[Assembly]]
-"""Opens what the node keeps, and closes it when everything has stopped. Raises Faults."""
+"""Opens the node's stores and parts, and closes them when everything has stopped. Raises Faults."""

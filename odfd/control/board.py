@@ -1,4 +1,4 @@
-"""Shows the task board and the event log of the daemon in values of the API."""
+"""Converts the task board and the event log of the daemon to values of the API."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class BoardTasks:
         return task_view(task)
 
     async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
-        """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
+        """Yields snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
         async with aclosing(self._board.follow(task_id)) as snapshots:
             async for task in snapshots:
                 yield task_view(task)
@@ -106,9 +106,9 @@ class LogEvents:
         self._log = log
 
     async def kept(self, kinds: Sequence[str] = (), sees: Sees | None = None) -> list[wire.EventView]:
-        """Lists all kept events, oldest first; of these kinds, or of kinds beginning with them.
+        """Lists all kept events, oldest first, of these kinds or families of kinds.
 
-        ``sees``: of an account, which gets those that it is told, under numbers that do not count the others.
+        ``sees``: the rights of an account, which gets the events that it may see, numbered without counting others.
         """
         found = [event for event in self._log.kept() if is_of(event.kind, kinds)]
         if sees is None:
@@ -117,11 +117,11 @@ class LogEvents:
         return [account_event(event) for event, is_told in zip(found, told, strict=True) if is_told]
 
     def batches(self, since: int | None) -> AsyncGenerator[list[Event] | Lagged, None]:
-        """Yields all events after what ``account_event`` numbers, in lists, also empty ones where rights may change."""
+        """Yields lists of all events after number ``since`` of ``account_event``; empty ones when rights may change."""
         return self._log.batches(since)
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
-        """Yields events after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
+        """Yields events after number ``since``, by default only new ones, of these kinds or families of kinds."""
         async with aclosing(self._log.follow(since)) as all_news:
             async for news in all_news:
                 if isinstance(news, Lagged) or is_of(news.kind, kinds):
@@ -129,7 +129,7 @@ class LogEvents:
 
 
 def account_event(news: News) -> wire.EventView:
-    """Returns an event as accounts get it: its number is a time, so that numbers tell nothing of other events."""
+    """Converts an event for an account: its number is a time, so that numbers reveal nothing of other events."""
     if isinstance(news, Event):
         return msgspec.structs.replace(event_view(news), sequence=news.tick)
     text = "some events cannot be told: they are no longer kept, or the daemon started anew"
@@ -137,7 +137,7 @@ def account_event(news: News) -> wire.EventView:
 
 
 def known_kinds(wanted: Sequence[str]) -> Sequence[str]:
-    """Returns ``wanted``. Raises Invalid for what no event of this node is or begins with: nothing would ever come."""
+    """Returns ``wanted``. Raises Invalid for a kind or family without any event, which would never match."""
     for one in wanted:
         if not any(is_of(kind, (one,)) for kind in EVENT_KINDS):
             families = {kind.partition(".")[0] for kind in EVENT_KINDS}
@@ -152,7 +152,7 @@ def known_kinds(wanted: Sequence[str]) -> Sequence[str]:
 
 
 def is_of(kind: str, wanted: Sequence[str]) -> bool:
-    """Whether a kind is one of those, or begins with one; of none: yes."""
+    """Whether a kind is one of ``wanted``, or in a family of them; always if ``wanted`` is empty."""
     return not wanted or any(kind == one or kind.startswith(one + ".") for one in wanted)
 
 

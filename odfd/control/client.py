@@ -1,11 +1,11 @@
 """Calls the control API. Imports little, so that ``odfctl`` starts quickly.
 
-One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names.
-Beside the value an ``Answer`` holds the JSON as it came, which ``-o json`` prints: fields of a newer daemon, of which
-the types here know nothing, are in it. A problem is raised as the fault that it tells of.
+One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names. An
+``Answer`` also holds the JSON as received, which ``-o json`` prints, with fields of a newer daemon that the types here
+lack. A problem is raised as the fault that it describes.
 
-``msgspec`` and the types are loaded when a value is looked at: ``ask`` and ``told`` take and give JSON alone, for a
-command that asks before it loads what it shows.
+``msgspec`` and the types are loaded when a value is first used: ``ask`` and ``stream_json`` take and give JSON alone,
+for a command that asks before it loads what it shows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from odfd.control.remote_node import RemoteNode
 
 ANSWER_SECONDS: Final = 60.0
-"""For an answer to begin. What takes longer is a task, and those are followed, not waited for."""
+"""Most seconds until an answer begins. Longer work is a task, which is followed instead."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
-"""Bytes of one answer that we hold in memory."""
+"""Largest answer held in memory, in bytes."""
 MAX_LINE: Final = 16 * 1024 * 1024
 
 Query = Mapping[str, object]
 Body: TypeAlias = "wire.Request | Sequence[wire.Request] | Mapping[str, object]"
-"""A request or several, or its JSON."""
+"""One or several requests, or their JSON."""
 JSON: Final = "application/json"
 MANIFESTS: Final = "application/vnd.odfd.manifests+json"
-"""Texts of manifests, with their names."""
+"""Media type of a list of texts of manifests with their names."""
 T = TypeVar("T")
 
 
@@ -55,7 +55,7 @@ class Answer(Generic[T]):
 
     @classmethod
     def of(cls, sent: Any, kind: type[T]) -> Answer[T]:
-        """Raises Bug where ``sent`` is no ``kind``."""
+        """Decodes an answer. Raises Bug if ``sent`` is not of type ``kind``."""
         import msgspec
 
         try:
@@ -75,7 +75,7 @@ class Client:
     """
 
     def __init__(self, path: Path, account: str = "", remote: RemoteNode | None = None) -> None:
-        """``account``: by name or id, to act as; else that of the user who runs this. ``remote``: asked in place."""
+        """``account``: name or id to act as, by default the user's own. ``remote``: the node to call instead."""
         self._place: Path | RemoteNode = remote or path
         self.path = remote.url if remote is not None else path
         self._acting = {"odfd-account": account} if account else {}
@@ -97,7 +97,7 @@ class Client:
     def ask(
         self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON
     ) -> Any:
-        """Returns the JSON of a response."""
+        """Sends a request; returns the JSON of the response."""
         data = None if body is None else _encoded(body)
         with self._asked(method, path, query, data, {"content-type": media_type}) as answer:
             return _parsed(answer.whole(MAX_ANSWER))
@@ -120,7 +120,7 @@ class Client:
         return self.send("/node/v1alpha1/uploads", source, wire.Upload, {"name": name})
 
     def send(self, path: str, source: BinaryIO, kind: type[T], query: Query) -> Answer[T]:
-        """Posts the bytes of ``source``."""
+        """Posts the bytes of ``source``; returns the response."""
         headers = {"content-type": "application/octet-stream"}
         with self._asked("POST", path, query, source, headers) as answer:
             return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
@@ -131,11 +131,10 @@ class Client:
             yield Answer.of(sent, kind)
 
     def stream_json(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
-        """Yields the JSON of lines of an NDJSON response as they arrive.
+        """Yields the JSON of each line of an NDJSON response as it arrives.
 
-        Raises the fault in its last line, if there is one.
-
-        A daemon that stops may end the stream in good order. Whoever knows that more had to come raises ``gone()``.
+        Raises the fault in its last line, if there is one. A daemon that stops may end the stream regularly; a caller
+        that expects more raises ``gone()``.
         """
         with self._asked("GET", path, query, patience=None) as answer:
             for line in answer.lines(MAX_LINE):
@@ -146,9 +145,9 @@ class Client:
 
     @contextlib.contextmanager
     def frames(self, path: str, request: wire.Request) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """Frames of an answer as they come, to the last; the fault that the answer ends with is raised.
+        """Yields an iterator over the frames of an answer; the fault that ends the answer is raised.
 
-        Whoever leaves the block before ends what the daemon does for it.
+        Leaving the block earlier cancels the daemon's work for it.
         """
         headers = {"content-type": "application/json"}
         with self._asked("POST", path, None, _encoded(request), headers, patience=None) as answer:
@@ -189,7 +188,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         patience: float | None = ANSWER_SECONDS,
     ) -> Iterator[Exchange]:
-        """The answer, of which the head is read."""
+        """Sends a request; yields the exchange with the head of the answer read."""
         target = path + ("?" + urlencode(query, doseq=True) if query else "")
         connection = _connected(self._place, patience)
         try:
@@ -243,7 +242,7 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
 
 
 def part(text: str) -> str:
-    """Encodes a name as one segment of a path. Raises Usage for what is none: the daemon would see other words."""
+    """Encodes a name as one segment of a path. Raises Usage for an invalid one, which would change the path."""
     if not text or "/" in text:
         said = f"{text[:100]!r} is no name: it has a slash" if text else "an empty name names nothing"
         raise Usage(said, hint="odfctl get KIND lists what there is")

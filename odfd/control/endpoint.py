@@ -1,7 +1,7 @@
 """Creates the control socket with the right mode, and serves it to the users whom its gate admits.
 
-Who may is decided by the user and groups that the kernel reports for the caller. A socket that a dead daemon left is
-replaced. What is said on it is the application's matter.
+The gate decides by the user and groups that the kernel reports for the caller. A socket left by a dead daemon is
+replaced. The application handles the requests.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from odfd.runtime.serving import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
 
 CALLER: Final = "odfd.caller"
-"""Key of a request's scope: who asks at the control socket."""
+"""Key of a request's scope: the caller at the control socket."""
 ACT_AS: Final = "odfd-account"
-"""The header of a request that names the account to act as."""
+"""Header of a request that names the account to act as."""
 OWNED: Final = "odfd.owned"
-"""Key of a request's scope: it is asked in a session that the node's owner opened."""
+"""Key of a request's scope: whether it is part of a session that the node's owner opened."""
 GRANT: Final = "odfd.grant"
-"""Key of a request's scope: what the token that it came with, over TCP, is good for."""
+"""Key of a request's scope: the record of its token, if it came over TCP."""
 _SO_PEERGROUPS: Final = 59
 _MAX_GROUPS: Final = 65536
-"""NGROUPS_MAX of Linux."""
+"""Most groups of a process, NGROUPS_MAX of Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The access rule: ``own_uid`` and root always, and members of group ``gid``."""
+    """The rule of access: ``own_uid`` and root always, and members of group ``gid``; ``None``: of no group."""
 
     own_uid: int
     gid: int | None = None
@@ -75,7 +75,8 @@ def _groups(connection: socket.socket) -> frozenset[int]:
         try:
             raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, room)
         except OSError:
-            # ERANGE: more groups than room; anything else: a kernel before 4.13, where nobody has supplementary ones.
+            # ERANGE: more groups than room; anything else: a kernel before 4.13, where no supplementary groups are
+            # known.
             if room >= 4 * _MAX_GROUPS:
                 return frozenset()
             room *= 16
@@ -98,12 +99,12 @@ def group_id(name: str) -> int | None:
 
 
 MAX_PATH: Final = 107
-"""Bytes of ``sun_path`` on Linux, less the final zero."""
+"""Most bytes of ``sun_path`` on Linux, without the final zero."""
 BACKLOG: Final = 128
 
 
 def check_path(path: Path) -> None:
-    """Raises Invalid when the kernel could not take this path as an address."""
+    """Raises Invalid for a path that is too long for the address of a socket."""
     size = len(os.fsencode(path))
     if size > MAX_PATH:
         raise Invalid(
@@ -116,8 +117,8 @@ def check_path(path: Path) -> None:
 def bind(path: Path, gid: int | None = None) -> socket.socket:
     """Makes a listening socket at ``path``, for the owner (0600) or also for a group (0660).
 
-    A socket that nobody listens on any more is replaced. Raises Invalid (path too long) and Environment (a daemon
-    answers there, something else is there, or the folder does not let us).
+    A socket on which nobody listens is replaced. Raises Invalid (path too long) and Environment (a daemon answers
+    there, something else is there, or the folder is not writable).
     """
     check_path(path)
     try:
@@ -179,7 +180,7 @@ def _clear(path: Path) -> None:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a process listens. A full backlog (EAGAIN) counts as one; a refusal or no socket as none."""
+    """Whether a process listens at ``path``. A full backlog (EAGAIN) counts as one; a refusal or no socket as none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         code = probe.connect_ex(os.fspath(path))

@@ -1,9 +1,9 @@
 """Sends one HTTP/1.1 request over a connected socket and reads its answer, with blocking calls.
 
-By hand, for ``odfctl`` starts often and asks one thing: ``http.client`` would bring ``ssl`` and ``email``, h11 half as
-much as Python itself, and a run would wait longer for its imports than for most answers. ``http.client`` also takes an
-answer that was cut off for one that ended. Lives as long as its connection, which is with our own daemon: an answer
-says its length or comes in chunks, and anything else is no answer.
+Written by hand, as ``odfctl`` starts often and sends one request: ``http.client`` would import ``ssl`` and ``email``,
+h11 half as much as Python itself, which takes longer than most answers. ``http.client`` also takes an answer that was
+cut off for a complete one. Lives as long as its connection to our own daemon: an answer has a length or comes in
+chunks, and any other is invalid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chain.errors import Invalid
 
 _CHUNK: Final = 1 << 18
 _MOST_HEAD: Final = 1 << 16
-"""Bytes of status and headers, and of what follows the last chunk."""
+"""Most bytes of status and headers, and of the trailer after the last chunk."""
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n\0]*)?\Z")
 _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*\Z")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?\Z")
@@ -47,7 +47,7 @@ class Exchange:
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | BinaryIO | None = None) -> None:
         """Sends a request; a file in chunks, as the size of a pipe is unknown.
 
-        A daemon that answers before it has all, and closes, ends this early: its answer says why.
+        Stops early if the daemon answers before it has read all, and closes: its answer has the reason.
         """
         whole = body or b"" if body is None or isinstance(body, bytes) else None
         size = {"transfer-encoding": "chunked"} if whole is None else {"content-length": str(len(whole))}
@@ -122,7 +122,7 @@ class Exchange:
         return int(size[1], 16)
 
     def _line(self, most: int) -> bytes:
-        """Without its end. Raises CutOff for one of more than ``most`` bytes."""
+        """Returns the next line without its end. Raises CutOff for one of more than ``most`` bytes."""
         looked = 0
         while (end := self._read.find(b"\n", looked)) < 0 and (looked := len(self._read)) <= most:
             self._receive()

@@ -1,6 +1,6 @@
 """Takes calls of webhooks at ``/hooks/NAME``: bodies that are signed for the Source NAME, from callers without a token.
 
-The whole body is read before it is known who sent it, so few are read at a time, and none is large.
+The whole body must be read to check who signed it, so few are read at a time, and none is large.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ MAX_BODY: Final = 1 << 20
 AT_ONCE: Final = 16
 
 SignedPush: TypeAlias = Callable[[str, Mapping[str, str], bytes], Awaitable[wire.PushReceipt]]
-"""As ``odfd.api.resources.endpoints.EndpointService.signed_push``."""
+"""Accepts a signed push, like ``odfd.api.resources.endpoints.EndpointService.signed_push``."""
 
 
 def is_hook(scope: Message) -> bool:
-    """Whether a request is a call without a token."""
+    """Whether a request is a call of a webhook without a token."""
     named = any(name == b"authorization" for name, _ in scope["headers"])
     return scope["method"] == "POST" and scope["path"].startswith(PREFIX) and not named
 
 
 class HookApplication:
-    """Reads calls, and gives them to ``push``, which knows the Sources and their secrets."""
+    """Reads calls, and passes them to ``push``, which knows the Sources and their secrets."""
 
     def __init__(self, push: SignedPush) -> None:
         self._push = push
         self._busy = 0
 
     async def answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers 201, or 202 for what may still be lost. Raises Fault."""
+        """Answers 201, or 202 for a push that a crash may still lose. Raises Fault."""
         if self._busy >= AT_ONCE:
             raise Refused(f"{AT_ONCE} calls are being read", rule="access-token-limit", hint="call again")
         self._busy += 1
@@ -56,7 +56,7 @@ class HookApplication:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Raises Invalid for one that is too large, before more of it is read."""
+    """Reads the body. Raises Invalid for one that is too large, before more of it is read."""
     parts, total = [], 0
     while True:
         message = await receive()

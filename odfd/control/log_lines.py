@@ -1,4 +1,4 @@
-"""Shows the last lines of the daemon's log in values of the API."""
+"""Converts the last lines of the daemon's log to values of the API."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class LogService:
         self._lines = lines
 
     async def last(self, filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
-        """Lists the last lines of these. Raises Usage: no such level."""
+        """Lists the last lines that pass a filter. Raises Usage for an unknown level."""
         _check(filter_)
         return [line_view((number, line)) for number, line in self._lines.last(filter_, limit)]
 
     async def follow(self, filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
-        """Yields the last lines of these, and then each as it comes. Raises Usage at the first step."""
+        """Yields the last lines that pass a filter, and then each new one. Raises Usage at the first step."""
         _check(filter_)
         async with aclosing(self._lines.follow(filter_, limit)) as all_news:
             async for news in all_news:

@@ -1,8 +1,8 @@
-"""Serves the control API over TCP to whoever gives a token of an account; off unless the settings name an address.
+"""Serves the control API over TCP to callers with a token of an account; off unless the settings name an address.
 
-Beyond this machine it speaks TLS alone, by the names of its certificate. Whoever has no token is answered before
-anything of their request is read but its head, and is left: an address that gives many wrong tokens is refused for a
-while, one that gives a right one never. What the account may do is decided where it is for callers of the socket.
+Beyond this machine it speaks only TLS, for the names in its certificate. A caller without a token is answered when the
+head of its request was read, and disconnected. An address that sends many wrong tokens is refused for a while, but
+never one that sends a right one. The rights of the account are checked where those of the socket's callers are.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ LIMITS: Final = Limits(
     idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536, drain_seconds=2.0
 )  # fmt: skip
 WRONG: Final = Rate(per_second=0.2, burst=20)
-"""Requests without a right token, of one address."""
+"""Rate of requests without a valid token from one address."""
 AT_ONCE: Final = 64
-"""Requests of one account that are answered at a time: others have a part of the connections too."""
+"""Most requests of one account at a time, so that connections are left for others."""
 _UNKNOWN: Final = Refused(
     "a token is needed here", rule="access-token", hint="--token-file FILE; at the node odfctl token create makes one"
 )
 
 
 class RemoteApplication:
-    """The application: asks for the token, then ``api``. ``admit`` raises Refused for one that is not good.
+    """Checks the token, then calls ``api``. ``admit`` returns a token's record, or raises Refused for an invalid one.
 
     ``hook`` takes calls that are signed for a Source instead; ``None``: there are none.
     """
@@ -75,7 +75,7 @@ class RemoteApplication:
         return answer
 
     async def _hooked(self, hooks: HookApplication, scope: Message, receive: Receive, send: Send, address: str) -> None:
-        """A call that is signed for no Source costs its address as much as a wrong token."""
+        """Handles a signed call; one that is signed for no Source counts against its address like a wrong token."""
         try:
             self._check_place(dict(scope["headers"]))
             await hooks.answer(scope, receive, send)
@@ -91,7 +91,7 @@ class RemoteApplication:
             raise Refused("pages of the web are not answered here", rule="api-origin", hint="odfctl ui is for people")
 
     def _refuse_wrong(self, fault: Refused, address: str) -> None:
-        """Notes what an address was refused. Raises Refused where it was too often."""
+        """Counts a refusal of an address. Raises Refused after too many."""
         if not self._wrong.spend(_network(address), self._now()):
             text = "too many requests from your address had no right token"
             raise Refused(text, rule="access-token-limit", hint=f"wait {_WAIT} s") from None
@@ -127,7 +127,7 @@ _WAIT: Final = math.ceil(1 / WRONG.per_second)
 
 
 class RemoteServer:
-    """The server. ``api`` is set by the node when it is complete; ``urls``: its addresses, while it runs."""
+    """The TCP server. The node sets ``api`` when it is complete; ``urls`` are its addresses while it runs."""
 
     def __init__(self, settings: Api, admit: Callable[[str], TokenGrant], logger: Logger) -> None:
         self._settings, self._admit, self._logger = settings, admit, logger
@@ -174,7 +174,7 @@ class RemoteServer:
 
 
 def _network(address: str) -> str:
-    """Returns what one party has of the addresses of the internet: an address, or of IPv6 the 2^64 of a link."""
+    """Returns the part of an address that one party has: all of IPv4, or of IPv6 the network of a link (/64)."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -185,7 +185,7 @@ def _network(address: str) -> str:
 
 
 async def _refuse(send: Send, fault: Fault) -> None:
-    """And closes: what else the request has is not read."""
+    """Answers with a fault and closes, without reading the rest of the request."""
     body, status = json.dumps(to_problem(fault)).encode(), http_status(fault)
     headers = [
         (b"content-type", PROBLEM_JSON.encode()),

@@ -1,4 +1,4 @@
-"""Reaches a node on another machine: its URL, and the token and certificates to ask it with. Loaded when needed."""
+"""Connects to a node on another machine by its URL, token and certificates. Imported when needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RemoteNode(NamedTuple):
         return {"host": f"{host}:{self.port}", "authorization": f"Bearer {self.token}"}
 
     def connected(self, patience: float | None) -> socket.socket:
-        """Returns a new connection. Raises Unreachable, Refused, Invalid."""
+        """Opens a new connection. Raises Unreachable, Refused, Invalid."""
         try:
             connection = socket.create_connection((self.host, self.port), patience)
         except OSError as error:
@@ -73,7 +73,7 @@ def _context(ca_file: str) -> SSLContext:
 
 
 def remote_node(url: str, token_file: str, ca_file: str) -> RemoteNode:
-    """Reads how a node is asked. Raises Invalid, Environment."""
+    """Reads URL, token and certificates for a node. Raises Invalid, Environment."""
     hint = "write it like https://node.example:7465"
     try:
         parts = urlsplit(url)
@@ -92,7 +92,7 @@ def remote_node(url: str, token_file: str, ca_file: str) -> RemoteNode:
 
 
 def _token(path: Path) -> str:
-    """Raises Environment for a file that cannot be read, or that others may; Invalid for one of no token."""
+    """Reads a token. Raises Environment for a file that is unreadable, or open to others; Invalid without a token."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):

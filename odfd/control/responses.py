@@ -17,7 +17,7 @@ from odfd.control.shared import SharedValue
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 
 MAX_BODY: Final = 8 * 1024 * 1024
-"""Bytes of a JSON request; manifests are kilobytes. Uploads stream and have limits of their own."""
+"""Largest JSON request, in bytes; manifests take kilobytes. Uploads stream and have limits of their own."""
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -30,17 +30,17 @@ def answer(value: object, status: int = 200) -> Response:
 
 
 def problem(fault: Fault, status: int | None = None, more: Mapping[str, object] | None = None) -> Response:
-    """``status``: where HTTP has a closer one than that of the family; ``more``: further members."""
+    """Makes the answer for a fault. ``status``: a closer one than the family's; ``more``: further members."""
     status = status or http_status(fault)
     members = to_problem(fault) | {"status": status} | dict(more or {})
     return Response(_encoder.encode(members), status, media_type=PROBLEM_JSON)
 
 
 class LineStream(Response):
-    """A response of values, one JSON line each, sent as they come. A fault in the middle is the last line.
+    """A response of values, one JSON line each, sent as they arrive. A fault in the middle is the last line.
 
-    A ``SharedValue`` is encoded once for all streams of this kind.
-    ``head`` was taken from ``values`` beforehand, so that what is wrong from the start has its proper status.
+    A ``SharedValue`` is encoded once for all streams of this kind. ``head`` was taken from ``values`` beforehand, so
+    that an error at the start has its proper status.
     """
 
     media_type = NDJSON
@@ -73,7 +73,7 @@ class LineStream(Response):
 
 
 class EventStream(LineStream):
-    """The same as server-sent events: ``id`` is the version of a value, ``event`` its operation, ``data`` its JSON."""
+    """Sends values as server-sent events: ``id`` is a value's version, ``event`` its operation, ``data`` its JSON."""
 
     media_type = EVENT_STREAM
 
@@ -93,7 +93,7 @@ class FrameStream(Response):
     media_type = MEDIA_TYPE
 
     def __init__(self, ask: Callable[..., Awaitable[None]]) -> None:
-        """``ask`` is called with what takes a whole frame, and descriptors of files that go with it."""
+        """Calls ``ask`` with a function that sends a whole frame, and descriptors of files that go with it."""
         super().__init__()
         del self.headers["content-length"]
         self._ask = ask
@@ -120,7 +120,7 @@ class FrameStream(Response):
 
 
 async def lines(values: AsyncIterator[Any], kind: type[LineStream] = LineStream) -> Response:
-    """Builds a line response. Raises what the first step raises."""
+    """Makes a response of lines. Raises whatever the first step of ``values`` raises."""
     async for first in values:
         return kind(values, [first])
     return Response(b"", media_type=kind.media_type)
@@ -133,12 +133,12 @@ def stream_of(request: Request) -> type[LineStream]:
 
 
 def since_of(request: Request) -> str | None:
-    """The version that a watch goes on from: of the query, or that a reader of server-sent events had last."""
+    """Returns the version from which a watch continues: that of the query, or the last one of a server-sent event."""
     return request.query_params.get("since") or request.headers.get("last-event-id") or None
 
 
 async def whole_body(request: Request) -> bytes:
-    """Reads the body of a request. Raises Invalid for one of more than ``MAX_BODY``."""
+    """Reads the body of a request. Raises Invalid for one larger than ``MAX_BODY``."""
     parts, size = [], 0
     async with aclosing(request.stream()) as stream:
         async for part in stream:

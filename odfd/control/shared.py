@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 class SharedValue(Generic[T]):
-    """A value, and what was made of it. For the tasks of one event loop."""
+    """A value, with everything that was computed from it. For the tasks of one event loop."""
 
     __slots__ = ("_made", "value")
 
@@ -19,7 +19,7 @@ class SharedValue(Generic[T]):
         self._made: dict[Callable[[T], Any], Any] = {}
 
     def once(self, make: Callable[[T], R]) -> R:
-        """Returns what ``make``, a function that lives as long as its module, makes of the value; it is called once."""
+        """Returns ``make(value)``, computed once for each ``make``, a function that lives as long as its module."""
         try:
             found: R = self._made[make]
         except KeyError:

@@ -12,11 +12,11 @@ from chain.errors import Environment, Refused
 
 MAX_FILE: Final = 1 << 20
 LEAST: Final = 16
-"""Characters of a token."""
+"""Fewest characters of a token."""
 
 
 class Tokens:
-    """The tokens of file ``path``, of ``setting``; ``None``: none. ``required``: requests without one are refused."""
+    """The tokens in file ``path``, named by ``setting``; ``None``: no tokens. ``required``: requests need one."""
 
     def __init__(self, path: Path | None, setting: str, *, required: bool) -> None:
         self._path, self._setting, self._required = path, setting, required
@@ -27,7 +27,7 @@ class Tokens:
     def admits(self, token: str) -> bool:
         """Whether a token grants its caller the owner's read access. Called from worker threads.
 
-        Raises Refused for a token that is not known, and for none where one is required; Environment.
+        Raises Refused for an unknown token, and without one where it is required; Environment.
         """
         if not token:
             if self._required:

@@ -1,9 +1,9 @@
 """Defines the values of the control API. Their JSON (camelCase, times in RFC 3339) is that of ``odfctl -o json``.
 
-Plain values: they hold no truth of their own, are made for one answer and forgotten. Fields are only ever added.
-An optional field is ``null`` when it does not apply; hashes and identities are text as the format spells them.
-A value is declared in the module of its subject, and is named nowhere else. A module is loaded when the first of its
-values is asked for: ``odfctl`` needs few of them, and starts often.
+Plain values, made for one answer and then dropped. Fields are only ever added. An optional field is ``null`` when it
+does not apply; hashes and identities are text as the format writes them. A value is declared in the module of its
+subject, and is named nowhere else. A module is loaded at the first use of one of its values: ``odfctl`` needs few of
+them, and starts often.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ MODULES: Final = (
     "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
     "renditions", "alteration", "endpoints", "portals",
 )  # fmt: skip
-"""Those that most commands need first, and of two such the one that loads sooner."""
+"""Modules in the order of search: those that most commands need first, then the quickest to load."""

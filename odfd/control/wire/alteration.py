@@ -15,11 +15,11 @@ class AlterSchemaRequest(Request, frozen=True, kw_only=True):
 
     action: Literal["add", "widen", "rename", "drop"]
     columns: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000)]
-    """Of ``add`` and ``widen`` as SQL writes them, ``city STRING``; of ``rename`` the old name and the new one."""
+    """For ``add`` and ``widen`` columns as in SQL, ``city STRING``; for ``rename`` the old name and the new one."""
     query: str | None = None
-    """The last query of the sources' preprocess from now on."""
+    """The new last query of the sources' preprocess; ``None``: it stays."""
     computed: bool = False
-    """The query computes the columns; files do not have them."""
+    """Whether the query computes the columns, which files do not have."""
     derived: str | None = None
     """Name of the dataset to be derived."""
     dry_run: bool = False
@@ -31,21 +31,21 @@ class AlterSchemaResult(Value, frozen=True, kw_only=True):
     ref: str
     action: Literal["add", "widen", "rename", "drop"]
     outcome: Literal["altered", "planned"]
-    """``planned``: nothing was written; of what is derived ``manifest`` is to be applied."""
+    """``planned``: nothing was written; for a derived dataset, apply ``manifest``."""
     events: tuple[str, ...] = ()
-    """What mirrors take, a block each."""
+    """Names of the events that were added, a block each, which mirrors will take."""
     columns: tuple[Column, ...]
-    """As they are then, of the root or of what is derived."""
+    """The columns after the change, of the root or of the derived dataset."""
     added: tuple[Column, ...] = ()
-    """In which earlier rows are null."""
+    """The new columns, which are null in earlier rows."""
     records: int = 0
-    """Such rows."""
+    """Number of those earlier rows."""
     derivations: tuple[str, ...] = ()
-    """Datasets here that read this one: their queries go on with the columns that they know."""
+    """Local datasets that read this one: their queries continue with the columns that they know."""
     remarks: tuple[str, ...] = ()
-    """What becomes of files and rows to come."""
+    """Effects on future files and rows."""
     manifest: str | None = None
-    """Of the derived dataset."""
+    """Manifest of the derived dataset."""
     blocks: int = 0
-    """That were written."""
+    """Number of blocks that were written."""
     head: str | None = None

@@ -1,4 +1,4 @@
-"""Values about authorities (who may sign for a dataset, drafts of the next version) and keys that sign again."""
+"""Defines values about authorities (who may sign for a dataset, drafts of a version) and keys that resume signing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odfd.control.wire.value import Request, Value
 
 class SignRequest(Request, frozen=True, kw_only=True):
     alone: bool = False
-    """Though none that is listed can be asked what the keys have signed before."""
+    """Whether to go on even if no listed peer can be asked what the keys have signed before."""
 
 
 class SignerView(Value, frozen=True, kw_only=True):
@@ -19,9 +19,9 @@ class SignerView(Value, frozen=True, kw_only=True):
 
     key: str
     dataset: str | None = None
-    """Whose key it is, by its name here; ``null`` for the node's own."""
+    """Local name of the dataset whose key it is; ``null`` for the node's own."""
     said: int
-    """Things of which its last word is known: datasets that it signed heads of, verdicts, cosigned trees."""
+    """Number of topics whose last statement is known: heads of datasets, verdicts, cosigned trees."""
 
 
 class SigningView(Value, frozen=True, kw_only=True):
@@ -29,13 +29,13 @@ class SigningView(Value, frozen=True, kw_only=True):
 
     begun: tuple[SignerView, ...] = ()
     peers: int = 0
-    """Listed groups that told what they know."""
+    """Listed groups that reported what they know."""
 
 
 class WriterView(Value, frozen=True, kw_only=True):
     key: str
     expires_at: str | None = None
-    """``None``: the dataset's own key under version 0, which does not end."""
+    """Time until which it may sign; ``None``: the dataset's own key under version 0, without end."""
     mine: bool = False
     """Whether this node holds the key."""
 
@@ -44,9 +44,9 @@ class EpochView(Value, frozen=True, kw_only=True):
     number: int
     reason: str
     kept: int
-    """Blocks kept of the epoch before."""
+    """Number of blocks kept of the epoch before."""
     ended: int
-    """Blocks that the epoch before had."""
+    """Number of blocks of the epoch before."""
 
 
 class AuthorityView(Value, frozen=True, kw_only=True):
@@ -71,19 +71,19 @@ class AuthorityDraftRequest(Request, frozen=True, kw_only=True):
     action: Literal["rotate", "add-writer", "remove-writer"]
     key: str | None = None
     days: int = 365
-    """How long a writer that is added may write; at most 400."""
+    """Days that an added writer may write; at most 400."""
     reason: Literal["rotation", "recovery", "fork"] = "rotation"
-    """What the epoch that ``rotate`` opens says of itself."""
+    """Reason that is stated for the epoch that ``rotate`` opens."""
 
 
 class AuthorityDraft(Value, frozen=True, kw_only=True):
     """A version to be signed: Ed25519 over DSSE's encoding of ``payload``."""
 
     payload: str
-    """Base64."""
+    """The payload, in base64."""
     version: int
     roots: tuple[str, ...]
-    """Keys whose signatures count; those that this node holds it makes itself."""
+    """Keys whose signatures count; this node signs with those that it holds."""
     writers: tuple[WriterView, ...]
     opens: EpochView | None = None
 
@@ -91,7 +91,7 @@ class AuthorityDraft(Value, frozen=True, kw_only=True):
 class SignatureText(Request, frozen=True, kw_only=True):
     key: str
     signature: str
-    """Base64."""
+    """The signature, in base64."""
 
 
 class AuthorityRequest(Request, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class AuthorityRequest(Request, frozen=True, kw_only=True):
     payload: str
     signatures: tuple[SignatureText, ...] = ()
     drop_key: bool = False
-    """Forget the dataset's key here once this holds; it must be kept elsewhere by then."""
+    """Whether to delete the dataset's key here once this is in force; it must be kept elsewhere by then."""
 
 
 class DatasetKey(Value, frozen=True, kw_only=True):
@@ -108,4 +108,4 @@ class DatasetKey(Value, frozen=True, kw_only=True):
 
     key: str
     seed: str = msgspec.field(default="")
-    """64 hex digits."""
+    """The secret key, as 64 hexadecimal digits."""

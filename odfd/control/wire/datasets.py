@@ -1,4 +1,4 @@
-"""Values about datasets, their blocks and rows, and requests on them: apply, ingest, pull, export, import."""
+"""Defines values about datasets, their blocks and rows, and requests: apply, ingest, pull, export, import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Reliance(Value, frozen=True, kw_only=True):
 
     blocks: int
     fact: str = ""
-    """``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
+    """The fact that it rests on: ``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
 DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged"]
@@ -26,11 +26,11 @@ class Frontiers(Value, frozen=True, kw_only=True):
     """The times at which a dataset can be read, as a collection with one shard."""
 
     since: str | None = None
-    """From it on what is read is whole; ``None``: from the beginning."""
+    """Time from which on reads are complete; ``None``: from the beginning."""
     upper: str | None = None
     """Earlier times are complete: no block of them will ever follow. ``None``: all times are (``sealed``)."""
     sealed: bool = False
-    """Whether it takes no block more."""
+    """Whether it accepts no further block."""
 
 
 class DatasetView(Value, frozen=True, kw_only=True):
@@ -42,27 +42,27 @@ class DatasetView(Value, frozen=True, kw_only=True):
     blocks: int
     records: int | None = None
     bytes: int | None = None
-    """Of all slices that its chain names; ``None``: not summed yet."""
+    """Bytes of all slices that its chain names; ``None``: not computed yet."""
     watermark: str | None = None
     head: str | None = None
     state: DatasetState = "fresh"
     owner: bool = False
-    """This node holds the key that signs its heads."""
+    """Whether this node holds the key that signs its heads."""
     rely_on: Reliance | None = None
     peers: int | None = None
-    """Connected peers that say they serve it; so in every answer about datasets."""
+    """Number of connected peers that say they serve it; the same in every answer about datasets."""
     published: bool = False
-    """Whether anything of it is said or given to others."""
+    """Whether anything of it is announced or served to others."""
     shared_with: tuple[str, ...] = ()
-    """Peers that get it though it is private."""
+    """Peers that get it although it is private."""
     conditions: tuple[str, ...] = ()
-    """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
+    """Conditions beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Of its resource."""
+    """Labels of its resource."""
     frontiers: Frontiers | None = None
     """``None``: its last block cannot be read, or it is not in a node's store."""
     shards: tuple[str, ...] = ()
-    """Ids of the chains that its rows are in, where there are several; ``records`` counts all, the rest the first."""
+    """Ids of the chains with its rows, if several; ``records`` counts all of them, other fields the first."""
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):
@@ -74,27 +74,27 @@ class RowCounts(Value, frozen=True, kw_only=True):
     """Counts rows that were read, by what became of them. ``None``: not counted."""
 
     read: int | None
-    """Records of the files that were taken; of a transform, rows of the new blocks of its inputs."""
+    """Records of the accepted files; for a transform, rows of the new blocks of its inputs."""
     shaped: int | None
-    """Rows that were to be merged: what ``preprocess`` made of those read, or these themselves."""
+    """Rows to be merged: the result of ``preprocess``, or the rows read."""
     appended: int | None
     corrected: int | None
     retracted: int | None
     unchanged: int | None
-    """Rows that say what the dataset says already."""
+    """Rows that the dataset has already."""
     conflicting: int | None
-    """Of a ledger: rows with a known key and other values. The first that came stays."""
+    """For a ledger: rows with a known key and other values. The first one of a key stays."""
     superseded: int | None
-    """Of an upsert stream: rows that a later row of their key in the same batch took the place of."""
+    """For an upsert stream: rows replaced by a later row of the same key in the batch."""
     late: int | None
     """Rows behind the watermark: an ingest keeps them, a transform drops them unless its query says otherwise."""
     untimed: int | None
-    """Rows without an event time of their own: an ingest gave them that of the source, a transform left them out."""
+    """Rows without an event time: an ingest gives them that of the source, a transform drops them."""
     quarantined: int | None
     skipped: tuple[SkippedFile, ...] = ()
-    """Files of which nothing was taken, a hundred at the most."""
+    """Files from which nothing was taken, a hundred at most."""
     remarks: tuple[str, ...] = ()
-    """What was passed over or taken for granted within those that were, twenty at the most."""
+    """Remarks on what was ignored or assumed in accepted files, twenty at most."""
 
 
 class RowTotals(Value, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class RowTotals(Value, frozen=True, kw_only=True):
     transactions: int
     rows: RowCounts
     last: RowCounts
-    """Of the newest transaction, or of all since the head that appended nothing."""
+    """Counts of the newest transaction, or of all that appended nothing since the head."""
 
 
 class CountRange(Value, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class ColumnProfile(Value, frozen=True, kw_only=True):
     comment: str = ""
     nulls: int | None = None
     minimum: Any = None
-    """Values as JSON; a text of more than 256 characters is cut and ends in an ellipsis."""
+    """Least value as JSON; a text of more than 256 characters is cut and ends in an ellipsis."""
     maximum: Any = None
     distinct: CountRange | None = None
 
@@ -142,17 +142,17 @@ class DataProfile(Value, frozen=True, kw_only=True):
 
     columns: tuple[ColumnProfile, ...] = ()
     slices: int = 0
-    """That were looked at."""
+    """Number of slices that were examined."""
     unread: int = 0
-    """Of these, whose files are damaged or not here: what they hold is in no column."""
+    """Number of these whose files are damaged or not here, and so are in no column's statistics."""
     is_whole: bool = True
-    """No other slice is in the chain."""
+    """Whether they are all slices of the chain."""
     records: int = 0
-    """Of the slices that were looked at."""
+    """Records of the examined slices."""
     bytes: int = 0
     growth: Growth | None = None
     message: str = ""
-    """Why something is not known."""
+    """Reason why something is not known."""
 
 
 class License(Value, frozen=True, kw_only=True):
@@ -172,27 +172,27 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     description: str | None = None
     keywords: tuple[str, ...] = ()
     source: dict[str, Any] | None = None
-    """The polling or push source in force, as its manifest."""
+    """The current polling or push source, as its manifest."""
     transform: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
     """``name (did)`` of each input, in order."""
     outputs: tuple[str, ...] = ()
-    """Names of datasets here that are derived from it."""
+    """Names of local datasets that are derived from it."""
     created_at: str | None = None
     updated_at: str | None = None
     rows: RowTotals | None = None
-    """``None``: this node read no rows for it, as of a mirror or an import."""
+    """``None``: this node read no rows for it, as for a mirror or an import."""
     changelog: bool | None = None
     """Whether its rows can be corrected and retracted; ``None``: its chain does not say."""
     license: License | None = None
     attachments: tuple[Attachment, ...] = ()
     """Files that its chain holds, such as ``README.md``."""
     profile: DataProfile | None = None
-    """``None``: it was not asked for."""
+    """Statistics of the newest slices; ``None``: not requested."""
     holds: tuple[HoldView, ...] = ()
-    """Of readers, for whom its history stays as it is."""
+    """Holds of readers, which keep its history unchanged."""
     portal: PortalFacts | None = None
-    """``None``: it is no portal."""
+    """``None``: it is not a portal."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):
@@ -204,16 +204,16 @@ class BlockView(Value, frozen=True, kw_only=True):
     event: str
     """Name of the event: ``AddData``."""
     summary: str = ""
-    """What it says, in one line: ``28,834 records, watermark 2013-02-28``."""
+    """Content of the event, in one line: ``28,834 records, watermark 2013-02-28``."""
     size: int = 0
     records: int | None = None
-    """Of the data that it brings; ``None``: it brings none, as for the next two."""
+    """Number of records added. ``None``, as in the next two fields: the event adds no data."""
     data_size: int | None = None
     """Bytes of its slice."""
     watermark: str | None = None
-    """That holds from it on."""
+    """Watermark from this block on."""
     rows: RowCounts | None = None
-    """Of the transaction that ends with this block. ``None``: it did not read rows, or another node made it."""
+    """Counts of the transaction that ends with this block. ``None``: it read no rows, or another node made it."""
 
 
 class BlockDetail(Value, frozen=True, kw_only=True):
@@ -223,20 +223,20 @@ class BlockDetail(Value, frozen=True, kw_only=True):
     manifest_version: int
     size: int
     manifest: dict[str, Any]
-    """Of an event of a newer schema only its number and variant."""
+    """The manifest; for an unknown event only its number and variant."""
     unknown_fields: tuple[str, ...] = ()
-    """What a newer schema wrote, and the manifest cannot say."""
+    """Fields of a newer schema, which a manifest cannot express."""
     former_epoch: int | None = None
-    """The epoch whose history it is of, where a later one gave it up."""
+    """The former epoch that it belongs to, if a later one dropped it; else ``None``."""
 
 
 class Column(Value, frozen=True, kw_only=True):
     name: str
     type: str
-    """ODF spelling: ``Int64``, ``Timestamp(Millisecond, UTC)``."""
+    """Type as ODF writes it: ``Int64``, ``Timestamp(Millisecond, UTC)``."""
     optional: bool = True
     comment: str = ""
-    """What the schema says of it: ODF's attribute ``opendatafabric.org/description``."""
+    """Description in the schema: ODF's attribute ``opendatafabric.org/description``."""
 
 
 class Records(Value, frozen=True, kw_only=True):
@@ -245,7 +245,7 @@ class Records(Value, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     dataset: DatasetView | None = None
-    """Whose they are, with how far it may be relied on."""
+    """The dataset of the rows, with how far it may be relied on."""
 
 
 class Schema(Value, frozen=True, kw_only=True):
@@ -257,7 +257,7 @@ class Schema(Value, frozen=True, kw_only=True):
 
 class RenameRequest(Request, frozen=True, kw_only=True):
     name: str
-    """The local name that the dataset has from now on."""
+    """The new local name of the dataset."""
 
 
 class ManifestText(Request, frozen=True, kw_only=True):
@@ -266,7 +266,7 @@ class ManifestText(Request, frozen=True, kw_only=True):
     source: str
     text: str
     base: str = ""
-    """Folder that relative paths in it start from; absolute. Empty: there is none, so they are refused."""
+    """Absolute folder from which relative paths start. Empty: there is none, and they are refused."""
 
 
 class ApplyRequest(Request, frozen=True, kw_only=True):
@@ -275,24 +275,24 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     prune: str | None = None
     """Labels: sets and flows that have them and that no manifest names are deleted."""
     generation: int | None = None
-    """Of the one resource that is changed, as its reader saw it: where it is another now, nothing is done."""
+    """Expected generation of the one resource to change: if it has another now, nothing is done."""
     manager: str | None = None
-    """Who applies: labels and annotations of other managers stay as they are. ``None``: as ``odfctl apply``."""
+    """Name of who applies: labels and annotations of other managers stay. ``None``: ``odfctl apply``."""
     force: bool = False
-    """Change also what another resource made."""
+    """Whether to change also parts made by another resource."""
     on_error: Literal["atomic", "skip"] = "atomic"
-    """``skip``: what cannot be applied is left out, and the others are applied; else none is."""
+    """``skip``: applies the manifests that can be applied; ``atomic``: applies all or none."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):
     kind: str
     name: str
     action: Literal["created", "updated", "unchanged", "adopted", "failed", "skipped", "deleted"]
-    """``skipped``: it could be done, and was not, since another of the same apply cannot be."""
+    """``skipped``: possible, but not done, as another manifest of the same apply is not possible."""
     id: str | None = None
-    """Of a dataset its did; of other resources their id on this node."""
+    """The did of a dataset; the id of another resource on this node."""
     changes: tuple[str, ...] = ()
-    """What differs, one line each."""
+    """Differences, one line each."""
     warnings: tuple[str, ...] = ()
     fault: Problem | None = None
 
@@ -318,34 +318,35 @@ class IngestRequest(Request, frozen=True, kw_only=True):
     format: str | None = None
     """``csv``, ``ndjson``, ``json``, ``parquet``, ``geojson``, ``ndgeojson``; ``None``: as the push source says.
 
-    One that the push source does not read is refused."""
+    A format that the push source does not read is refused.
+    """
     event_time: str | None = None
     source: str | None = None
     """Name of the push source; ``None``: the only one."""
     id: str | None = None
-    """Of this push: one with the same id is answered as the first time. ``None``: made of the content of the files."""
+    """Id of this push: a repeated id gets the answer of the first. ``None``: a hash of the files."""
     again: bool = False
-    """Take it in although it was before."""
+    """Whether to ingest it even if it was ingested before."""
 
 
 class WatermarkRequest(Request, frozen=True, kw_only=True):
     time: str
-    """To which the watermark of a root moves."""
+    """The new watermark of a root."""
     ahead: bool = False
-    """Also when that is more than a day ahead of the clock."""
+    """Whether it may be more than a day ahead of the clock."""
 
 
 class CorrectRequest(Request, frozen=True, kw_only=True):
     """A row of a ledger to be changed or retracted. Values are texts, parsed as their columns' types."""
 
     key: dict[str, str]
-    """Of all columns of the primary key; of others too, where several rows have the key."""
+    """Values of all columns of the primary key; of others too, if several rows have the key."""
     values: dict[str, str | None] = msgspec.field(default_factory=dict)
-    """By column what it shall say; null is no value."""
+    """New value by column; null means no value."""
     retract: bool = False
-    """Take the row back; then there are no ``values``."""
+    """Whether to retract the row; then there are no ``values``."""
     ahead: bool = False
-    """The event time may be more than a day ahead of the clock."""
+    """Whether the event time may be more than a day ahead of the clock."""
     dry_run: bool = False
 
 
@@ -354,16 +355,16 @@ class CorrectResult(Value, frozen=True, kw_only=True):
 
     ref: str
     outcome: Literal["corrected", "retracted", "unchanged"]
-    """``unchanged``: the row said so already."""
+    """``unchanged``: the row had these values already."""
     dry_run: bool = False
-    """Nothing was written."""
+    """Whether nothing was written."""
     blocks: int = 0
     records: int = 0
     head: str | None = None
     before: dict[str, Any]
-    """The row as it stood, system columns and all."""
+    """The row before, with its system columns."""
     after: dict[str, Any] | None = None
-    """The same from now on; ``None``: taken back."""
+    """The row after; ``None``: it was retracted."""
     rows: RowCounts | None = None
 
 
@@ -372,24 +373,24 @@ class PullRequest(Request, frozen=True, kw_only=True):
     all: bool = False
     recursive: bool = False
     repair: bool = False
-    """Whether to check every object again and fetch the damaged ones."""
+    """Whether to check every object again and fetch damaged ones."""
     fetch_uncacheable: bool = False
-    """Fetch also from sources that were read before and cannot tell whether they changed."""
+    """Whether to fetch also from sources that were read before and cannot tell whether they changed."""
     as_name: str | None = None
     """Local name of the one dataset that is pulled from a repository."""
     source: str | None = None
-    """The Source that the one dataset takes from, by name or id; that of its metadata."""
+    """Name or id of the Source of the one dataset; ``None``: that of its metadata."""
     time: str | None = None
-    """What ``${{ trigger.time }}`` in its source stands for, in RFC 3339; the time of the pull."""
+    """Value of ``${{ trigger.time }}`` in its source, in RFC 3339; ``None``: the time of the pull."""
 
 
 class PullItem(Value, frozen=True, kw_only=True):
     ref: str
     outcome: Literal["updated", "up-to-date", "blocked", "failed"]
-    """``blocked``: no fault here, but not up to date, or no peer was there to confirm it."""
+    """``blocked``: not up to date, or no peer could confirm it, without a fault of this node."""
     message: str = ""
     blocks: int = 0
-    """Blocks that came with it."""
+    """Number of blocks that were added."""
     records: int = 0
     head: str | None = None
     rows: RowCounts | None = None
@@ -408,18 +409,18 @@ class UnmanagedView(Value, frozen=True, kw_only=True):
 
     id: str
     name: str
-    """The name that it had; empty where that is not known."""
+    """Its former name; empty if unknown."""
     deleted_at: str | None = None
     blocks: int
     bytes: int | None = None
-    """Of all slices."""
+    """Bytes of all slices."""
     owner: bool = False
-    """This node holds the key that signs its heads."""
+    """Whether this node holds the key that signs its heads."""
 
 
 class AdoptRequest(Request, frozen=True, kw_only=True):
     name: str | None = None
-    """Its name from now on; the one that it had."""
+    """Its new name; ``None``: the former one."""
 
 
 class AdoptedView(Value, frozen=True, kw_only=True):
@@ -433,29 +434,29 @@ class ExportRequest(Request, frozen=True, kw_only=True):
     to: str
     """Absolute path or URL, as the daemon sees it."""
     table: Literal["delta"] | None = None
-    """A table format whose metadata is written beside the dataset."""
+    """Table format whose metadata is also written; ``None``: none."""
 
 
 class PushRequest(Request, frozen=True, kw_only=True):
     refs: tuple[str, ...] = ()
     all: bool = False
-    """Every dataset that is published."""
+    """Whether to push every published dataset."""
     to: str | None = None
-    """REPOSITORY, or REPOSITORY/NAME for one dataset; the only repository there is."""
+    """REPOSITORY, or REPOSITORY/NAME for one dataset; ``None``: the only repository."""
     private: bool = False
-    """Also what is not published."""
+    """Whether to push datasets that are not published, too."""
 
 
 class PushItem(Value, frozen=True, kw_only=True):
     ref: str
     outcome: Literal["pushed", "up-to-date", "private", "failed"]
-    """``private``: it is not published, and all that are were asked for."""
+    """``private``: left out, as it is not published and all datasets were requested."""
     place: str = ""
-    """REPOSITORY/NAME."""
+    """The place in the form REPOSITORY/NAME."""
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
-    """Of objects."""
+    """Bytes of the objects."""
     head: str | None = None
     fault: Problem | None = None
 
@@ -481,6 +482,6 @@ class TransferResult(Value, frozen=True, kw_only=True):
     objects: int
     bytes: int
     table_version: int | None = None
-    """Of the table that an export wrote metadata for; null without one, or without rows."""
+    """Version of the table whose metadata an export wrote; null without one, or without rows."""
     compared: str | None = None
-    """How far an import of a former format and what it was converted to say the same; null without one."""
+    """How far the import of a former format agrees with what it was converted to; null without conversion."""

@@ -1,4 +1,4 @@
-"""Messages about endpoints of Sources."""
+"""Defines values about endpoints of Sources and the pushes to them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class PushReceipt(Value, frozen=True, kw_only=True):
 
     source: str
     number: int
-    """Pushes are numbered from 1, in the order of arrival."""
+    """Number of the push, from 1, in the order of arrival."""
     records: int
     bytes: int
     repeated: bool = False
-    """It came before, with the same id, and counts once."""
+    """Whether it came before, with the same id; it counts once."""
     durable: bool = True
-    """On the disk; else it waits in a buffer that may lose it."""
+    """Whether it is on disk; else it waits in a buffer that may be lost."""
 
 
 class EndpointView(Value, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class EndpointView(Value, frozen=True, kw_only=True):
 
     name: str
     path: str
-    """Where to POST."""
+    """Path to POST to."""
     pushes: int
     records: int
     bytes: int
@@ -32,4 +32,4 @@ class EndpointView(Value, frozen=True, kw_only=True):
     last: int | None = None
     oldest_at: str | None = None
     dropped: int = 0
-    """Records that no dataset got: of a full buffer, or by a person."""
+    """Records that were dropped before a dataset got them: by a full buffer, or by a person."""

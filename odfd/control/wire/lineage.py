@@ -1,4 +1,4 @@
-"""Values about lineage: where records came from, and which datasets a dataset is made of."""
+"""Defines values about lineage: where records came from, and which datasets a dataset is made of."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from odfd.control.wire.value import Problem, Request, Value
 
 class LineageRequest(Request, frozen=True, kw_only=True):
     record: int
-    """Its offset."""
+    """Offset of the record."""
     column: str | None = None
-    """Only what this column of the record was made of; its inputs' records are traced whole."""
+    """Column to explain; records of inputs are traced whole. ``None``: all columns."""
     limit: int = 20
-    """Rows told of each record; 1 to 1,000."""
+    """Rows listed for each record; 1 to 1,000."""
 
 
 class LineageStep(Value, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class LineageStep(Value, frozen=True, kw_only=True):
     line: int | None = None
     column: int | None = None
     hides: bool = False
-    """What it took away from an aggregate above it bears on the record too, and is not among the rows named."""
+    """Whether rows that it hid from an aggregate above also affect the record, and are not listed."""
 
 
 class LineagePath(Value, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class LineagePath(Value, frozen=True, kw_only=True):
     ref: str
     id: str
     steps: tuple[LineageStep, ...] = ()
-    """From the input up."""
+    """The steps from the input upwards."""
 
 
 class LineageRow(Value, frozen=True, kw_only=True):
@@ -45,9 +45,9 @@ class LineageRow(Value, frozen=True, kw_only=True):
     offset: int
     role: Literal["value", "decides", "change"]
     path: int | None = None
-    """Place in ``paths``; ``null`` for a statement that took a record back."""
+    """Index in ``paths``; ``null`` for a statement that retracted a record."""
     cause: bool = False
-    """Of a changing table: its coming made the record be written."""
+    """Whether its arrival in a changing table caused the record."""
 
 
 class LineageOrigin(Value, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ class LineageOrigin(Value, frozen=True, kw_only=True):
     state_kind: str = ""
     """``odf/etag`` or ``odf/last-modified``."""
     state: str = ""
-    """What the source had come to: an etag, a time, the name of the last file."""
+    """State of the source: an etag, a time, the name of the last file."""
     by_hand: bool = False
-    """The record is none of the source's: the dataset's owner corrected or retracted a row of it."""
+    """Whether it came not from the source, but from a correction or retraction by the dataset's owner."""
 
 
 class LineageRecord(Value, frozen=True, kw_only=True):
@@ -71,21 +71,21 @@ class LineageRecord(Value, frozen=True, kw_only=True):
     id: str
     offset: int
     state: Literal["derived", "ingested", "unknown"]
-    """``unknown``: ``problem`` says why."""
+    """``unknown``: ``problem`` has the reason."""
     op: int | None = None
     block: str | None = None
     sequence_number: int | None = None
     system_time: str | None = None
-    """When the block that holds it was made."""
+    """Time at which the block of the record was made."""
     row: dict[str, Any] | None = None
     mode: str | None = None
     paths: tuple[LineagePath, ...] = ()
     rows: tuple[LineageRow, ...] = ()
     count: int = 0
-    """Rows that there are, told or not."""
+    """Number of contributing rows, listed or not."""
     truncated: bool = False
     absent: tuple[int, ...] = ()
-    """Paths of which there was no row, which is why the record is as it is."""
+    """Paths without any row, which is why the record is as it is."""
     origin: LineageOrigin | None = None
     problem: Problem | None = None
 
@@ -102,7 +102,7 @@ class Lineage(Value, frozen=True, kw_only=True):
     column: str | None = None
     records: tuple[LineageRecord, ...]
     complete: bool
-    """Everything was followed down to where it was ingested, and nothing was left out."""
+    """Whether everything was traced down to its ingestion, with nothing left out."""
 
 
 class LineageInput(Value, frozen=True, kw_only=True):
@@ -118,11 +118,11 @@ class LineageNode(Value, frozen=True, kw_only=True):
     id: str
     relation: Literal["self", "upstream", "downstream"]
     kind: Literal["root", "derivative"] | None = None
-    """``null``: it is not held here."""
+    """``null``: it is not stored here."""
     records: int | None = None
     watermark: str | None = None
     source: str = ""
-    """Of a root: what is polled, or the push source."""
+    """For a root: the address that is polled, or the push source."""
     inputs: tuple[LineageInput, ...] = ()
     problem: Problem | None = None
 

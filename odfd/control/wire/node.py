@@ -1,4 +1,4 @@
-"""Values about the node: status, engines, probes of the doctor, long operations, flows and events."""
+"""Defines values about the node: status, engines, probes of the doctor, long operations, flows and events."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class EngineProcess(Value, frozen=True, kw_only=True):
     """A process of the engine that takes requests now."""
 
     pid: int
-    """On the node's machine, of the outermost: a sandbox has more."""
+    """Process id on the node's machine, of the outermost process: a sandbox has more."""
     dataset: str | None = None
-    """``did:odf:…`` of the only one that it works for; ``None``: any."""
+    """Id of the only dataset that it works for; ``None``: any."""
     name: str | None = None
-    """Of that dataset on this node, or the beginning of its id."""
+    """Name of that dataset on this node, or the beginning of its id."""
     state: Literal["idle", "busy"] = "idle"
 
 
@@ -25,10 +25,10 @@ class EngineView(Value, frozen=True, kw_only=True):
     name: str
     digest: str | None = None
     sandbox: str | None = None
-    """Level in use: ``container``, ``image``, ``host`` or ``none``."""
+    """Sandbox level in use: ``container``, ``image``, ``host`` or ``none``."""
     state: Literal["stopped", "starting", "idle", "busy", "failed", "not-installed"] = "idle"
     message: str = ""
-    """Why there is none, and what to do."""
+    """Reason why there is no engine, and what to do."""
     isolation: str = "shared"
     """``shared``: datasets share a process; ``dataset``: each has one of its own; ``query``: each query."""
     processes: tuple[EngineProcess, ...] = ()
@@ -48,12 +48,12 @@ class FlowCounts(Value, frozen=True, kw_only=True):
     """Counts flows."""
 
     flows: int = 0
-    """Flows, and derived datasets that follow their inputs."""
+    """Number of flows, and of derived datasets that follow their inputs."""
     running: int = 0
     failing: dict[str, int] = msgspec.field(default_factory=dict)
-    """By name, those whose last run failed, with the number of failures in a row."""
+    """Flows whose last run failed, by name, with the number of failures in a row."""
     next: str | None = None
-    """The name of what is due first; ``None``: nothing is due before something new comes."""
+    """Name of the flow that is due first; ``None``: none is due before something new arrives."""
     next_at: str | None = None
 
 
@@ -64,52 +64,52 @@ class Status(Value, frozen=True, kw_only=True):
     name: str = ""
     peer_id: str | None = None
     listen: tuple[str, ...] = ()
-    """Multiaddrs, each with ``/p2p/<peer id>``: what another node puts after ``--bootstrap``."""
+    """Multiaddrs, each with ``/p2p/<peer id>``, as another node takes them after ``--bootstrap``."""
     http: tuple[str, ...] = ()
-    """Public URLs of datasets, each by its name or id."""
+    """Public URLs at which datasets are served, each by its name or id."""
     flight: tuple[str, ...] = ()
-    """URLs at which Arrow Flight SQL is answered."""
+    """URLs of Arrow Flight SQL."""
     api: tuple[str, ...] = ()
-    """URLs at which accounts ask by their tokens."""
+    """URLs of the API for accounts with tokens."""
     networks: tuple[str, ...] = ()
     peers: int = 0
-    """Connected now."""
+    """Number of connected peers."""
     relays: int = 0
-    """By which others may come to this node."""
+    """Number of relays through which others may reach this node."""
     reserved: int = 0
-    """Peers to which others may come by this node,"""
+    """Number of peers that others may reach through this node."""
     circuits: int = 0
-    """and connections that it carries to them."""
+    """Number of connections that it relays to them."""
     datasets: dict[str, int] = msgspec.field(default_factory=dict)
-    """Count by state."""
+    """Number of datasets by state."""
     published: int = 0
-    """Of them, those of which anything is said or given to others."""
+    """Number of datasets of which anything is announced or served to others."""
     engine: EngineView | None = None
     disk: DiskView | None = None
     flows: FlowCounts | None = None
     lost_journals: int = 0
-    """Keys of this node that sign nothing, as it is not known what they have said: ``odfctl trust sign``."""
+    """Keys of this node that do not sign, as it is not known what they have signed: ``odfctl trust sign``."""
     tasks: int = 0
-    """Running or waiting."""
+    """Number of tasks that run or wait."""
     mirrors: dict[str, int] = msgspec.field(default_factory=dict)
-    """Count by state."""
+    """Number of mirrors by state."""
     account: str | None = None
-    """The account that asked: all here is of datasets that it may read, and what is of the node alone is left out."""
+    """Account of the caller: the answer covers datasets that it may read, and omits details of the node."""
     started_at: str | None = None
     validator_key: str | None = None
-    """``did:key:…`` by which this node signs verdicts and observations; ``null``: by ``node_id``."""
+    """``did:key:…`` by which this node signs verdicts and observations; ``null``: ``node_id``."""
     pid: int | None = None
     memory: int | None = None
-    """Resident bytes of the daemon."""
+    """Resident memory of the daemon, in bytes."""
 
 
 class PageAddress(Value, frozen=True, kw_only=True):
     """The address of the node's page for a browser of this machine."""
 
     url: str
-    """Has a token for one session; its first user may do what the page does."""
+    """URL with a token for one session; its first user may do everything that the page does."""
     seconds: int
-    """Until the token is worth nothing."""
+    """Seconds until the token expires."""
 
 
 class Probe(Value, frozen=True, kw_only=True):
@@ -126,28 +126,28 @@ class FlowView(Value, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["flow", "follow"]
-    """``follow``: it was not declared, and has the name of its dataset."""
+    """``follow``: undeclared, with the name of its dataset."""
     target: str
     """Name of the dataset that its tasks are about."""
     tasks: tuple[str, ...] = ("Ingest",)
-    """What a run does, in order: ``Ingest``, ``Verify``, ``Compaction``, ``GarbageCollection``."""
+    """Tasks of a run, in order: ``Ingest``, ``Verify``, ``Compaction``, ``GarbageCollection``."""
     when: str
-    """Its schedule, and the datasets whose news make it run."""
+    """Its schedule, and the datasets whose new data starts it."""
     state: Literal["waiting", "running", "retrying", "paused"]
     next: str | None = None
-    """When it runs next; ``None``: not before something new comes."""
+    """Time of its next run; ``None``: not before something new arrives."""
     last: str | None = None
-    """When its last run ended."""
+    """Time at which its last run ended."""
     outcome: str | None = None
-    """Of that: ``updated``, ``up-to-date``, ``blocked``, ``failed``, ``refused`` or ``cancelled``."""
+    """Outcome of that run: ``updated``, ``up-to-date``, ``blocked``, ``failed``, ``refused`` or ``cancelled``."""
     message: str = ""
     runs: int = 0
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     missed: int = 0
-    """Times of its schedule that passed without a run, up to a thousand for each time that they did."""
+    """Scheduled times that passed without a run, counted up to a thousand each time."""
     owed: int = 0
-    """Past times that are still to be made up for (``backfill``)."""
+    """Past times that are still to be run (``backfill``)."""
 
 
 class BackfillRequest(Request, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class BackfillRequest(Request, frozen=True, kw_only=True):
     first: str = msgspec.field(name="from")
     to: str
     target: str | None = None
-    """A dataset, of a flow of many; all of them."""
+    """One dataset, for a flow with several; ``None``: all of them."""
 
 
 class BackfillView(Value, frozen=True, kw_only=True):
@@ -164,9 +164,9 @@ class BackfillView(Value, frozen=True, kw_only=True):
 
     flow: str
     times: int
-    """Times that did not fire before, of all its datasets."""
+    """Times that were not run before, of all its datasets."""
     left_from: str | None = None
-    """The first time for which there is no room now; ask again from there."""
+    """The first time for which there was no room; ask again from there."""
 
 
 class TaskRef(Value, frozen=True, kw_only=True):
@@ -185,9 +185,9 @@ class TaskView(Value, frozen=True, kw_only=True):
     done: int = 0
     total: int | None = None
     unit: str = ""
-    """What ``done`` and ``total`` count: ``blocks``, ``bytes``, ``transforms``."""
+    """Unit of ``done`` and ``total``: ``blocks``, ``bytes``, ``transforms``."""
     message: str = ""
-    """What it is at now."""
+    """Its current stage."""
     started_at: str | None = None
     finished_at: str | None = None
     result: Any = None
@@ -203,7 +203,7 @@ class LogLineView(Value, frozen=True, kw_only=True):
     """A line of ``odfctl logs``. One without a time and a part reports lines lost to this reader: ``values.missed``."""
 
     sequence: int
-    """Counted from 1 since the start of the daemon."""
+    """Number of the line since the start of the daemon, from 1."""
     event: str
     time: str = ""
     level: str = ""
@@ -211,7 +211,7 @@ class LogLineView(Value, frozen=True, kw_only=True):
     part: str = ""
     """``odfd.mirrors``, ``p2p.driver``, …"""
     task: str = ""
-    """The id of the task that it is of."""
+    """Id of the task that the line is about; empty: none."""
     values: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -219,11 +219,13 @@ class EventView(Value, frozen=True, kw_only=True):
     """A line of ``odfctl watch``. The kind ``lagged`` reports events lost to this reader: ``data.missed``."""
 
     sequence: int
-    """Where to go on from. For an account a time in microseconds, which counts no events of others."""
+    """Number to continue from. For an account it is a time in microseconds, which does not count events of others."""
     time: str
     kind: str
-    """``dataset.appended``, ``mirror.synced``, ``verdict.mismatch``, ``task.done``, …; ``reset``: the last line that an
-    account gets whose rights changed; it lists and follows anew."""
+    """Kind of the event: ``dataset.appended``, ``mirror.synced``, ``verdict.mismatch``, ``task.done``, and others.
+
+    ``reset`` is the last line for an account whose rights changed; it must list and follow anew.
+    """
     subject: str = ""
     """The dataset, peer or task it is about."""
     message: str = ""

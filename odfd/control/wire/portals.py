@@ -1,4 +1,4 @@
-"""Values about portals: their rules, what auditors are given, and what they find."""
+"""Defines values about portals: their rules, the files for auditors, and the results of audits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class PortalFacts(Value, frozen=True, kw_only=True):
     input: str = ""
     """A salted hash of the id of the private dataset."""
     auditors: int = 0
-    """Keys that made the newest block again from the private dataset, and signed that they got the same rows."""
+    """Number of keys that signed that they got the same rows for the newest block from the private dataset."""
     contradicted: int = 0
-    """Keys that got others."""
+    """Number of keys that got other rows."""
 
 
 class PortalOpening(Value, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class PortalOpening(Value, frozen=True, kw_only=True):
     name: str
     input: str
     text: str
-    """The file."""
+    """The text of the file."""
 
 
 class AuditRequest(Request, frozen=True, kw_only=True):
@@ -45,8 +45,8 @@ class AuditResult(Value, frozen=True, kw_only=True):
     ref: str
     blocks: int
     same: int
-    """Blocks whose rows the private dataset gives by the rule."""
+    """Number of blocks whose rows follow from the private dataset by the rule."""
     signed: int
-    """Observations that were signed: none of blocks of which the same was said before."""
+    """Number of observations signed; none for blocks that were signed the same before."""
     differences: tuple[AuditDifference, ...] = ()
-    """The first of them."""
+    """The first differences."""

@@ -1,4 +1,4 @@
-"""Values about queries: a statement, and the sources of its answer. Rows come separately, as Arrow."""
+"""Defines values about queries: a statement, and the sources of its answer. Rows are sent separately, as Arrow."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class Pin(Value, frozen=True, kw_only=True):
     """Hash of the last block that was read."""
     sequence_number: int
     at: str = ""
-    """What the query says of time at this table; empty: nothing."""
+    """The query's clause of time at this table; empty: none."""
 
 
 class QueryRequest(Request, frozen=True, kw_only=True):
     sql: str
     parameters: dict[str, Any] | list[Any] | None = None
-    """By name, or in order."""
+    """Values of the parameters by name, or in order."""
     pins: tuple[Pin, ...] = ()
-    """Of an earlier answer: the same rows. Every table of the query is among them."""
+    """Pins of an earlier answer, to get the same rows. They must include every table of the query."""
     require: str | None = None
     """An expression of facts, like ``attested:2``, that everything read must satisfy."""
     explain: bool = False
-    """Say how it would be answered, instead of answering it."""
+    """Whether to describe how it would be answered, instead of answering it."""
     cut: bool = False
-    """Read only what satisfies it, instead of nothing."""
+    """Whether to read only blocks that satisfy ``require``, instead of failing."""
     prove: bool = False
-    """Sign a statement about the answer, which then comes with its end."""
+    """Whether to sign a statement about the answer, sent at its end."""
     by_pins: bool = False
-    """The names in the query are those of the pins, whatever datasets are called here."""
+    """Whether names in the query are those of the pins, whatever datasets are called here."""
     engine: str = ""
-    """The engine of transforms that answers, like ``spark``, in place of the query's own process."""
+    """Name of an engine of transforms that answers, like ``spark``; empty: the query's own process."""
     plain: bool = False
-    """Rows as JSON values, with names and types of columns before them, instead of Arrow."""
+    """Whether rows are sent as JSON values, after names and types of columns, instead of Arrow."""
 
 
 class TimeClause(Request, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class SlicesEnd(Value, frozen=True, kw_only=True):
 
     rows: int
     offsets: tuple[tuple[int, int], ...]
-    """Of the first and the last row of each file."""
+    """Offsets of the first and the last row of each file."""
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):
@@ -75,9 +75,9 @@ class ReadStanding(Value, frozen=True, kw_only=True):
     fact: str
     """``data``, ``reproduced``, ``attested 2/3``, or why it is not relied on."""
     blocks: int
-    """Of those read, how many may be relied on."""
+    """Number of the blocks read that may be relied on."""
     of: int
-    """Blocks read."""
+    """Number of blocks read."""
 
 
 class QueryHead(Value, frozen=True, kw_only=True):
@@ -85,12 +85,12 @@ class QueryHead(Value, frozen=True, kw_only=True):
 
     pins: tuple[Pin, ...]
     standing: str
-    """The weakest of what was read."""
+    """The weakest standing of the data read."""
     standings: tuple[ReadStanding, ...]
     remarks: tuple[str, ...] = ()
-    """What is not in the answer though it could be expected."""
+    """Remarks on data that the answer unexpectedly lacks."""
     parameters: tuple[str, ...] = ()
-    """Names of those of the statement, or numbers from 1."""
+    """Names of the statement's parameters, or numbers from 1."""
 
 
 class QueryEnd(Value, frozen=True, kw_only=True):
@@ -98,22 +98,22 @@ class QueryEnd(Value, frozen=True, kw_only=True):
 
     rows: int
     proof: dict[str, Any] | None = None
-    """The envelope of a statement about the answer, where one was asked for."""
+    """The envelope of a statement about the answer, if requested."""
 
 
 class HoldRequest(Request, frozen=True, kw_only=True):
     ref: str
     at: str | None = None
-    """The time to read at, which must be complete; ``None``: as the dataset is now."""
+    """The time to read at, which must be complete; ``None``: the current state of the dataset."""
     seconds: int | None = None
-    """Until it expires, 1 to 86,400; ``None``: a quarter of an hour."""
+    """Seconds until it expires, 1 to 86,400; ``None``: a quarter of an hour."""
     note: str = ""
-    """By whom, or for what; 200 characters at most."""
+    """Note on the holder, or the purpose; 200 characters at most."""
 
 
 class HoldRenewal(Request, frozen=True, kw_only=True):
     seconds: int | None = None
-    """From now on; it never expires earlier than it would."""
+    """Seconds from now until it expires, which is never earlier than before."""
 
 
 class HoldView(Value, frozen=True, kw_only=True):
@@ -121,9 +121,9 @@ class HoldView(Value, frozen=True, kw_only=True):
 
     id: str
     dataset: str
-    """Its name."""
+    """Name of the dataset."""
     time: str
-    """What is read at it, and at any later time, stays as it is."""
+    """Time from which on reads stay unchanged."""
     pin: Pin | None = None
     """Reads the rows of that time, while the hold lives. ``null``: its row is damaged."""
     shards: tuple[Pin, ...] = ()

@@ -1,4 +1,4 @@
-"""Values of renditions: several histories of one collection. Spec: docs/spec/collections.md#renditions."""
+"""Defines values of renditions: several histories of one collection. Spec: docs/spec/collections.md#renditions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class RenditionRequest(Request, frozen=True, kw_only=True):
     """Asks for a new rendition."""
 
     origin: Literal["raw", "snapshot"] = "raw"
-    """From the captured bytes, or from what the active rendition contains."""
+    """Whether it is made from the captured bytes, or from the contents of the active rendition."""
     id: str | None = None
-    """Of the command: repeated with it, it goes on where it was; else it is a new one."""
+    """Id of the command: repeated with it, it continues; ``None``: a new command."""
     shards: int | None = None
-    """From a snapshot: how many chains its rows are in; null: as the active one's."""
+    """For a snapshot: the number of chains for its rows; null: that of the active one."""
     by: tuple[str, ...] = ()
     """Columns whose hash decides the shard of a row."""
 
@@ -25,7 +25,7 @@ class HandoverRequest(Request, frozen=True, kw_only=True):
     """Asks to make a rendition the active one."""
 
     at: str | None = None
-    """Not before this time."""
+    """The earliest time of the handover; ``None``: any."""
     id: str | None = None
 
 
@@ -33,18 +33,18 @@ class HandoverReading(Value, frozen=True, kw_only=True):
     """Holds the reading at the end of a former rendition: the difference between two cuts, at one time."""
 
     time: str
-    """Of the handover."""
+    """Time of the handover."""
     old: Pin
-    """All of the former one before that time."""
+    """All of the former rendition before that time."""
     new: Pin
-    """All of the next one up to that time."""
+    """All of the next rendition up to that time."""
     old_shards: tuple[Pin, ...] = ()
-    """Of several shards, the pin of each, that of the first too."""
+    """The pin of each shard, if there are several; the first one is ``old`` or ``new``."""
     new_shards: tuple[Pin, ...] = ()
     equal: bool = False
-    """Whether both have the same contents there, so nothing is to be compared."""
+    """Whether both have the same contents there, so that there is nothing to compare."""
     columns: tuple[str, ...] | None = None
-    """Of what the rows say, where both have the same ones; null: rows of one are none of the other."""
+    """Columns of the data, if both have the same; null: their rows cannot be compared."""
 
 
 class RenditionView(Value, frozen=True, kw_only=True):
@@ -58,12 +58,12 @@ class RenditionView(Value, frozen=True, kw_only=True):
     """``inputs``: derived, over other inputs. ``owner``: made by another node, and mirrored here."""
     state: Literal["Building", "Active", "Superseded", "Sealed", "Dropped"]
     active_since: str | None = None
-    """Time of the last handover to it; null: of none, or from the beginning of time."""
+    """Time of the last handover to it; null: there was none, or it is active from the beginning of time."""
     since: str | None = None
-    """The history from this time on is in it; null: all of it."""
+    """Time from which on it has the history; null: all of it."""
     upper: str | None = None
-    """Times before it are complete."""
+    """Time before which it is complete."""
     shards: tuple[str, ...] = ()
-    """Ids of its chains, where there are several; ``dataset_id`` is the first of them."""
+    """Ids of its chains, if several; ``dataset_id`` is the first of them."""
     by: tuple[str, ...] = ()
     """Columns whose hash decides the shard of a row."""

@@ -1,4 +1,4 @@
-"""Values about mirrors, networks, peers, and datasets published to others or on IPFS."""
+"""Defines values about mirrors, networks, peers, and datasets published to others or on IPFS."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Share(Value, frozen=True, kw_only=True):
 
 class MirrorRequest(Request, frozen=True, kw_only=True):
     source: str
-    """``did:odf:…``, or where it is published: ``https://…``, ``ipns://NAME`` or ``ipfs://CID``."""
+    """``did:odf:…``, or the place where it is published: ``https://…``, ``ipns://NAME`` or ``ipfs://CID``."""
     as_name: str | None = None
     network: str | None = None
     want: Literal["chain", "data"] = "data"
     keep: str | None = None
-    """How much of the data: ``30d`` and ``10GiB`` for the newest, ``30d,10GiB`` for both bounds; ``None``: all."""
+    """Part of the data to keep: ``30d`` or ``10GiB`` for the newest, ``30d,10GiB`` for both bounds; ``None``: all."""
     priority: int = 0
-    """Where ``limits.mirror-bytes`` is reached, data of mirrors of a lower one is let go for it."""
+    """Priority: when ``limits.mirror-bytes`` is reached, data of mirrors with a lower one is dropped first."""
     rate: str | None = None
-    """Bytes a second that it may take of the line, like ``2MiB``, under ``p2p.download-rate``; ``None``: no cap."""
+    """Most bytes a second that it may use, like ``2MiB``, within ``p2p.download-rate``; ``None``: no cap."""
     use: str | None = None
-    """An expression of policy, for using it here; ``None``: the node's."""
+    """Policy expression for its use here; ``None``: the node's."""
     serve: str | None = None
     expect: str | None = None
     """Hash that the chain must contain: a head learned from a person, not from the network."""
     via: str | None = None
-    """Look there too: a place as in ``source``, or ``ipfs`` for the name that is made of the dataset's key."""
+    """Further place to look: as in ``source``, or ``ipfs`` for the name made of the dataset's key."""
     private: bool | None = None
-    """Whether nothing of it is said or given to others; ``None``: it is of what comes from a web server."""
+    """Whether nothing of it is announced or served to others; ``None``: yes if it comes from a web server."""
     peers: tuple[str, ...] = ()
-    """Who share it with this node: these alone are asked for it, and it is private here."""
+    """Peers that share it with this node: only these are asked for it, and it is private here."""
 
 
 class Contact(Value, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Contact(Value, frozen=True, kw_only=True):
     by: Literal["hash", "witnesses", "networks", "first-use"]
     means: str
     advice: str = ""
-    """What to do to be surer; empty: nothing more."""
+    """Advice for more certainty; empty: there is none."""
 
 
 class NetworkContact(Value, frozen=True, kw_only=True):
@@ -58,9 +58,9 @@ class NetworkContact(Value, frozen=True, kw_only=True):
     """The key that signed the invitation."""
     means: str
     address_blocks: int = 0
-    """Of connected peers: /16 of IPv4, /32 of IPv6."""
+    """Number of address blocks of connected peers: /16 of IPv4, /32 of IPv6."""
     met: dict[str, int] = msgspec.field(default_factory=dict)
-    """Mirrored datasets, by how they were met."""
+    """Number of mirrored datasets by kind of first contact."""
     advice: tuple[str, ...] = ()
 
 
@@ -76,28 +76,28 @@ class MirrorView(Value, frozen=True, kw_only=True):
     priority: int = 0
     rate: str | None = None
     held_from: int = 0
-    """The block from which on data is here, as far as it came."""
+    """The first block whose data is here, as far as it was fetched."""
     held: int = 0
-    """Bytes of data that lie on disk for it."""
+    """Bytes of its data on disk."""
     network: str | None = None
     use: str | None = None
     serve: str | None = None
     serving: bool = False
     blocks: Share | None = None
     slices: Share | None = None
-    """Slices, checkpoints and linked objects: those held, and those that are held or that a pass has still to bring."""
+    """Slices, checkpoints and linked objects: those held, and those held or still to be fetched in a pass."""
     bytes: Share | None = None
-    """Of the newest pass alone."""
+    """Bytes of the newest pass alone."""
     peers: int = 0
     message: str = ""
     via: str | None = None
-    """Where it is published and looked for too."""
+    """Further place where it is published and looked for."""
     shared_by: tuple[str, ...] = ()
-    """Peers that share it with this node; these alone are asked for it."""
+    """Peers that share it with this node; only these are asked for it."""
     contact: Contact | None = None
-    """How it was met; null until its first blocks are here."""
+    """How it was first met; null until its first blocks are here."""
     node: PeerName | None = None
-    """The node that publishes it, where that node signed so on a card."""
+    """The node that publishes it, if that node signed so on a card."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):
@@ -105,14 +105,14 @@ class NetworkRequest(Request, frozen=True, kw_only=True):
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs with ``/p2p/…``."""
     invitation: str | None = None
-    """To this network, in place of ``bootstrap``: says more than names and addresses (``odfd.network.invitation``)."""
+    """An invitation instead of ``bootstrap``: holds more than names and addresses (``odfd.network.invitation``)."""
 
 
 class InvitationRequest(Request, frozen=True, kw_only=True):
     seconds: int
-    """How long it is good for."""
+    """Seconds until it expires."""
     uses: int | None = None
-    """With a token, which so many nodes may redeem at this node; null: without one, for everybody."""
+    """Number of nodes that may redeem its token at this node; null: no token, valid for everybody."""
 
 
 class InvitationText(Request, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class InvitationView(Value, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
     """The newest rules that the inviter knows, a line each."""
     uses: int | None = None
-    """By so many nodes its token may be redeemed at the node that invites; null: it has none."""
+    """Number of nodes that may redeem its token at the inviting node; null: it has no token."""
 
 
 class InvitationState(Value, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class InvitationState(Value, frozen=True, kw_only=True):
     """``open``, ``used``, ``expired`` or ``revoked``."""
     uses: int
     nodes: tuple[PeerName, ...] = ()
-    """Those that redeemed it."""
+    """Nodes that redeemed it."""
     made_at: str
     expires_at: str
 
@@ -157,14 +157,14 @@ class NetworkView(Value, frozen=True, kw_only=True):
     bootstrap: tuple[str, ...] = ()
     peers: int = 0
     datasets: tuple[Announced, ...] = ()
-    """What is announced in it."""
+    """Datasets that are announced in it."""
     policy_key: str | None = None
-    """Whose policies hold in it, as the invitation said."""
+    """Key whose policies hold in it, as in the invitation."""
     contact: NetworkContact | None = None
     members: tuple[PeerName, ...] = ()
     """Connected peers in it."""
     received_rate: float = 0.0
-    """Bytes that come from these a second, of the last eight seconds, whatever network they are of."""
+    """Bytes received from these a second, over the last eight seconds, for any network."""
     sent_rate: float = 0.0
     swarm: SwarmCounts | None = None
     """What was exchanged with nodes that mirror the same, in all networks; absent: nothing."""
@@ -198,13 +198,13 @@ class Announced(Value, frozen=True, kw_only=True):
     peers: int = 0
     held: bool = False
     called: str | None = None
-    """What its publisher calls it."""
+    """Its name at its publisher."""
     publisher: str | None = None
-    """What the publisher's node calls itself."""
+    """The name that the publisher's node gives itself."""
     node: PeerName | None = None
-    """The node that publishes it, where that node signed so."""
+    """The node that publishes it, if that node signed so."""
     contact: Contact | None = None
-    """How it was met, where it is mirrored."""
+    """How it was first met, if it is mirrored."""
 
 
 class CardColumn(Value, frozen=True, kw_only=True):
@@ -217,25 +217,28 @@ class CardView(Value, frozen=True, kw_only=True):
 
     id: str
     name: str
-    """What its publisher calls it."""
+    """Its name at its publisher."""
     local_name: str | None = None
-    """What it is called here, where it is held."""
+    """Its local name, if it is stored here."""
     publisher: str = ""
-    """What the publisher's node calls itself: nothing checks it."""
+    """The name that the publisher's node gives itself, unchecked."""
     node: PeerName | None = None
-    """The node that publishes it, where that node signed so."""
+    """The node that publishes it, if that node signed so."""
     author: str
     """The key that signed the card: a writer of the dataset."""
     kind: str
     standing: str
-    """``reproduced``, ``attested 2/3``, ``observed 1/2``, ``data``, where it is held; ``attested 1/3`` by validators
-    that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it."""
+    """How far this node relies on it.
+
+    If stored here ``reproduced``, ``attested 2/3``, ``observed 1/2`` or ``data``; else ``attested 1/3`` by validators
+    that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it.
+    """
     peers: int = 0
-    """Connected peers that say they serve it."""
+    """Number of connected peers that say they serve it."""
     places: int = 0
-    """Blocks of addresses that these are in (/16 of IPv4, /32 of IPv6): one operator may hold all of a block."""
+    """Number of address blocks of these (/16 of IPv4, /32 of IPv6): one operator may own a whole block."""
     namesakes: int = 0
-    """Other datasets whose publishers call them the same."""
+    """Number of other datasets with the same name at their publishers."""
     description: str = ""
     keywords: tuple[str, ...] = ()
     license: str = ""
@@ -244,7 +247,7 @@ class CardView(Value, frozen=True, kw_only=True):
     more_columns: int = 0
     inputs: tuple[str, ...] = ()
     portal: str = ""
-    """The rule by which it publishes rows of a private dataset; empty: it does not."""
+    """The rule by which it publishes rows of a private dataset; empty: it is no portal."""
     blocks: int = 0
     records: int = 0
     created_at: str
@@ -258,15 +261,15 @@ class SearchRequest(Request, frozen=True, kw_only=True):
     """A search; empty fields do not restrict it."""
 
     words: str = ""
-    """All of them are in the card, or begin a word that is."""
+    """Words that must all be in the card, or begin a word of it."""
     license: str = ""
     """The short name of a licence."""
     column: str = ""
     """The name of a column."""
     updated_within: int | None = None
-    """Seconds."""
+    """Seconds since the last update, at most."""
     attested: int = 0
-    """By so many groups of validators that count here, at least."""
+    """Number of groups of validators that must have attested it, of those that count here."""
     limit: int = 20
 
 
@@ -275,9 +278,9 @@ class SearchView(Value, frozen=True, kw_only=True):
 
     found: tuple[CardView, ...]
     more: int = 0
-    """That fit too, and are not listed."""
+    """Number of further cards that fit."""
     cards: int = 0
-    """Cards that were looked through."""
+    """Number of cards that were searched."""
 
 
 class PeerName(Value, frozen=True, kw_only=True):
@@ -285,36 +288,36 @@ class PeerName(Value, frozen=True, kw_only=True):
 
     peer_id: str
     name: str | None = None
-    """From its card, which nothing checks; absent: no card of it is known here."""
+    """Name on its card, unchecked; absent: no card of it is known here."""
     alike: int = 0
-    """Other nodes known here whose names look the same: compare the ids."""
+    """Number of other nodes known here whose names look the same: compare the ids."""
 
 
 class PeerInfo(Value, frozen=True, kw_only=True):
     peer_id: str
     name: str | None = None
-    """What its operator calls it, which nothing checks; absent: no card of it is known here."""
+    """Name that its operator gives it, unchecked; absent: no card of it is known here."""
     contact: str = ""
-    """Where its operator says to be reached."""
+    """How to reach its operator, as on its card."""
     about: str = ""
-    """What its operator says of it."""
+    """Its operator's description of it."""
     alike: int = 0
-    """Other nodes known here whose names look the same: compare the ids."""
+    """Number of other nodes known here whose names look the same: compare the ids."""
     addresses: tuple[str, ...] = ()
     connected: bool = False
     score: float = 0.0
     last_seen: str | None = None
     blocked: bool = False
     datasets: int | None = None
-    """How many it says that it serves; absent: it has not told."""
+    """Number of datasets that it says it serves; absent: unknown."""
     received: int | None = None
-    """Bytes that came over its open connections; absent: there is none."""
+    """Bytes received over its open connections; absent: there are none."""
     sent: int | None = None
     received_rate: float | None = None
-    """Bytes that come a second, of the last eight seconds; what a relay carries for others counts."""
+    """Bytes received a second, over the last eight seconds; bytes relayed for others count."""
     sent_rate: float | None = None
     holds: tuple[str, ...] | None = None
-    """Names of datasets of this node that it says it serves, if asked for (``holds``): a thousand at the most."""
+    """Names of local datasets that it says it serves, if requested (``holds``): a thousand at most."""
 
 
 class ConnectRequest(Request, frozen=True, kw_only=True):
@@ -326,9 +329,9 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
 
     refs: tuple[str, ...] = ()
     all: bool = False
+    """Whether it is about every dataset that is here now."""
     to: tuple[str, ...] = ()
-    """Networks to which datasets are published, and to nobody else; none: to everybody."""
-    """Every dataset that is here now."""
+    """Networks to whose members alone datasets are published; empty: to everybody."""
 
 
 class ShareRequest(Request, frozen=True, kw_only=True):
@@ -338,7 +341,7 @@ class ShareRequest(Request, frozen=True, kw_only=True):
     peers: tuple[str, ...] = ()
     """Ids of peers, their keys (``did:key:…``), or beginnings of ids that are known here."""
     revoke: tuple[str, ...] = ()
-    """Those that get nothing more of it."""
+    """Peers that get nothing more of it."""
 
 
 class VisibilityView(Value, frozen=True, kw_only=True):
@@ -347,20 +350,20 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     name: str
     id: str
     published: bool
-    """Whether anything of it is said or given to others."""
+    """Whether anything of it is announced or served to others."""
     shared_with: tuple[str, ...] = ()
-    """Peers that get it though it is private."""
+    """Peers that get it although it is private."""
     changed: bool
     notes: tuple[str, ...] = ()
+    """Further remarks for people."""
     networks: tuple[str, ...] | None = None
-    """Of what is published: the networks that it is limited to; ``None``: it is not limited."""
-    """What is to know beside, for people."""
+    """Networks to which its publication is limited; ``None``: no limit."""
 
 
 class PublishRequest(Request, frozen=True, kw_only=True):
     ref: str
     once: bool = False
-    """Do not keep it up to date."""
+    """Whether to publish it once, without keeping it up to date."""
     delegation: str | None = None
     """Base64 of an IPNS record, signed by the dataset's own key, that points to the name this node signs."""
 
@@ -375,17 +378,17 @@ class PublicationView(Value, frozen=True, kw_only=True):
     name: str | None = None
     """IPNS name that points to it, of the key that signs here; ``None``: another owner's dataset."""
     home: str
-    """The name that is made of the dataset's own key: where others look."""
+    """The name made of the dataset's own key, where others look."""
     head: str
     blocks: int
     at: str
-    """When it was published or its record renewed."""
+    """Time at which it was published or its record renewed."""
     expires: str | None = None
-    """Until when the name resolves without a renewal."""
+    """Time until which the name resolves without a renewal."""
     standing: bool = True
-    """It is kept up to date."""
+    """Whether it is kept up to date."""
     added_blocks: int = 0
     added_objects: int = 0
     added_bytes: int = 0
     message: str = ""
-    """Why it is not up to date."""
+    """Reason why it is not up to date."""

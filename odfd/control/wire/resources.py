@@ -1,4 +1,4 @@
-"""Values about types of resources."""
+"""Defines values about types of resources, resources, accounts and tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TypeView(Value, frozen=True, kw_only=True):
     """Whether a manifest of it can be applied."""
     about: str
     instead: str = ""
-    """Of one that does not act: what does its work."""
+    """For a type that cannot be applied: what to use instead."""
 
 
 class FieldView(Value, frozen=True, kw_only=True):
@@ -38,12 +38,12 @@ class Explanation(Value, frozen=True, kw_only=True):
     name: str
     uri: str
     path: str
-    """Of the part; empty: the whole."""
+    """Path of the part; empty: the whole."""
     type: str
     description: str
     fields: tuple[FieldView, ...]
     example: str = ""
-    """A manifest, where it is explained as a whole."""
+    """A manifest, if the whole type is explained."""
 
 
 class ResourceView(Value, frozen=True, kw_only=True):
@@ -55,15 +55,15 @@ class ResourceView(Value, frozen=True, kw_only=True):
     """The URI of its type."""
     headers: dict[str, Any]
     spec: Any = None
-    """``None``: it came by other ways than a manifest of its type."""
+    """``None``: it was not made by a manifest of its type."""
     id: str
     labels: dict[str, Any]
     generation: int
     updated_at: str
     system_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Labels that the controller of its type contributes: selected by as others are, and in no manifest."""
+    """Labels from the controller of its type: they can be selected by, and are in no manifest."""
     status: dict[str, Any] = msgspec.field(default_factory=dict)
-    """``phase``, ``observedGeneration``, ``conditions``: what became of it."""
+    """``phase``, ``observedGeneration``, ``conditions``: the result of applying it."""
 
 
 class LabelRequest(Request, frozen=True, kw_only=True):
@@ -77,23 +77,23 @@ class AccountView(Value, frozen=True, kw_only=True):
     """The account that asks."""
 
     name: str | None = None
-    """Of the account; ``null``: the node's owner, or a caller whom no account names."""
+    """Name of the account; ``null``: the node's owner, or a caller without account."""
     id: str | None = None
     node_owner: bool = False
-    """Has every right."""
+    """Whether the caller is the node's owner, with every right."""
     organizations: tuple[str, ...] = ()
-    """Whose rights the account has as a member."""
+    """Organisations whose rights the account has as a member."""
 
 
 class TokenRequest(Request, frozen=True, kw_only=True):
     """A token of the account that asks."""
 
     role: Literal["reader", "editor", "maintainer", "owner"] = "owner"
-    """That it has at the most, on anything; the account has no more by it than without."""
+    """The highest role that the token permits; it never exceeds the account's own."""
     expires: str = "30d"
-    """How long it is good for: at most 366d."""
+    """Time until it expires: at most 366d."""
     note: str = ""
-    """For people: where it is used."""
+    """Note for people: where it is used."""
 
 
 class TokenView(Value, frozen=True, kw_only=True):
@@ -101,14 +101,14 @@ class TokenView(Value, frozen=True, kw_only=True):
 
     id: str
     account: str
-    """Its name."""
+    """Name of the account."""
     role: str
-    """That it has at the most."""
+    """The highest role that it permits."""
     created_at: str
     expires_at: str
     note: str = ""
     token: str | None = None
-    """The token itself, in the answer that makes it alone."""
+    """The token itself, only in the answer that creates it."""
 
 
 class SecretKey(Value, frozen=True, kw_only=True):
@@ -124,21 +124,21 @@ class SecretRotation(Value, frozen=True, kw_only=True):
     """The re-encryption of a node's secrets to a new key."""
 
     values: int
-    """That are sealed to it."""
+    """Number of values that are sealed to it."""
 
 
 class ResourceChange(Value, frozen=True, kw_only=True):
     """A row of ``odfctl events``: one event of the log of resources."""
 
     version: str
-    """Of the log, to go on from."""
+    """Version of the log, to continue from."""
     time: str
     type: str
     name: str
     id: str
     generation: int
     change: str
-    """``Created``, ``Changed``, ``Deleted``; of a status the phase that it came to, or ``Observed``."""
+    """``Created``, ``Changed``, ``Deleted``; for a status its new phase, or ``Observed``."""
     details: tuple[str, ...] = ()
 
 
@@ -146,9 +146,9 @@ class ResourceNews(Value, frozen=True, kw_only=True):
     """A line of a watch: a change, or a bookmark after the initial state."""
 
     version: str
-    """To go on from: a watch since it tells what comes after."""
+    """Version to continue from: a watch since it yields everything later."""
     op: Literal["Added", "Modified", "Deleted", "Bookmark", "Reset"]
-    """``Reset`` is the last: rights of who watches have changed, and they begin anew, without a version."""
+    """``Reset`` is the last: the watcher's rights changed, and it must begin anew, without a version."""
     resource: ResourceView | None = None
 
 
@@ -175,7 +175,7 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, Any]:
-        """Those that people set."""
+        """Labels that people set."""
         found: dict[str, Any] = self.headers.get("labels", {})
         return found
 
@@ -192,10 +192,10 @@ class ResourceList(Value, frozen=True, kw_only=True):
     """A page of the resources of a type."""
 
     resource_version: str
-    """When its first page was read: a watch since it tells what comes after."""
+    """Version when the first page was read: a watch since it yields everything later."""
     items: tuple[ResourceManifest, ...]
     rest: str | None = msgspec.field(name="continue", default=None)
-    """Asks for the next page; ``None``: this is the last one."""
+    """Token for the next page; ``None``: this is the last one."""
 
 
 class ResourceManifestNews(Value, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ class ResourceManifestNews(Value, frozen=True, kw_only=True):
 
     version: str = msgspec.field(name="rv")
     op: Literal["Added", "Modified", "Deleted", "Bookmark", "Reset"]
-    """``Reset`` is the last: rights of who watches have changed, and they begin anew, without a version."""
+    """``Reset`` is the last: the watcher's rights changed, and it must begin anew, without a version."""
     object: ResourceManifest | None = None
 
 
@@ -214,7 +214,7 @@ class GraphqlRequest(Request, frozen=True, kw_only=True):
     variables: dict[str, Any] | None = None
     operation_name: str | None = None
     extensions: dict[str, Any] | None = None
-    """Nothing is read of it."""
+    """Accepted and ignored."""
 
 
 class GraphqlAnswer(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Values about rewriting histories, collecting garbage, backups, and the log of a node."""
+"""Defines values about rewriting histories, garbage collection, backups and captured bytes of sources."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ class SettingsView(Value, frozen=True, kw_only=True):
     """The settings in force."""
 
     toml: str
-    """As a file, each line with its origin; secrets are masked."""
+    """The settings as a file, each line with its origin; secrets are masked."""
     file: str | None = None
-    """The one that was read; ``null``: none, there are defaults, variables and flags alone."""
+    """The settings file that was read; ``null``: none, only defaults, variables and flags."""
 
 
 class BackupRequest(Request, frozen=True, kw_only=True):
     to: str
     """An absolute path, as the daemon sees it."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
-    """Snapshots that stay there, this one included."""
+    """Number of snapshots that stay there, this one included."""
 
 
 class BackupResult(Value, frozen=True, kw_only=True):
     """Result of the task ``backup``."""
 
     snapshot: str
-    """Its folder."""
+    """Folder of the snapshot."""
     objects: int
     copied: int
-    """Objects that were not there yet."""
+    """Number of objects that were not there yet."""
     bytes: int
-    """Of those."""
+    """Bytes of those."""
     dropped: int = 0
-    """Older snapshots that were removed."""
+    """Number of older snapshots that were removed."""
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):
@@ -47,16 +47,16 @@ class RewriteRequest(Request, frozen=True, kw_only=True):
     to: str | None = None
     """A block's hash, or ``#N``."""
     reason: Literal["reset", "recovery", "fork"] = "reset"
-    """What the epoch of a reset says of itself."""
+    """Reason that is stated for the epoch of a reset."""
     max_slice_bytes: int | None = None
-    """Of the slices that are merged into one; ``None``: 300 MB."""
+    """Most bytes of the slices that are merged into one; ``None``: 300 MB."""
     max_slice_rows: int | None = None
-    """``None``: 10,000."""
+    """Most rows of such a slice; ``None``: 10,000."""
     dry_run: bool = False
     payload: str | None = None
-    """The draft of a dry run as it was given; ``None``: the keys that are here suffice."""
+    """The unchanged draft of a dry run; ``None``: the keys that are here suffice."""
     signatures: tuple[SignatureText, ...] = ()
-    """Of that draft, made elsewhere."""
+    """Signatures of that draft, made elsewhere."""
 
 
 class RewriteResult(Value, frozen=True, kw_only=True):
@@ -66,24 +66,24 @@ class RewriteResult(Value, frozen=True, kw_only=True):
     dataset_id: str
     action: Literal["reset", "compact", "keep-metadata"]
     outcome: Literal["rewritten", "planned", "unchanged"]
-    """``planned``: a dry run says what would be done."""
+    """``planned``: a dry run, which describes the rewrite."""
     kept: int
-    """Blocks that stay as they are."""
+    """Number of blocks that stay unchanged."""
     before: int
-    """Blocks there were."""
+    """Number of blocks before."""
     blocks: int
-    """Blocks there are then."""
+    """Number of blocks after."""
     merged: int = 0
-    """Blocks of data that are merged."""
+    """Number of data blocks that are merged."""
     into: int = 0
-    """Blocks that they become."""
+    """Number of blocks that they become."""
     head: str | None = None
     epoch: int = 0
-    """That the head belongs to."""
+    """Epoch of the new head."""
     message: str = ""
-    """Why nothing changes."""
+    """Reason why nothing changes."""
     draft: AuthorityDraft | None = None
-    """In a dry run: what the roots have to sign for it."""
+    """In a dry run: the draft that the roots have to sign."""
 
 
 class CollectRequest(Request, frozen=True, kw_only=True):
@@ -105,13 +105,13 @@ class CollectResult(Value, frozen=True, kw_only=True):
     waiting_bytes: int = 0
     dry_run: bool = False
     listed: tuple[CollectedObject, ...] = ()
-    """Some of them, in a dry run."""
+    """Some of the objects, in a dry run."""
     unlisted: int = 0
-    """How many more there are."""
+    """Number of objects that are not listed."""
     statements: int = 0
-    """Dropped from the trust ledger, which need not keep them."""
+    """Number of statements dropped from the trust ledger, which need not keep them."""
     folds: int = 0
-    """Dropped of what was kept for queries, of histories that are no more."""
+    """Number of states dropped that were kept for queries, of histories that no longer exist."""
     fold_bytes: int = 0
 
 
@@ -133,9 +133,9 @@ class CaptureView(Value, frozen=True, kw_only=True):
     """Hash of its last block."""
     sequence_number: int
     source: str = ""
-    """Name of the push source; empty: they were polled."""
+    """Name of the push source; empty: it was polled."""
     label: str | None = None
-    """What the source said of its version: an etag, a time, the name of a file."""
+    """Version as the source stated it: an etag, a time, the name of a file."""
     files: tuple[CapturedFileView, ...]
 
 
@@ -143,9 +143,9 @@ class RawView(Value, frozen=True, kw_only=True):
     """The kept bytes of a dataset's source, counted."""
 
     dataset: str
-    """Its name."""
+    """Name of the dataset."""
     keeping: bool
-    """Whether what comes from now on is kept."""
+    """Whether new bytes are kept."""
     count: int
     bytes: int
     captures: tuple[CaptureView, ...] = ()
@@ -165,12 +165,12 @@ class RawReplayResult(Value, frozen=True, kw_only=True):
 
     ref: str
     ok: bool
-    """Whether none differs."""
+    """Whether no transaction differs."""
     same: int
     equivalent: int
-    """The same rows, in slices of other bytes, as another version of a library writes them."""
+    """Transactions with the same rows, in slices of other bytes, as another version of a library writes them."""
     differs: int
     rewritten: int
-    """Of which the history has no block any more."""
+    """Transactions whose blocks are no longer in the history."""
     differences: tuple[RawDifference, ...] = ()
     """The first thousand."""

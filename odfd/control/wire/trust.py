@@ -1,4 +1,4 @@
-"""Values about verification, trust in datasets, validators and policy."""
+"""Defines values about verification, trust in datasets, validators and policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class VerifyRequest(Request, frozen=True, kw_only=True):
     level: Literal["chain", "data", "reproduced"] = "data"
     from_block: int = 0
     full: bool = False
-    """Forget what was verified before."""
+    """Whether to forget earlier verifications."""
 
 
 class FailedBlock(Value, frozen=True, kw_only=True):
@@ -35,14 +35,14 @@ class Checked(Value, frozen=True, kw_only=True):
     blocks: int = 0
     slices: int = 0
     bytes: int = 0
-    """Of objects, each of which was hashed."""
+    """Bytes of objects, each of which was hashed."""
     transforms: int = 0
     remembered: int = 0
-    """Of ``blocks``, those whose rows were found in order before and not read again."""
+    """Number of ``blocks`` whose rows were verified before and not read again."""
     not_held: int = 0
-    """Slices that a mirror of the newest data is not to hold; nothing is said of them."""
+    """Slices that a mirror of the newest data does not keep, and that were not checked."""
     to_come: int = 0
-    """Slices that are on their way to a mirror; nothing is said of them yet."""
+    """Slices that a mirror is still fetching, and that were not checked."""
     portal: str = ""
     """The rule of a portal, against which all its rows were checked; empty for other datasets."""
 
@@ -62,7 +62,7 @@ class VerifyReport(Value, frozen=True, kw_only=True):
 
 class ProveRequest(Request, frozen=True, kw_only=True):
     dry_run: bool = False
-    """Only compare; record nothing."""
+    """Whether to compare only, and record nothing."""
 
 
 class ProvenEngine(Value, frozen=True, kw_only=True):
@@ -77,15 +77,15 @@ class ProofReport(Value, frozen=True, kw_only=True):
     ref: str
     dataset_id: str
     head: str | None
-    """Up to where it was compared."""
+    """Hash of the last block compared."""
     engine: ProvenEngine
     pinned: tuple[str, ...] = ()
-    """Digests of the engines that the history was made with, as its transforms say."""
+    """Digests of the engines that made the history, as its transforms state."""
     transforms: int = 0
     ok: bool
     failures: tuple[Failure, ...] = ()
     recorded: str | None = None
-    """The block that pins this engine from now on; ``null``: nothing was to be recorded, or only the owner may."""
+    """The block that pins this engine from now on; ``null``: none, or only the owner may record one."""
 
 
 class Reach(Value, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class TrustFacts(Value, frozen=True, kw_only=True):
     attested: Attested | None = None
     witnessed: bool | None = None
     met: str | None = None
-    """How a mirror was met: ``expected``, ``witnessed``, ``networks`` (three showed the same), ``first-sight``."""
+    """First contact of a mirror: ``expected``, ``witnessed``, ``networks`` (three had the same), ``first-sight``."""
     fresh: bool | None = None
     forked: bool = False
     observed: Attested | None = None
@@ -145,18 +145,18 @@ class WitnessView(Value, frozen=True, kw_only=True):
     """How far a witness cosigned the history here; it counts, or is asked to cosign."""
 
     witness: str
-    """``did:key:…``"""
+    """``did:key:…`` of the witness."""
     name: str
-    """Of its group, or what a public witness calls itself."""
+    """Name of its group, or the name that a public witness gives itself."""
     counts: bool
     """Whether its group is listed here."""
     size: int | None = None
-    """Blocks of this epoch that it cosigned last, whether they are those that are here or not."""
+    """Number of blocks in its last cosignature of this epoch, whether or not it is of the history here."""
     at: str | None = None
     trouble: str = ""
-    """Why one that is asked did not cosign when it was asked last."""
+    """Reason why it did not cosign at the last request."""
     log_key: str = ""
-    """With a trouble: what the operator of a public witness has to list to know this dataset's epoch."""
+    """With a trouble: the key that the operator of a public witness must list for this dataset's epoch."""
 
 
 class CellView(Value, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class CellView(Value, frozen=True, kw_only=True):
     published: Any = None
     computed: Any = None
     context: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Other columns of the row, to know it by."""
+    """Other columns of the row, to identify it."""
 
 
 class EvidenceView(Value, frozen=True, kw_only=True):
@@ -185,10 +185,12 @@ class EvidenceView(Value, frozen=True, kw_only=True):
     kept: bool = True
     """Whether the file is here; else ``odfctl trust evidence ID --fetch`` asks peers for it."""
     recheck: str | None = None
-    """What this node found when it ran the step again from the file: ``confirmed``, ``refuted``, ``incomplete``,
-    ``unable``, or ``unfit`` for what is no evidence; ``None``: it has not."""
+    """Result of this node's own run from the file; ``None``: there was none.
+
+    ``confirmed``, ``refuted``, ``incomplete``, ``unable``, or ``unfit`` for a file that is no evidence.
+    """
     sides: tuple[SideView, ...] = ()
-    """Of a fork: the histories that the same key signed."""
+    """For a fork: the histories that the same key signed."""
 
 
 class SideView(Value, frozen=True, kw_only=True):
@@ -199,7 +201,7 @@ class SideView(Value, frozen=True, kw_only=True):
     head: HeadView
     """The signed head that proves it."""
     held: bool
-    """Whether it is the one that is here."""
+    """Whether it is the history that is here."""
 
 
 class EvidenceFetched(Value, frozen=True, kw_only=True):
@@ -273,27 +275,27 @@ class TrustView(Value, frozen=True, kw_only=True):
     attestations: tuple[AttestationView, ...] = ()
     dissent: tuple[AttestationView, ...] = ()
     unlisted: int = 0
-    """Validators that spoke and stand in no group of ours."""
+    """Number of validators that attested it and are in no listed group."""
     observations: tuple[ObservationView, ...] = ()
-    """Of the newest observed block."""
+    """Observations of the newest observed block."""
     witnesses: tuple[WitnessView, ...] = ()
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()
-    """What waits for a person's decision."""
+    """Options that wait for a person's decision."""
     heads: tuple[HeadView, ...] = ()
-    """The newest that were recorded here, in that order, whatever became of them."""
+    """The newest heads recorded here, newest first, accepted or not."""
     unsigned: str = ""
-    """Why this node, which publishes it, signs no head of it now."""
+    """Reason why this node, which publishes it, signs no head of it now; empty: it does."""
     decisions: tuple[DecisionView, ...] = ()
     past: tuple[IncidentView, ...] = ()
     """What was found wrong with it and what was decided, newest first, also of blocks that were given up since."""
     witnesses_to_spare: int | None = None
-    """Of a dataset of this node's own: witness groups that cosign it beyond those asked for. ``null``: none are."""
+    """For a dataset of this node: witness groups that cosign beyond the required ones. ``null``: none required."""
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):
     key: str
-    """``did:key:…``"""
+    """``did:key:…`` of the validator."""
     group: str
 
 
@@ -303,7 +305,7 @@ class ValidatorView(Value, frozen=True, kw_only=True):
     attestations: int = 0
     last_seen: str | None = None
     suspended: bool = False
-    """Its group's word counts no more here, until a person lifts that."""
+    """Whether its group does not count until a person lifts that."""
     reason: str = ""
 
 
@@ -319,16 +321,16 @@ class NetworkRulesView(Value, frozen=True, kw_only=True):
     version: int
     issued_at: str
     state: Literal["accepted", "in force", "waiting"]
-    """``in force``: all of it tightens, and holds."""
+    """``in force``: it only tightens, and so holds entirely."""
     waiting: tuple[str, ...] = ()
-    """What holds only once a person accepts this version."""
+    """Parts that hold only once a person accepts this version."""
 
 
 class WitnessRulesRequest(Request, frozen=True, kw_only=True):
     """A network's rules on witnesses: whose cosignatures count, and how many make a head witnessed."""
 
     groups: dict[str, str] | None = None
-    """A key by the name of its group: one each."""
+    """Key of each group, by its name."""
     f: int | None = None
     quorum: int | None = None
     max_age: str | None = None
@@ -346,7 +348,7 @@ class NetworkRulesRequest(Request, frozen=True, kw_only=True):
     max_stale: str | None = None
     witness: WitnessRulesRequest | None = None
     network: str = ""
-    """Whose policy it is; empty: of the only network that is joined."""
+    """Network of the policy; empty: the only one that is joined."""
 
 
 class AcceptRequest(Request, frozen=True, kw_only=True):
@@ -371,11 +373,11 @@ class PolicyView(Value, frozen=True, kw_only=True):
     serve: str
     groups: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     publish: tuple[str, ...] = ()
-    """What this node signs and gossips: ``attest``, ``cosign``, ``gossip``."""
+    """Actions of this node: ``attest``, ``cosign``, ``gossip``."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     rules: tuple[DatasetRuleView, ...] = ()
-    """Of some datasets, the one that decides first."""
+    """Terms of some datasets; the first that fits decides."""
     notes: tuple[str, ...] = ()
-    """What these rules cannot promise."""
+    """Promises that these rules cannot keep."""
     network: tuple[NetworkRulesView, ...] = ()
-    """What the network signed: the version that a person accepted, and those since."""
+    """Versions that the network signed: the one that a person accepted, and later ones."""

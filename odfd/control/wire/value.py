@@ -15,9 +15,10 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Request(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The base of requests. An unknown field is the caller's mistake and never ignored.
+    """The base of requests. An unknown field is an error of the caller and never ignored.
 
-    Fields with their defaults are not sent, so that an older daemon, which does not know all of them, can be asked.
+    Fields with their default values are not sent, so that an older daemon, which does not know all of them, can be
+    asked.
     """
 
 
