@@ -80,7 +80,7 @@ class DiskObjects:
         return self.volumes.find(name) is not None
 
     def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
-        """Lists missing objects as in the port: the database first, since a look for a missing file costs more."""
+        """Lists missing objects as in the interface; asks the database first, as a missing file costs more to find."""
         written = []
         for name in names:
             self.holds.lend(name)

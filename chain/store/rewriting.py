@@ -67,7 +67,7 @@ class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> RewritePlan:
-    """An ancestor becomes the head. Raises NotFound when ``to`` is no block of it, Invalid when it is the head."""
+    """Plans to make the block ``to`` the head. Raises NotFound if the chain lacks it, Invalid if it is the head."""
     last = _head(chain, dataset)
     target = chain.block_by_hash(to)
     base = Head(target.hash, target.sequence_number)
