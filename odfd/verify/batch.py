@@ -1,8 +1,8 @@
 """Checks many small slices together, because a check of each alone costs several times its read.
 
-Looking at a slice of a few rows by itself costs several times what reading it does: most is the way through Arrow and
-NumPy for each of its columns. Here each is read by itself and their rows are looked at as one table. What is unusual,
-and whatever is wrong, is left to ``check_event``, which also tells what it is; the answers are the same.
+Most of that cost is the overhead of Arrow and NumPy for each column. So each slice is read by itself, and the rows of
+all are checked as one table. Anything unusual or wrong is left to ``check_event``, which also describes it; the results
+are the same.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from odfd.verify.objects import SliceClaim, check_event, small_content
 from odfd.verify.terms import Bringing, ChainTerms
 
 MOST_ROWS: Final = 4096
-"""Rows of a slice for which this is worth it; with more of them the way costs less than what is done there."""
+"""Most rows of a slice that is checked so; with more, the overhead is less than the work."""
 MOST_BYTES: Final = 16 << 20
-"""In memory, of the rows of all slices that are looked at together."""
+"""Most bytes in memory of the rows of all slices that are checked together."""
 
 
 class _Sheet:
-    """Slices of one outline, their rows one after the other."""
+    """Slices with one outline, whose rows are joined."""
 
     def __init__(self, outline: Outline) -> None:
         self.outline = outline
@@ -44,7 +44,7 @@ class _Sheet:
         self.bytes += batch.get_total_buffer_size()
 
     def sound(self) -> Iterator[int]:
-        """Places of those that are as they should be."""
+        """Yields the places of the slices without a fault."""
         if not self.places:
             return
         rows, due = pa.concat_batches(self._batches), self._due()
@@ -68,7 +68,7 @@ class _Sheet:
 
 
 def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:
-    """Places of the blocks of a group of which ``check_event`` finds nothing. Raises Environment."""
+    """Returns the places of those blocks in which ``check_event`` finds nothing. Raises Environment."""
     sound: set[int] = set()
     sheet = _Sheet(Outline(pa.schema([]), ChainTerms()))
     for place, (terms, block) in enumerate(group):
@@ -87,7 +87,7 @@ def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:
 
 
 def _read(objects: ObjectReader, terms: ChainTerms, block: Block) -> tuple[SliceClaim, Outline, pa.RecordBatch] | None:
-    """The rows of a block that brings one small slice, as far as that is in order; ``None`` for any other."""
+    """Returns the rows of a block with one small slice, if its bytes and schema are correct; ``None`` for any other."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None or event.new_checkpoint is not None:
         return None

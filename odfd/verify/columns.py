@@ -1,8 +1,8 @@
 """Determines from a schema what to check in its slices, and checks their system columns.
 
-These are offsets that count up, valid operations, and times not in the future. Each column says of many rows at once
-which are wrong, whichever slices they are of, and tells of one what is wrong with it. Spec: section Data Slice; RFC-016
-for types.
+These are offsets that count up, valid operations, and times not in the future. Each column marks the wrong rows among
+many at once, of one or several slices, and describes the fault of a single row. Spec: section Data Slice; RFC-016 for
+types.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 OFFSET_TYPES: Final = ("int64", "uint64")
 OP_TYPES: Final = ("int32", "uint8")
-"""As the reference writes them, and as the specification says."""
+"""Types of operations: as the reference writes them, and as the specification says."""
 _LAST_OP: Final = 3
-"""0 append, 1 retract, 2 correct from, 3 correct to."""
+"""The greatest operation: 0 append, 1 retract, 2 correct from, 3 correct to."""
 _MOST: Final = (1 << 63) - 1
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
@@ -40,11 +40,11 @@ class ExpectedColumns:
     """The chain's claims about consecutive rows, of one slice or of several: ``(slices,)`` each."""
 
     rows: npt.NDArray[np.int64]
-    """How many of each slice."""
+    """Number of rows of each slice."""
     first: npt.NDArray[np.uint64]
-    """Offset of the first."""
+    """Offset of the first row of each slice."""
     made: Sequence[Instant]
-    """When the block was made."""
+    """Time at which the block of each slice was made."""
 
     def offsets(self) -> npt.NDArray[np.uint64]:
         """Returns the offset of each row."""
@@ -63,7 +63,7 @@ class SystemColumn(ABC):
         self.name = name
 
     def wrong(self, batch: pa.RecordBatch, due: ExpectedColumns) -> npt.NDArray[np.intp]:
-        """Places of the rows that are not as they should be."""
+        """Returns the places of the wrong rows."""
         values = batch.column(self.name)
         mask = self._wrong(values, due)
         if values.null_count:
@@ -71,7 +71,7 @@ class SystemColumn(ABC):
         return np.flatnonzero(mask)
 
     def tell(self, batch: pa.RecordBatch, due: ExpectedColumns, row: int) -> VerifyFinding:
-        """Describes the fault of a row, of one slice."""
+        """Describes the fault of a row of one slice."""
         value = batch.column(self.name)[row]
         if value.is_valid:
             return self._describe(value, due, row)
@@ -79,11 +79,11 @@ class SystemColumn(ABC):
 
     @abstractmethod
     def _wrong(self, values: pa.Array, due: ExpectedColumns) -> Mask:
-        """Anything where there is a null."""
+        """Marks wrong values; arbitrary for nulls."""
 
     @abstractmethod
     def _describe(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
-        """Describes a value that is none of those due, and not null."""
+        """Describes a wrong value that is not null."""
 
 
 class _Offsets(SystemColumn):
@@ -130,7 +130,7 @@ class _SystemTimes(SystemColumn):
 
 
 def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]:
-    """Lists checkable columns; the types report faults of the others."""
+    """Lists the columns whose rows can be checked; the others have wrong types, which are reported as such."""
     if vocab is None:
         return []
     offset, operation, time = (_type(schema, n) for n in (vocab.offset, vocab.operation_type, vocab.system_time))
@@ -150,7 +150,7 @@ def _type(schema: pa.Schema, name: str) -> pa.DataType | None:
 
 
 class Outline:
-    """The findings on slices of one schema under the same terms before a row is read."""
+    """The findings about slices of one schema under the same terms, before a row is read."""
 
     def __init__(self, schema: pa.Schema, terms: ChainTerms) -> None:
         self.schema = schema

@@ -1,7 +1,7 @@
 """Stores known damage: which blocks and objects of which datasets were found damaged or missing.
 
-Noted where it is found (by a verification, or on serving), shown by the doctor, forgotten when a verification finds
-the dataset whole. Bounded: of a dataset that is damaged all over the first places are enough.
+Recorded when it is found (by a verification, or when serving), shown by ``odfctl doctor``, forgotten when a
+verification finds the dataset intact. Bounded: the first places are enough for a dataset with much damage.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
+"""Steps that create the tables; steps are added at the end and never changed."""
 MAX_OF_ONE: Final = 100
-"""Places noted of one dataset."""
+"""Most places recorded for one dataset."""
 
 
 class DamagedBlock(msgspec.Struct, frozen=True):
@@ -42,13 +42,13 @@ class DamagedBlock(msgspec.Struct, frozen=True):
 
 
 class Damage:
-    """The recorded damage, over one SQLite connection."""
+    """Stores and lists the recorded damage, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def note(self, dataset: DatasetId, spots: Iterable[DamagedBlock], now: Instant) -> bool:
-        """Records damage; whether any of it is new."""
+        """Records damage; returns whether any of it is new."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM damage WHERE dataset = ?", (dataset,)).fetchone()
         before = count
         for spot in spots:
@@ -74,7 +74,7 @@ class Damage:
         self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
     def forget_earlier(self, dataset: DatasetId, size: int) -> None:
-        """Drops damage of the first ``size`` blocks, which are whole."""
+        """Drops damage of the first ``size`` blocks, which are intact."""
         self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence < ?", (dataset, size))
 
     def forget(self, dataset: DatasetId) -> None:

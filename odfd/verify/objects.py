@@ -1,8 +1,8 @@
 """Checks objects against their blocks: a slice's bytes, rows, order, system columns and types; a checkpoint's bytes.
 
-Functions from a file and an expectation to findings, none of them fatal to the others; memory is one window of rows.
-A file is read twice, once as bytes and once as rows, because both of its hashes are always checked: a wrong logical
-hash under a right physical one would otherwise pass. Spec: section Data Slice; RFC-016 for types.
+Functions from a file and an expectation to findings, each independent of the others; memory is one window of rows. A
+file is read twice, once as bytes and once as rows, because both of its hashes are always checked: a wrong logical hash
+under a right physical one would otherwise pass. Spec: section Data Slice; RFC-016 for types.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from odfd.verify.report import VerifyFinding
 from odfd.verify.terms import ChainTerms
 
 LINKED: Final = "linked-object"
-"""The kind of what rows link to; begins the rules that it breaks, whose findings name it in ``expected``."""
+"""Kind of the objects that rows link to; begins the names of the rules that they break."""
 _SPARE_ROWS: Final = 1_000_000
-"""Rows beyond what a block says that are still worth reading, to tell more than their number."""
+"""Rows beyond the stated number that are still read, to find more than the wrong number."""
 
 
 class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,9 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     slice: DataSlice
     terms: ChainTerms
-    """In force at the block."""
+    """Terms in force at the block."""
     system_time: Instant
-    """Of the block."""
+    """System time of the block."""
 
     @property
     def rows(self) -> int:
@@ -74,7 +74,7 @@ def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[
 def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True) -> list[VerifyFinding]:
     """Lists all differences of a slice from its claims. Raises Environment when our own disk fails.
 
-    ``links``: what its rows link to is to be here too, and what it is named.
+    ``links``: also checks that the objects its rows link to are here and have their hashes.
     """
     content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
     if content is None:
@@ -91,7 +91,7 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
 
 
 def small_content(objects: ObjectReader, claim: SliceClaim) -> bytes | None:
-    """Returns the bytes of a slice that waits in memory, if they match the claim. Raises Environment."""
+    """Returns the bytes of a slice that is kept in memory, if they match the claim. Raises Environment."""
     content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
     return content if isinstance(content, bytes) and not findings else None
 
@@ -133,7 +133,7 @@ def _missing(kind: str, name: Multihash) -> VerifyFinding:
 
 
 def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
-    """Name and size of what is there."""
+    """Returns hash and size of the content."""
     if isinstance(content, bytes):
         return Multihash.sha3_256(content), len(content)
     with disk(content), content.open("rb") as file:
@@ -171,7 +171,7 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Verify
 
 
 def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceClaim) -> Iterator[VerifyFinding]:
-    """Objects that rows name are here, and are what they are named."""
+    """Checks that the objects that rows link to are here, and have their hashes."""
     columns = claim.terms.links
     for name in links_of(source, columns) if columns else ():
         try:
@@ -184,7 +184,7 @@ def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceC
 
 
 class _Watch:
-    """Looks at one column batch by batch and keeps its first finding."""
+    """Checks one column batch by batch and keeps its first finding."""
 
     def __init__(self, column: SystemColumn) -> None:
         self._column = column

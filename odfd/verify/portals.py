@@ -1,4 +1,4 @@
-"""Checks a portal's rows against its rule again, which whoever has the rows can do."""
+"""Checks a portal's rows against its rule, as anyone who has the rows can."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from odfd.verify.report import BlockRef, Level, VerificationRequest, VerifyFailu
 
 
 class PortalCheck(NamedTuple):
-    """The result of a check: what was checked, in words; and what breaks it."""
+    """The result of a check: the rule that was checked, in words, and the rows that break it."""
 
     told: str = ""
     failures: tuple[VerifyFailure, ...] = ()
 
 
 def check_portal(chain: StoredChain, objects: ObjectReader, request: VerificationRequest, size: int) -> PortalCheck:
-    """Checks a chain that is in order: nothing for what is no portal, or is not here as a whole."""
+    """Checks a chain that is otherwise valid; checks nothing if it is no portal, or is not here as a whole."""
     if request.level is not Level.DATA or request.start or request.held_from or request.held_until < size:
         return PortalCheck()
     blocks = cast(KindIndex, chain)  # every store's chain, and a folder's, is one

@@ -1,4 +1,4 @@
-"""Queues object checks: a few for each worker, with answers in the order of the chain.
+"""Queues checks of objects, a few for each worker, and returns results in the order of the chain.
 
 Made for one verification, over a pool that the verification owns.
 """
@@ -14,11 +14,11 @@ from chain.store.base import ObjectReader
 from odfd.verify.report import BlockRef, VerifyFinding
 
 _WAITING: Final = 4
-"""Objects waiting for each worker."""
+"""Most objects that wait for each worker."""
 
 
 class ObjectQueue:
-    """The queue of one verification. For the one thread that verifies."""
+    """The queue of one verification, used from its thread only."""
 
     def __init__(self, pool: Executor, objects: ObjectReader, workers: int) -> None:
         self._pool = pool
@@ -30,13 +30,13 @@ class ObjectQueue:
         self._done: BlockRef | None = None
 
     def add(self, block: BlockRef, size: int, check: Callable[[ObjectReader], list[VerifyFinding]]) -> None:
-        """Adds a check; ``size``: bytes that it will read, as far as its block says."""
+        """Adds a check; ``size``: bytes that it will read, as its block states."""
         self.known += 1
         self.known_bytes += size
         self._waiting.append((block, size, self._pool.submit(check, self._objects)))
 
     def take(self, all_of_them: bool) -> list[tuple[BlockRef, list[VerifyFinding]]]:
-        """Returns finished checks; waits when the queue is full, or for everything at the end."""
+        """Returns the results of finished checks; waits if the queue is full, or for everything at the end."""
         results = []
         while self._waiting and (all_of_them or len(self._waiting) > self._limit or self._waiting[0][2].done()):
             block, size, future = self._waiting.popleft()
@@ -50,7 +50,7 @@ class ObjectQueue:
 
     @property
     def last(self) -> BlockRef | None:
-        """The last block up to which all objects added are checked."""
+        """The last block up to which all added objects are checked; ``None`` if there is none."""
         if self._waiting and self._waiting[0][0] == self._done:
             return None
         return self._done

@@ -1,6 +1,6 @@
 """Defines the request and the report of a verification (the JSON of ``odfctl verify``).
 
-Values only; ``Progress`` is how it grows.
+Values only; ``Progress`` reports a verification that is not finished.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class Level(enum.Enum):
     """The depth of local checks. Each level includes the one before."""
 
     CHAIN = "chain"
-    """Hashes, encoding, links, append rules."""
+    """Checks hashes, encoding, links and append rules."""
     DATA = "data"
-    """And every object: both hashes, size, offsets, system columns, schema."""
+    """Also checks every object: both hashes, size, offsets, system columns, schema."""
 
 
 class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to verify, to a level."""
+    """A request to verify a dataset at a level."""
 
     ref: str
-    """As the person named it; goes into the answer."""
+    """Name of the dataset as the person gave it; repeated in the answer."""
     level: Level = Level.DATA
     start: int = 0
-    """Sequence number from which on failures are looked for and objects read."""
+    """Number of the first block that is searched for failures and whose objects are read."""
     held_from: int = 0
-    """Block from which on objects are to be here: a mirror may hold the newest alone."""
+    """Number of the first block whose objects must be here: a mirror may keep only the newest."""
     held_until: int = 1 << 62
-    """And up to which: those of later ones are on their way to a mirror."""
+    """Number of the first block whose objects may be missing, as a mirror is still fetching them."""
     workers: int = _WORKERS
     columns: bool = True
-    """Judge what can be judged so as columns. Without, every block is taken by itself: slower, the same answer."""
+    """Whether to check runs of blocks as columns. Checking each block alone is slower, with the same result."""
 
 
 class BlockRef(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,16 +71,16 @@ class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     blocks: int = 0
     slices: int = 0
     bytes: int = 0
-    """Of objects."""
+    """Bytes of the objects."""
     transforms: int = 0
     remembered: int = 0
-    """Of ``blocks``, those whose rows (of an unfinished verification, whose objects) were found in order before."""
+    """Number of ``blocks`` whose rows (or objects, if the verification was unfinished) were verified before."""
     not_held: int = 0
-    """Slices that are not to be here."""
+    """Slices that need not be here."""
     to_come: int = 0
-    """Slices that are not here yet: a mirror was asked for its data, and it is on its way."""
+    """Slices that are not here yet, as a mirror is still fetching them."""
     portal: str = ""
-    """The rule of a portal, against which all its rows were checked."""
+    """The rule of a portal, against which all its rows were checked; empty for other datasets."""
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -88,7 +88,7 @@ class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     ref: str
     dataset_id: str
-    """Empty when the chain does not say."""
+    """Id of the dataset; empty when the chain does not state it."""
     head: str
     blocks: int
     level: str

@@ -1,10 +1,10 @@
 """Records verified parts, so that an interrupted verification continues and a repeated one costs less.
 
-Two things are remembered of a dataset, bound to the name of a block and to the version of all rules: up to which block
-every object was found to be what its block says, and whether that verification came to its end. Blocks are always
-hashed and judged again, and of a finished verification so are the bytes of all objects: a bit that flipped since is
-found. What is spared is reading rows, since equal bytes hold equal rows; and of an unfinished one all of the objects
-that it had done. A ``StoredMemory`` is made for one verification. It never says that a chain holds.
+Two facts about a dataset are stored, bound to the hash of a block and to the version of all rules: up to which block
+every object matched its block, and whether that verification was finished. Blocks are always hashed and checked again,
+and after a finished verification so are the bytes of all objects, to find bits that flipped since. Reading rows is
+saved, since equal bytes hold equal rows; after an unfinished one, also all checks of the objects that it had done. A
+``StoredMemory`` is made for one verification. It never asserts that a chain is valid.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ STEPS: Final = (
     VERIFIED.step,
 )
 EDITION: Final = 2
-"""Raised whenever an append rule or a check of objects comes to mean something else under the same name."""
+"""Incremented whenever an append rule or a check of objects changes its meaning under the same name."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Reusable results; ``rows``: first blocks with only bytes to check. ``done``: blocks without any check."""
+    """Reusable results. ``rows``: number of first blocks with only bytes to check; ``done``: without any check."""
 
     rows: int = 0
     done: int = 0
@@ -60,7 +60,7 @@ class StoredMemory:
     """A memory in the node's database."""
 
     def __init__(self, database: Database, dataset: DatasetId, forget: bool = False) -> None:
-        """``forget``: whatever was known is no longer."""
+        """Opens the memory; ``forget`` deletes earlier results of the dataset."""
         database.migrate(ROOM, STEPS)
         self._database = database
         self._dataset = dataset
@@ -86,5 +86,5 @@ class StoredMemory:
 
 
 def rules_version() -> bytes:
-    """Changes with every rule that comes or goes, and with EDITION."""
+    """Returns a hash that changes with the list of rules, and with EDITION."""
     return hashlib.sha3_256("\n".join([str(EDITION), *(rule.name for rule in RULES)]).encode()).digest()

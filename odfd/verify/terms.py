@@ -1,6 +1,6 @@
-"""Tracks along a chain the schema and the names of system columns that hold for each slice.
+"""Tracks along a chain the schema and the names of system columns in force for each slice.
 
-Values, folded along a chain; they cost nothing to keep, unlike the state before each of thousands of blocks.
+Small values, unlike the state before each of thousands of blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms in force after some block; ``None`` is unknown."""
 
     schema: DataSchema | None = None
-    """Also ``None`` before there is one."""
+    """The schema; also ``None`` before there is one."""
     vocab: Vocab | None = None
 
     @property
@@ -58,11 +58,11 @@ class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Bringing: TypeAlias = tuple[ChainTerms, Block]
-"""A block that brings objects, and what was in force there."""
+"""A block that adds objects, with the terms in force there."""
 
 
 def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
-    """Yields the blocks after ``terms`` that bring objects. ``linking``: only those whose rows may have links."""
+    """Yields the blocks after ``terms`` that add objects. ``linking``: only those whose rows may have links."""
     wanted = not linking or bool(terms.links)
     for sealed in blocks:
         if sealed.objects:
@@ -82,7 +82,7 @@ def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator
 
 
 def _declared(event: SetDataSchema) -> DataSchema | None:
-    """The schema in ODF's types, also of the legacy form; ``None`` when that cannot be read."""
+    """Returns the declared schema in ODF's types, also for the legacy form; ``None`` when it is unreadable."""
     try:
         return schema_of(event)
     except Invalid:

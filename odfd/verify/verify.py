@@ -1,11 +1,11 @@
 """Verifies one dataset: that its chain is consistent, and that its objects match the chain.
 
 Goes along the chain, oldest block first, and reports every independent failure. Works on a store and on a folder alike.
-Blocks come in pages. Those that one writer made in a row are hashed, compared with their shape and judged as columns
-(``chain.rules.pages``); whatever is doubtful or different is decoded and judged by itself, on the calling thread.
-Objects are checked beside it by a small pool with a bounded queue. After a block that cannot be read, what depends on
-it (rules, schema in force) is not judged any more, since every answer would only repeat the one failure; hashes, links
-and objects still are. Made for one verification.
+Blocks come in pages. Blocks that one writer made in a row are hashed, compared with their shape and checked as columns
+(``chain.rules.pages``); doubtful and different ones are decoded and checked alone, on the calling thread. A small pool
+with a bounded queue checks objects meanwhile. After an unreadable block the checks that depend on it (rules, schema in
+force) are skipped, since they would only repeat the one failure; hashes, links and objects are still checked. Made for
+one verification.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from odfd.verify.terms import ChainTerms
 
 _SHA3: Final = Multihash.from_digest(SHA3_256, bytes(32))[:2]
 _KEEP_EVERY: Final = 256 << 20
-"""Bytes of objects after which what was verified is noted, for the case that this one is cut short."""
+"""Bytes of objects after which the progress is recorded, in case the verification is interrupted."""
 
 
 class Fold:
-    """One verification: the state of the fold and its findings so far."""
+    """One verification: the state along the chain and the findings so far."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Fold:
             self._take(page, row)
 
     def _take_run(self, page: StoredPage, sorted_: Page, stretch: PageRange, state: ChainState) -> None:
-        """Passes what columns find in order, and takes the doubtful by themselves, in the order of the chain."""
+        """Passes blocks without doubts, and takes doubtful ones one by one, in the order of the chain."""
         run = sorted_.run(stretch, state)
         doubts = doubtful(run)
         if page.kinds is not None:
@@ -112,7 +112,7 @@ class Fold:
         self._pass(page, passed, stretch.stop, objects[passed - stretch.start :])
 
     def _pass(self, page: StoredPage, start: int, stop: int, objects: Mask) -> None:
-        """Goes over data events that keep every rule; ``objects`` tells, from ``start`` on, which bring some."""
+        """Processes data events that satisfy every rule; ``objects`` marks, from ``start`` on, those with objects."""
         if start == stop:
             return
         assert self._state is not None, "runs are judged against a state"
@@ -210,7 +210,7 @@ class Fold:
             self._check_objects(ref, block)
 
     def _check_link(self, ref: BlockRef, block: Block) -> None:
-        """All that can be told without the state: that the block names its neighbour and stands in its place."""
+        """Checks what needs no state: that the block names its predecessor and is in its place."""
         if self._previous is not None and block.prev_block_hash != self._previous:
             actual = str(block.prev_block_hash or "none")
             message = "the block does not name the one before it"
@@ -223,7 +223,7 @@ class Fold:
             self._fail(ref, VerifyFinding(rule="sequence-number", message=message, expected=expected, actual=actual))
 
     def _check_kind(self, ref: BlockRef, block: Block, kind: int | None) -> None:
-        """A store's index by kind answers planners: where it is wrong, they would be told of another past."""
+        """Checks the store's index by kind, as planners would otherwise see another past."""
         if kind is not None and kind != (actual := kind_number(block.event)):
             message = f"the store's index takes it for an event of kind {kind}"
             self._fail(ref, VerifyFinding(rule="block-index", message=message, expected=str(actual), actual=str(kind)))
@@ -256,7 +256,7 @@ class Fold:
             self._queue.add(ref, length, lambda objects: check_checkpoint(objects, state, length))
 
     def _remember(self, complete: bool) -> None:
-        """Notes how far everything is in order; nothing where it is not, or was not looked at from the first block."""
+        """Records how far everything is correct; nothing after a failure, or if the first blocks were not checked."""
         request = self._request
         if (
             self._memory is None
@@ -322,12 +322,11 @@ def verify_chain(
     progress: OnProgress | None = None,
     memory: Memory | None = None,
 ) -> VerificationResult:
-    """Raises NotFound when there is no chain or no block ``start``, Environment when our own disk fails.
+    """Verifies a chain up to the head that it has at the start, however far it grows meanwhile.
 
-    It ends at the head that the chain has when it begins, however far the chain grows meanwhile. What it finds wrong of
-    a chain that is rewritten meanwhile says nothing: whoever has such a chain compares its history afterwards.
-
-    ``memory``: what was verified before, and where to note what is verified now; without it nothing is.
+    Raises NotFound when there is no chain or no block ``start``, Environment when our own disk fails. Failures of a
+    chain that is rewritten meanwhile mean nothing: the caller compares its history afterwards. ``memory`` provides
+    results of earlier verifications and records new ones; without it nothing is recorded.
     """
     snapshot = chain.snapshot()
     if snapshot is None:
