@@ -1,7 +1,7 @@
-"""Reads the checkpoint's data for the coordinator: which blocks are needed again, and the output's progress.
+"""Reads the parts of a checkpoint that planning needs: blocks to read again, and the output's progress.
 
-The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's.
-Spec: docs/spec/engine-semantics.md#state.
+The rest of a checkpoint is the engine's. A value; read under limits, as it may come from a stranger. Spec:
+docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chain.multihash import Multihash
 from engines.spark.state.checkpoint import decode_checkpoint, open_blocks
 
 Runs: TypeAlias = Sequence[tuple[Multihash, Multihash]]
-"""First and last block of stretches of a chain, both included."""
+"""First and last block of ranges of a chain, both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class TransformProgress:
 
     reopen: Mapping[DatasetId, Runs] = field(default_factory=dict)
     emitted: Instant | None = None
-    """Output before this time is out."""
+    """Event time before which output was emitted."""
     settled: Instant | None = None
-    """Output before this time could be out."""
+    """Event time before which output is settled, and could be emitted."""
     slowest: Instant | None = None
-    """The least of the inputs' watermarks; ``None`` if there is one without."""
+    """The least of the inputs' watermarks; ``None`` if an input has none."""
     due: tuple[Instant, ...] = ()
     """Ticks of a changing table that were held back."""
     held: int = 0
-    """Rows that the checkpoint itself holds."""
+    """Number of rows that the checkpoint itself holds."""
 
     @property
     def waits(self) -> bool:
@@ -47,7 +47,7 @@ NOTHING: Final = TransformProgress()
 
 
 def read_past(checkpoint: bytes | None) -> TransformProgress:
-    """Raises Invalid for bytes that are no checkpoint."""
+    """Reads the progress in a checkpoint; ``NOTHING`` without one. Raises Invalid for bytes that are no checkpoint."""
     if checkpoint is None:
         return NOTHING
     known = decode_checkpoint(checkpoint)

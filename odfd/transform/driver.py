@@ -1,4 +1,4 @@
-"""Runs a derived dataset's next transaction: read, plan, execute, commit; once, whatever happens in between.
+"""Runs a derived dataset's next transaction: read, plan, execute, commit; exactly once, whatever fails in between.
 
 The plan names the head it was made for, and the commit compares: if the head moved, it reads and plans again. A crash
 before the commit leaves a few staged files; the next attempt is a new transaction on the same head. One call at a time
@@ -52,7 +52,7 @@ from odfd.transform.requests import Files
 from odfd.transform.succession import handover_at, is_redeclared
 
 ATTEMPTS: Final = 5
-"""Plans made in one call when the head keeps moving under it."""
+"""Most plans of one call, if the head keeps moving."""
 ROWS: Final = 10_000_000
 _START: Final = InputPosition(None, None)
 
@@ -61,7 +61,7 @@ class Engines(Protocol):
     """A source of engines (``engines.provision.warm.EnginePool``)."""
 
     def engine(self, name: str, /) -> Engine:
-        """Raises Invalid for one that this node does not have."""
+        """Returns an engine by name. Raises Invalid if this node does not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class TransformDependencies:
     committer: Committer
     now: Callable[[], Instant]
     staging: Path
-    """A folder on the file system of the objects."""
+    """Folder for staging, on the file system of the objects."""
     rows: int = ROWS
-    """About how many rows of inputs one transaction settles."""
+    """Number of input rows that one transaction settles, approximately."""
     usable: Callable[[DatasetId], int | None] = lambda _: None
-    """How many blocks of an input policy lets feed a transform; ``None``: all."""
+    """Returns how many blocks of an input the policy permits to use; ``None``: all."""
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
     head: Head
     event: ExecuteTransform | None
-    """``None``: only the schema is known yet."""
+    """The event; ``None`` if only the schema is known yet."""
     records: int
     counts: RowCounts
 
@@ -168,14 +168,14 @@ def plan_at(
 
 
 def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:
-    """Returns what can be read of the one in force by who is no engine. Raises NotFound when it is not held."""
+    """Returns the beginning of the current checkpoint, for ``read_past``. Raises NotFound when it is not held."""
     if state.checkpoint is None:
         return None
     return objects.read(state.checkpoint.physical_hash, 0, MAX_CHECKPOINT + 1)
 
 
 def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, Multihash]:
-    """Returns where a recorded transaction cut its inputs. Raises Invalid for one without a beginning."""
+    """Returns the cuts of inputs in a recorded transaction. Raises Invalid for an input without one."""
     cuts = {}
     for each in inputs:
         cut = each.new_block_hash or each.prev_block_hash
@@ -219,7 +219,7 @@ def _previous(objects: ObjectReader, state: ChainState) -> Path | None:
 
 
 def _keep(objects: ObjectStore, files: Files, done: Executed) -> None:
-    """Outputs become objects, durably, before any block names them. Raises Invalid if a file changed since."""
+    """Stores outputs as objects, durably, before any block names them. Raises Invalid if a file changed since."""
     for path, named in ((files.data, done.data), (files.checkpoint, done.checkpoint)):
         if named is None:
             continue
@@ -231,7 +231,7 @@ def _keep(objects: ObjectStore, files: Files, done: Executed) -> None:
 
 @asynccontextmanager
 async def fresh_folder(parent: Path) -> AsyncIterator[Path]:
-    """Makes a folder, and removes it in any case."""
+    """Makes a folder, which is removed at the end in any case."""
     folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="transform-", dir=parent)))
     try:
         yield folder

@@ -1,7 +1,7 @@
 """Fixes the columns that a query sees of its inputs: those they had when the query was declared.
 
-Without that a ``select *`` would mean something else from one transaction to the next. All of it is read from chains,
-so that a replay finds the same. Spec: docs/spec/engine-semantics.md#classification, #evolution.
+Otherwise the meaning of a ``select *`` would change between transactions. Everything is read from chains, so that a
+replay finds the same. Spec: docs/spec/engine-semantics.md#classification, #evolution.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class DeclaredTransform:
     """The declaration of the transform in force: its time, and how far its first transaction read each input."""
 
     time: Instant
-    """System time of its block."""
+    """System time of the declaring block."""
     cuts: Mapping[DatasetId, Multihash] = field(default_factory=dict)
-    """Up to where its first transaction consumed each input; empty before that."""
+    """Block up to which its first transaction consumed each input; empty before that transaction."""
 
 
 def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
-    """Returns the transform declared in the first ``size`` blocks of an output; ``None``: it has none."""
+    """Returns the transform declared in the first ``size`` blocks of an output; ``None`` without one."""
     declaring = reader.last_of(("SetTransform",), size)
     if declaring is None:
         return None
@@ -42,10 +42,10 @@ def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
 
 
 def columns_known(reader: StateReader, stop: int, time: Instant) -> DataSchema | None:
-    """Returns the schema of an input as of ``time``, in its first ``stop`` blocks; or else the first that it got.
+    """Returns an input's schema as of ``time``, in its first ``stop`` blocks; if it had none, its first later one.
 
-    Blocks that came from elsewhere after the first transaction may be older than the declaration, and were not known:
-    ``stop`` leaves them out. ``None`` without any schema.
+    Blocks that arrived after the first transaction may be older than the declaration, and were not known then: ``stop``
+    excludes them. ``None`` without any schema.
     """
     newest = reader.last_of(_SCHEMA, stop)
     if newest is None or newest.system_time <= time:

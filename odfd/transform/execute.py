@@ -1,9 +1,9 @@
 """Executes a plan by an engine: lays out files, checks the response, and measures the output.
 
-The same for a transaction that will be committed and for one that is replayed; they differ in what becomes of the
-files. Before the first transaction of a changed transform the engine takes the dataset over: the state of the new query
-takes the place of the old one's, and what a table says otherwise from now on becomes the first rows of the slice.
-Nothing here moves a head. Spec: docs/spec/engine-semantics.md#handover.
+The same for a transaction that will be committed and for one that is replayed; only the use of the files differs.
+Before the first transaction of a changed transform the engine migrates the state: the new query's state replaces the
+old one's, and rows of a table that change thereby become the first rows of the slice. Nothing here moves a head. Spec:
+docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     event: ExecuteTransform
     schema: DataSchema | None
-    """Told by a first transaction, and by one that says more of changes than the schema in force."""
+    """The schema, if a first transaction found it, or a later one extended it by the changelog attribute."""
     events: tuple[MetadataEvent, ...]
-    """What to commit: the schema if it is new, the event if it leaves a trace."""
+    """The events to commit: the schema if it is new, the event if it is not empty."""
     data: DataSlice | None
     checkpoint: Checkpoint | None
-    """One that the engine wrote this time."""
+    """The checkpoint that this run wrote; ``None`` without one."""
     counts: RowCounts
-    """What became of the rows of the new blocks, and what was written for them."""
+    """Counts of the rows of the new blocks, and of the rows written for them."""
 
     @property
     def late(self) -> int:
-        """Rows of inputs dropped as late."""
+        """Number of input rows dropped as late."""
         return self.counts.late or 0
 
     @property
@@ -117,7 +117,7 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
 
 
 def _counted(plan: TransformPlan, answer: Success, written: Operations) -> RowCounts:
-    """A transform merges nothing: of what it read it can only say what came late or at no time."""
+    """Counts rows of a transform, which merges nothing: it knows only the late ones and those without time."""
     moved = [each for each in plan.query_inputs if each.new_offset is not None]
     read = sum(_next(each.new_offset) - _next(each.prev_offset) for each in moved)
     untimed = answer.rows.untimed if answer.rows is not None else None
@@ -135,7 +135,7 @@ class TakenOver(msgspec.Struct, frozen=True):
     plan: TransformPlan
     files: Files
     changes: OffsetInterval | None
-    """Of the rows in ``files.changes``."""
+    """Offsets of the rows in ``files.changes``; ``None`` without rows."""
 
 
 async def take_over(

@@ -1,6 +1,6 @@
 """Reads the inputs of a transform from their chains: blocks after a position, and blocks that a checkpoint reopens.
 
-Cost is in proportion to the blocks named, never to a chain's length. Synchronous, like the store it reads.
+Costs in proportion to the blocks named, never to a chain's length. Synchronous, like the store it reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DATA = ("AddData", "ExecuteTransform")
 
 
 class ChainPrefix:
-    """A chain at ``size`` blocks, to which the planning for a recorded block is restricted."""
+    """The first ``size`` blocks of a chain, for planning as it was before a recorded block."""
 
     def __init__(self, reader: ChainReader, size: int) -> None:
         self._reader = reader
@@ -56,9 +56,9 @@ class ChainPrefix:
 
 
 def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosition) -> Multihash | None:
-    """Returns the last block of an input to consume when ``usable`` blocks are; ``None``: not even the first.
+    """Returns the last block of an input to consume if ``usable`` blocks may be; ``None``: not even the first.
 
-    What was consumed before is never given back: then it is the block where the input was left.
+    Consumed blocks are never given back: the result is never before the consumed position.
     """
     if usable > head.sequence_number:
         return head.hash
@@ -72,16 +72,16 @@ def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosi
 
 
 def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]:
-    """Inputs of the transform in force, in order. Raises Invalid for one that is still a name."""
+    """Returns the inputs of the current transform, in order. Raises Invalid for one that is still a name."""
     inputs = state.set_transform.inputs if state.set_transform is not None else ()
     return tuple((DatasetId.parse(each.dataset_ref), each) for each in inputs)
 
 
 def is_changelog(state: ChainState) -> bool | None:
-    """Whether a chain's rows can be retracted and corrected. Read from the chain, never guessed from data.
+    """Whether a chain's rows can be retracted and corrected, read from the chain, never guessed from data.
 
-    A root's sources tell it, and its schema once a row of it was corrected by hand. ``None`` for a derived dataset
-    whose schema does not say: its engine did not know, or was another's.
+    For a root its sources decide, and its schema once a row was corrected by hand. ``None`` for a derived dataset whose
+    schema does not say: its engine did not know, or was another implementation.
     """
     declared = says_changelog(schema_of(state.schema)) if state.schema is not None else None
     if state.set_transform is not None:
@@ -90,7 +90,7 @@ def is_changelog(state: ChainState) -> bool | None:
 
 
 def only_appends(state: ChainState) -> bool:
-    """Whether a root's sources only append rows, so that other changes were written by hand."""
+    """Whether a root's sources only append rows; other changes were then written by hand."""
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
@@ -113,7 +113,7 @@ def view_input(
 ) -> InputView | Diverged:
     """Returns one input after ``position`` and up to ``cut``, with the ranges in ``reopen``.
 
-    Its columns are those known when the transform was ``declared``; without that word, those at the cut.
+    Its columns are those known when the transform was ``declared``; without a declaration, those at the cut.
     """
     numbers = {}
     first = declared.cuts.get(dataset) if declared is not None else None
@@ -147,14 +147,14 @@ def view_input(
 
 
 def consumed_blocks(reader: ChainReader, position: InputPosition) -> tuple[DataBlock, ...]:
-    """Returns all consumed data blocks of an input, oldest first. Raises NotFound when it is not there."""
+    """Returns all consumed data blocks of an input, oldest first. Raises NotFound if the position is unknown."""
     if position.block_hash is None:
         return ()
     return tuple(_data_blocks(reader, 0, reader.block_by_hash(position.block_hash).sequence_number + 1))
 
 
 def chosen(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
-    """Selects the blocks of ``runs``. Raises Invalid for a run that is not among them."""
+    """Selects the blocks in the ranges ``runs``. Raises Invalid for a range that is not among them."""
     places = {block.hash: place for place, block in enumerate(blocks)}
     wanted: set[int] = set()
     for first, last in runs:
@@ -165,13 +165,13 @@ def chosen(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
 
 
 def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlock]:
-    """Data blocks with ``start <= number < stop``, oldest first."""
+    """Yields data blocks with ``start <= number < stop``, oldest first."""
     found: list[Block] = []
     before = stop
     while (block := reader.last_of(_DATA, before)) is not None and block.sequence_number >= start:
         found.append(block)
         before = block.sequence_number
-    # The rules let no data block drop the watermark, so the newest block before says the greatest.
+    # Data blocks never drop the watermark, by the rules, so that of the newest block before is the greatest.
     watermark = _data(block).new_watermark if block is not None else None
     for each in reversed(found):
         event = _data(each)
@@ -188,7 +188,7 @@ def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlo
 
 
 def _reopened(reader: ChainReader, position: int, runs: Runs) -> Iterator[DataBlock]:
-    """Blocks of all runs in chain order, each once. Raises Invalid when a run is not in what was consumed."""
+    """Yields the blocks of all ranges in chain order, each once. Raises Invalid for a range that was not consumed."""
     spans = []
     for first, last in runs:
         try:

@@ -1,7 +1,7 @@
-"""Limits how much one transaction settles, so that a backlog leaves in slices of bounded size.
+"""Limits how much one transaction settles, so that a backlog is emitted in slices of bounded size.
 
-What is settled does not depend on it, only when it leaves; so the limit is a policy of this node, and a replay takes
-the recorded output watermark for it. Pure. Spec: docs/spec/engine-semantics.md#pacing.
+The limit affects only when output is emitted, not its content; so it is a policy of this node, and a replay uses the
+recorded output watermark instead. Pure. Spec: docs/spec/engine-semantics.md#pacing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from odfd.transform.plan import DataBlock, InputView, Pace
 
 
 def within(rows: int) -> Pace:
-    """Returns the limit below which about ``rows`` rows of inputs are settled; none if nothing is held back.
+    """Returns a limit so that about ``rows`` input rows are settled; no limit if fewer wait.
 
-    Rows of a block have event times from about the watermark before it on; that is all a chain tells without its
-    slices. So the limit is one of those watermarks, moved by as much as output event time is ahead of that of inputs.
+    Rows of a block have event times from about the watermark before it on; a chain without its slices tells no more. So
+    the limit is one of those watermarks, moved by as much as output event time is ahead of that of inputs.
     """
 
     def limit(past: TransformProgress, views: Sequence[InputView]) -> Instant | None:
@@ -39,7 +39,7 @@ def within(rows: int) -> Pace:
 
 
 def up_to(recorded: Instant | None) -> Pace:
-    """Returns the pace of a recorded transaction, whose output watermark is what it settled."""
+    """Returns the pace of a recorded transaction, whose output watermark is the limit of what it settled."""
     return lambda *_: recorded
 
 

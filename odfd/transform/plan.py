@@ -1,8 +1,8 @@
 """Plans one transform transaction as a value: the input blocks it consumes, and the request to the engine.
 
 Pure. A plan is a function of the output's state, the inputs up to a cut, the block's time and the previous checkpoint.
-The live coordinator cuts at the inputs' heads, a validator where the recorded block says: one code path for both, so
-that what is replayed is what was done. ODF specification, ExecuteTransform; docs/spec/engine-semantics.md#definitions,
+The live coordinator cuts at the inputs' heads, a validator at the recorded cut: one code path for both, so that a
+replay does the same as the original. ODF specification, ExecuteTransform; docs/spec/engine-semantics.md#definitions,
 #law, #state.
 """
 
@@ -33,7 +33,7 @@ from engines.contract import InvalidQuery, Success, Vocabulary
 from odfd.transform.checkpoint_info import NOTHING, TransformProgress
 
 APPEND_ONLY: Final = "append-only"
-"""Rule of engines: what was made of rows that were only added cannot take back what is corrected since."""
+"""Rule of engines: output from append-only input cannot be retracted when that input is corrected later."""
 INPUT_DIVERGED: Final = "input-diverged"
 TRANSFORM_EVOLUTION: Final = "transform-evolution"
 
@@ -48,7 +48,7 @@ class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
     stated_watermark: Instant | None
     """The watermark that the block itself states."""
     watermark_before: Instant | None
-    """The greatest stated before it."""
+    """The greatest watermark stated before it."""
 
     @property
     def watermark_after(self) -> Instant | None:
@@ -61,30 +61,30 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: DatasetId
     name: str
-    """What people call it; the engine uses it in messages only."""
+    """Name for people; the engine uses it in messages only."""
     alias: str
-    """What the query calls it."""
+    """Name in the query."""
     position: InputPosition
     """Its position after the last transaction."""
     cut: Multihash
-    """The block up to which it shall be consumed: its head, or what a recorded transaction says."""
+    """The block up to which it is consumed: its head, or the cut of a recorded transaction."""
     last_offset: int | None
-    """At the cut."""
+    """The last offset at the cut; ``None`` without rows."""
     new: tuple[DataBlock, ...]
-    """After the position, up to the cut, oldest first."""
+    """Data blocks after the position, up to the cut, oldest first."""
     reopened: tuple[DataBlock, ...]
-    """Up to the position, named by the previous checkpoint, oldest first."""
+    """Data blocks up to the position that the previous checkpoint names, oldest first."""
     schema: DataSchema | None
-    """At the cut; ``None``: it never had data."""
+    """Schema at the cut; ``None``: it never had data."""
     vocab: Vocab
     changelog: bool | None = None
-    """Whether its rows can be retracted and corrected, as its chain says; ``None``: it does not say."""
+    """Whether its rows can be retracted and corrected; ``None``: its chain does not say."""
     by_time: bool = False
-    """Whether event time ranks the rows of a key although they can be."""
+    """Whether event time ranks the rows of a key although they can be retracted."""
 
     @property
     def consumed(self) -> ExecuteTransformInput:
-        """The input as recorded, without unchanged parts."""
+        """The input as recorded in the event, without unchanged parts."""
         moved = self.cut != self.position.block_hash
         return ExecuteTransformInput(
             dataset_id=self.dataset,
@@ -103,33 +103,33 @@ class Diverged(msgspec.Struct, frozen=True):
 
 
 class UpToDate(msgspec.Struct, frozen=True):
-    """Nothing to do; ``reason`` is for people."""
+    """Says that there is nothing to do; ``reason`` is for people."""
 
     reason: str
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """A precondition is not met; ``reason`` and ``hint`` describe it."""
+    """Says that a precondition is not met; ``reason`` and ``hint`` describe it."""
 
     reason: str
     hint: str = ""
     rule: str = ""
-    """The rule that forbids it for good; empty if waiting helps."""
+    """The rule that forbids it permanently; empty if waiting helps."""
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.hint}" if self.hint else self.reason
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The query cannot run on this data; a retry gives the same result."""
+    """Says that the query cannot run on this data; a retry gives the same result."""
 
     message: str
     rule: str = ""
-    """Which rule of the engine it breaks, where that is known."""
+    """Rule of the engine that it breaks; empty if unknown."""
     hint: str = ""
-    """What to do about it."""
+    """Advice for people."""
     place: str = ""
-    """Where in the query."""
+    """Place in the query."""
 
     @classmethod
     def by(cls, answer: InvalidQuery) -> Rejected:
@@ -145,20 +145,20 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """The transform was declared again since the last transaction, so its state has to be migrated first."""
+    """The migration of state that is needed as the transform was declared again since the last transaction."""
 
     transform: Transform
-    """The one so far."""
+    """The former transform."""
     former: tuple[InputView, ...]
-    """Its inputs, as it knew them; none of their blocks."""
+    """Inputs of the former transform, with the columns it knew and without blocks."""
     inputs: tuple[InputView, ...]
-    """Those of the new one, with all blocks up to their positions as new ones."""
+    """Inputs of the new transform, with all blocks up to their positions as new ones."""
     same_query: bool = False
-    """Only the engine is another one: the state stays as it is, and no blocks are needed for it."""
+    """Whether only the engine changed: the state is kept, and no blocks are needed."""
 
 
 class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The request, and what to record after it."""
+    """One transaction: the request to the engine, and what to record after it."""
 
     state: ChainState
     transform: Transform
@@ -168,12 +168,12 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str
     output_schema: DataSchema | None
     emission_limit: Instant | None = None
-    """Output from this time on waits; ``None``: all that is settled may leave."""
+    """Output from this event time on waits; ``None``: all settled output is emitted."""
     handover: Handover | None = None
     grown: DataSchema | None = None
-    """The schema in force from now on, when a handover brought columns."""
+    """The new schema, if a handover added columns."""
     upper: int | None = None
-    """The frontier that it is planned at, in whole milliseconds."""
+    """The output's upper at planning, in whole milliseconds."""
 
     @property
     def dataset(self) -> DatasetId:
@@ -190,7 +190,7 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Pace: TypeAlias = Callable[[TransformProgress, Sequence[InputView]], Instant | None]
-"""How much a transaction may settle: a limit on the event time of its output."""
+"""Returns how much a transaction may settle: a limit on the event time of its output."""
 Planned: TypeAlias = TransformPlan | UpToDate | Blocked
 
 
@@ -205,7 +205,7 @@ def plan_transform(
 ) -> Planned:
     """Plans the next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
 
-    ``inputs`` are those of SetTransform, in its order; ``past`` is what the checkpoint in force says.
+    ``inputs`` are those of SetTransform, in its order; ``past`` is read from the current checkpoint.
     """
     if state.set_transform is None:
         return Blocked("the dataset has no transform", "add one with SetTransform")
@@ -237,7 +237,7 @@ def plan_transform(
 
 
 def diverged(each: Diverged) -> Blocked:
-    """Makes the fault for an input whose history was rewritten."""
+    """Makes the result for an input whose history was rewritten."""
     return Blocked(
         f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
         "drop what was derived from it and derive anew",
@@ -273,9 +273,9 @@ def vocabulary(vocab: Vocab) -> Vocabulary:
 def settle(
     plan: TransformPlan, answer: Success, data: DataSlice | None, checkpoint: Checkpoint | None
 ) -> ExecuteTransform:
-    """Builds the event of the engine's output, with ``data`` and ``checkpoint`` measured from its files.
+    """Makes the event of the engine's output, with ``data`` and ``checkpoint`` measured from its files.
 
-    A watermark or a checkpoint that did not move is named again. Raises Invalid when answer and files disagree.
+    A watermark or a checkpoint that did not change is repeated. Raises Invalid when answer and files disagree.
     """
     state = plan.state
     _check_answer(plan, answer, data)
@@ -292,8 +292,8 @@ def settle(
 def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema | None) -> tuple[MetadataEvent, ...]:
     """Lists the events to commit: a new schema, and the event unless it is empty.
 
-    Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time. Nor is
-    there when nothing moved, as after a transform that was declared anew and taken back.
+    Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next transaction.
+    The same holds if nothing changed, as after a new transform was declared and withdrawn.
     """
     schema = schema if schema not in (None, plan.output_schema) else plan.grown
     declared = () if schema is None else (SetDataSchema(schema=schema),)
@@ -309,7 +309,7 @@ def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema |
 
 
 def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:
-    """An engine is not believed where looking is cheap."""
+    """Checks an engine's answer where that is cheap."""
     wrote = answer.new_offset_interval
     found = data.offset_interval if data is not None else None
     if wrote != found:
@@ -333,7 +333,7 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
 
 
 def _is_of(reported: DataSchema | None, output: DataSchema) -> bool:
-    """Rows of a dataset have its schema; from when an input was corrected, it says that they can be taken back."""
+    """Whether rows have the output's schema; it may newly say that they can be retracted, as an input was corrected."""
     if reported is None or reported == output:
         return True
     return says_changelog(output) is False and differ_in_this_alone(reported, output)

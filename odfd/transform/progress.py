@@ -1,4 +1,4 @@
-"""Tells people the progress of a transaction: its stage, what it reads, and how much of this was read."""
+"""Reports the progress of a transaction to people: its stage, its inputs, and how much of these was read."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from engines.progress import STAGES, STARTING, OnProgress, Progress
 from odfd.transform.plan import TransformPlan
 
 _SAID: Final = {STARTING: "starting the engine"}
-"""Stages of an engine in the words that people see, where these are others."""
+"""Stages of an engine that are shown to people in other words."""
 
 
 class TransformStep(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of one transaction."""
 
     stage: str
-    """Of an engine (``engines.progress.STAGES``); or ``checking`` and ``committing``, which the node does itself."""
+    """Stage of an engine (``engines.progress.STAGES``), or of the node: ``checking`` or ``committing``."""
     slices: int = 0
-    """Of inputs, that the transaction reads."""
+    """Number of input slices that the transaction reads."""
     bytes: int = 0
-    """Of these slices."""
+    """Bytes of these slices."""
     rows: int = 0
-    """Of these slices."""
+    """Rows of these slices."""
     rows_read: int | None = None
-    """Of these, by tasks of the engine so far; ``None``: it does not say."""
+    """Rows of these that the engine has read so far; ``None``: it does not report it."""
     tasks_done: int | None = None
     tasks_total: int | None = None
-    """Known so far: each step of a query adds its own."""
+    """Number of tasks known so far: each step of a query adds its own."""
     repeat: int = 0
-    """From 1, where recorded transactions are executed again; 0: it is a new one."""
+    """Number of the recorded transaction that is executed again, from 1; 0 for a new one."""
     repeats: int = 0
-    """All that are executed again."""
+    """Number of all transactions that are executed again."""
 
     def __str__(self) -> str:
-        """The stage, the inputs, and the tasks, which go on when all rows are read."""
+        """Formats the stage, the inputs, and the tasks, which go on after all rows are read."""
         parts = [_SAID.get(self.stage, self.stage)]
         if self.slices:
             parts.append(f"{plural(self.rows, 'row')} of {plural(self.slices, 'slice')} ({size(self.bytes)})")
@@ -53,7 +53,7 @@ Report: TypeAlias = Callable[[TransformStep], None]
 
 
 def quiet(_: TransformStep) -> None:
-    """Drops a report of progress."""
+    """Ignores a report of progress."""
 
 
 Showing: TypeAlias = Callable[[DatasetId, int], AbstractContextManager[Report]]
@@ -61,12 +61,12 @@ Showing: TypeAlias = Callable[[DatasetId, int], AbstractContextManager[Report]]
 
 
 def unseen(_dataset: DatasetId, _number: int) -> AbstractContextManager[Report]:
-    """Shows nobody."""
+    """Shows nothing to anybody."""
     return nullcontext(quiet)
 
 
 def planned(plan: TransformPlan) -> TransformStep:
-    """Counts what a plan reads."""
+    """Counts the slices, bytes and rows that a plan reads."""
     slices = plan.input_slices
     rows = sum(each.offset_interval.end - each.offset_interval.start + 1 for each in slices)
     return TransformStep(stage="planning", slices=len(slices), bytes=sum(each.size for each in slices), rows=rows)
@@ -78,7 +78,7 @@ def repeated(number: int, count: int, report: Report) -> Report:
 
 
 def by_engine(begun: TransformStep, report: Report) -> OnProgress:
-    """Reports what an engine says of its work, when it says something new. It is not believed: numbers are bounded."""
+    """Reports an engine's progress when it changes. Its numbers are not trusted, and bounded."""
     last = begun
 
     def show(progress: Progress) -> None:

@@ -1,8 +1,8 @@
 """Restores the lost state of a transform, by executing its recorded transactions again.
 
 State is a function of the cut of the inputs, so the chains alone are enough, and the block that names the checkpoint
-says whether what was made is it. The price is all of the history; it is paid only when something was lost.
-Spec: docs/spec/engine-semantics.md#law, #state.
+proves whether the result is the same. This costs a run of the whole history, only when something was lost. Spec:
+docs/spec/engine-semantics.md#law, #state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
 async def run_recovering(deps: TransformDependencies, dataset: DatasetId, report: Report = quiet) -> Ran:
-    """Runs ``driver.run_transform``, also when the checkpoint in force is absent or damaged."""
+    """Runs ``driver.run_transform``, restoring the current checkpoint first if it is absent or damaged."""
     try:
         return await run_transform(deps, dataset, report)
     except (NotFound, ObjectDamaged):
@@ -34,7 +34,7 @@ async def run_recovering(deps: TransformDependencies, dataset: DatasetId, report
 
 
 async def restore_state(deps: TransformDependencies, dataset: DatasetId, report: Report = quiet) -> bool:
-    """Makes the checkpoint in force again if it is absent or damaged; returns whether it was.
+    """Makes the current checkpoint again if it is absent or damaged; returns whether it was.
 
     Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
     """
@@ -57,7 +57,7 @@ async def restore_state(deps: TransformDependencies, dataset: DatasetId, report:
 
 
 def _lacking(deps: TransformDependencies, dataset: DatasetId) -> Checkpoint | None:
-    """The checkpoint in force, if it is not here as it should be."""
+    """Returns the current checkpoint if it is absent or damaged, else ``None``."""
     named = load_state(deps.chains.chain(dataset)).checkpoint
     if named is None:
         return None

@@ -1,6 +1,6 @@
 """Executes a recorded transaction again and reports the result, which validators compare with the recorded one.
 
-A replay plans with the chain as it was before the block, cuts its inputs where the block says, and starts from the
+A replay plans with the chain as it was before the block, cuts its inputs as the block says, and starts from the
 checkpoint that the replay of the step before made itself; a stranger's checkpoint is never an input. It commits
 nothing. Spec: docs/spec/engine-semantics.md#law, #state.
 """
@@ -73,21 +73,21 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the block's transaction here."""
+    """The result of the block's transaction on this node."""
 
     block: Block
     event: ExecuteTransform
-    """As this node would have written it."""
+    """The event as this node would have written it."""
     schema: DataSchema | None
-    """Told by the engine for a first transaction."""
+    """The schema that the engine found for a first transaction."""
     data: DataSlice | None
     rows: Path | None
-    """Our slice, for finding the row that differs; gone when the next step is asked for."""
+    """File of our slice, to find the row that differs; deleted before the next step."""
     checkpoint: bytes | None
-    """Ours; the next step starts from it."""
+    """Our checkpoint, from which the next step starts; ``None`` without one."""
     counts: RowCounts
     mismatches: tuple[Mismatch, ...]
-    """Empty: reproduced."""
+    """Differences from the recorded event; empty if it was reproduced."""
 
     @property
     def is_reproduced(self) -> bool:
@@ -105,10 +105,10 @@ async def replay_step(
     folder: Path,
     report: Report = quiet,
 ) -> ReplayOutcome:
-    """Repeats the ExecuteTransform of one block.
+    """Executes the ExecuteTransform of one block again.
 
-    ``checkpoint`` is what replaying the transaction before gave (``None`` for the first); ``folder`` is fresh and the
-    caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
+    ``checkpoint`` is the result of replaying the transaction before (``None`` for the first); ``folder`` is fresh and
+    the caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
     """
     recorded, plan = await trio.to_thread.run_sync(plan_recorded, deps.chains, dataset, sequence_number, checkpoint)
     if not isinstance(plan, TransformPlan):
@@ -141,7 +141,7 @@ async def replay(
 ) -> AsyncGenerator[ReplayOutcome, None]:
     """Replays every transaction of a chain from genesis to block ``stop`` (excluded; to the head if ``None``).
 
-    Ends after the first that is not reproduced: what follows builds on it.
+    Ends after the first that is not reproduced, as later ones build on it.
     """
     reader = deps.chains.chain(dataset)
     checkpoint: bytes | None = None
@@ -168,7 +168,7 @@ def _transactions(reader: ChainReader, stop: int | None) -> list[int]:
 def plan_recorded(
     chains: ChainStore, dataset: DatasetId, number: int, checkpoint: bytes | None
 ) -> tuple[Block, TransformPlan | Blocked]:
-    """Returns the block, and its writer's plan. Synchronous; raises Invalid as ``replay_step`` does."""
+    """Returns the block, and the plan that its writer had. Synchronous. Raises Invalid as ``replay_step`` does."""
     reader = chains.chain(dataset)
     block = reader.block_at(number)
     if not isinstance(block.event, ExecuteTransform):
@@ -209,7 +209,7 @@ def without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> 
 
 
 def _became_changelog(former: ChainState, state: ChainState) -> bool:
-    """Whether the schema that came with a transaction says no more than that rows can be taken back from now on."""
+    """Whether the schema that came with a transaction differs only in that rows can be retracted from now on."""
     if former.schema is None or state.schema is None or None in (former.schema.schema, state.schema.schema):
         return False
     before, after = former.schema.schema, state.schema.schema
@@ -226,7 +226,7 @@ def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:
 def _compare(
     recorded: object, computed: ExecuteTransform, declared: DataSchema | None, schema: DataSchema | None
 ) -> list[Mismatch]:
-    """Everything but physical hashes and sizes: no rule makes those equal. Checkpoints are for the validator."""
+    """Lists differences but for physical hashes and sizes, which no rule makes equal, and for checkpoints."""
     assert isinstance(recorded, ExecuteTransform)
     theirs, ours = recorded.new_data, computed.new_data
     pairs: dict[str, tuple[object, object]] = {
@@ -246,7 +246,7 @@ def _compare(
 
 
 def _as_said(schema: DataSchema, declared: DataSchema | None) -> DataSchema:
-    """Drops the changelog flag if the declared schema lacks one: consumers then treat it as unknown."""
+    """Drops the changelog flag if the declared schema lacks one: readers then treat it as unknown."""
     return with_changelog(schema, None) if says_changelog(declared) is None else schema
 
 

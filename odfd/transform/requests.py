@@ -1,6 +1,6 @@
-"""Turns a plan into a request to an engine: with files that it can read, and places where it writes.
+"""Turns a plan into a request to an engine, with files that it can read, and paths where it writes.
 
-Slices are linked, never copied; the columns of each input go along as a file without rows. Synchronous.
+Slices are linked, never copied; the columns of each input are passed as a file without rows. Synchronous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     previous: Path | None
-    """The previous checkpoint."""
+    """File of the previous checkpoint; ``None`` without one."""
 
     @property
     def data(self) -> Path:
@@ -48,7 +48,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectReader, files: Files) -> MigrateRequest:
-    """Raises as ``transform_request`` does."""
+    """Builds the request to migrate state. Raises as ``transform_request`` does."""
     history = (block.new_data for view in handover.inputs for block in view.new)
     paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in history if each is not None}
     assert plan.state.schema is not None
@@ -71,7 +71,7 @@ def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectRead
 def named_inputs(
     views: Sequence[InputView], folder: Path, name: str, path_of: Callable[[Multihash], str] = str
 ) -> tuple[TransformInput, ...]:
-    """Inputs of a request, with their columns as files called ``name`` in ``folder``."""
+    """Returns the inputs of a request, with their columns in files called ``name`` in ``folder``."""
     return tuple(engine_input(view, path_of, folder / f"{name}-{number}.parquet") for number, view in enumerate(views))
 
 

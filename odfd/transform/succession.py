@@ -1,8 +1,8 @@
 """Determines from the chains which state the first transaction of a newly declared transform must migrate.
 
 The engine rebuilds the new query's state from every block up to the cut, so a handover names all of them; that happens
-once for each declaration. Nothing in between is recorded: the transaction after a SetTransform is the handover, for the
-writer as for whoever replays it. Spec: docs/spec/engine-semantics.md#handover.
+once for each declaration. No record is needed: the transaction after a SetTransform is the handover, for the writer as
+for every replay. Spec: docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _START = InputPosition(None, None)
 
 
 def is_redeclared(reader: StateReader, state: ChainState) -> bool:
-    """Whether the transform in force is not that of the last transaction."""
+    """Whether the current transform was declared after the last transaction."""
     last = reader.last_of(("ExecuteTransform", "SetTransform"), state.size)
     return state.last_transform is not None and last is not None and isinstance(last.event, SetTransform)
 
@@ -67,9 +67,9 @@ def judgement(
     time: Instant,
     folder: Path,
 ) -> MigrateRequest | Blocked:
-    """Builds the request whether ``said``, over ``inputs`` at ``time``, could continue from the dataset's state.
+    """Builds the request that asks whether ``current``, over ``inputs`` at ``time``, could continue from the state.
 
-    ``folder``: where columns are laid out for the engine, which reads no slices for this. Synchronous.
+    ``folder``: where files with columns are written for the engine, which reads no slices for this. Synchronous.
     """
     assert state.dataset is not None
     assert state.schema is not None
@@ -102,7 +102,7 @@ def judgement(
 def former_views(
     chains: ChainStore, current: SetTransform, declared: DeclaredTransform, state: ChainState
 ) -> tuple[InputView, ...] | Blocked:
-    """Inputs of a transform as it knew them, at the positions where it left them; none of their blocks."""
+    """Returns the inputs as a former transform knew them, at its last positions and without blocks."""
     positions = state.input_positions
     found = []
     for each in current.inputs:
