@@ -19,7 +19,7 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.ring import Lagged, Ring
 
 RING: Final = 4096
-"""Events kept: at the busiest (one per commit, ten a second) some minutes of news."""
+"""Number of events kept: at the busiest (one per commit, ten a second) some minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Event:
     data: Mapping[str, object] = field(default_factory=dict)
     about: About = NODE
     tick: int = 0
-    """Its time in microseconds, later than that of the event before: a number that does not count events."""
+    """The event's time in microseconds, always later than that of the one before: a number that counts no events."""
 
 
 News: TypeAlias = Event | Lagged
@@ -58,7 +58,7 @@ class EventLog:
     ) -> Event:  # fmt: skip
         """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values.
 
-        ``about``: by which it is decided who is told; all that the subject, the message and the data name.
+        ``about`` decides who may see it; it covers everything that the subject, the message and the data name.
         """
         now = self._clock.now()
         self._tick = max(self._tick + 1, now // MICROSECOND)
@@ -82,9 +82,9 @@ class EventLog:
         return [event for _, event in self._ring.kept()]
 
     def position(self, tick: int | None) -> int | None:
-        """Returns the number of the last event of a tick or before; ``None``: events after that tick may be lost.
+        """Returns the number of the last event up to a tick; ``None`` if events after that tick may be lost.
 
-        Of a tick of ``None`` that of the last event, of 0 the number before the oldest that is kept.
+        For a tick of ``None`` it is that of the last event; for 0 the number before the oldest kept event.
         """
         if tick is None:
             return self.last
@@ -95,7 +95,7 @@ class EventLog:
         return next((number - 1 for number, each in kept if each.tick > tick), self.last)
 
     async def batches(self, tick: int | None) -> AsyncGenerator[list[Event] | Lagged, None]:
-        """Yields what came after a tick, or from now on, at each event or nudge: also where nothing came."""
+        """Yields events after a tick, by default new ones only, at each event or nudge; then possibly none."""
         position = self.position(tick)
         if position is None:
             yield Lagged(0, None)
@@ -108,7 +108,7 @@ class EventLog:
                 await grown.wait()
 
     async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:
-        """Events after number ``since``, or from now on; without end."""
+        """Yields events after number ``since``, by default new ones only; without end."""
         async with aclosing(self._ring.follow(since)) as all_news:
             async for news in all_news:
                 yield news if isinstance(news, Lagged) else news[1]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES: Final = 2000
-"""Far above what the table can give; more is a bug, and would fill the disk of the scraper."""
+"""Most series of a scrape. The table can give far fewer; more is a bug, and would fill the scraper's disk."""
 
 
 def exposition(samples: Iterable[MetricSample]) -> bytes:
@@ -32,7 +32,7 @@ def exposition(samples: Iterable[MetricSample]) -> bytes:
 
 
 class _Collected:
-    """Samples, as a collector of the client library."""
+    """Presents samples as a collector of the client library."""
 
     def __init__(self, samples: list[MetricSample]) -> None:
         self._samples = samples

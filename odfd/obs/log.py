@@ -1,7 +1,7 @@
 """Sets up structured logs on standard error: text on a terminal, one JSON object a line elsewhere.
 
-Set up by the daemon before anything is logged, and again when its settings are. Each line says of which part it is:
-the first two names of the module that wrote it, like ``odfd.mirrors``, or what the writer says.
+The daemon sets it up before anything is logged, and again when its settings change. Each line names its part: the first
+two names of the module that wrote it, like ``odfd.mirrors``, or a part that the writer gives.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ FORMS: Final = ("auto", "text", "json")
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
-"""Where it happened, without the values of variables: they may hold keys and data."""
+"""Tracebacks without the values of variables, which may hold keys and data."""
 _JSON: Final = structlog.processors.JSONRenderer(ensure_ascii=False)
 MAX_TEXT: Final = 4000
-"""Characters of one value: a peer or a query must not fill the disk through the log."""
+"""Most characters of one value: a peer or a query must not fill the disk through the log."""
 
 
 _COUNTED: list[Callable[[str], object]] = []
 _KEPT: list[LogLines] = []
 _NAMED: list[str] = []
-"""Loggers of the standard module that have a level of their own."""
+"""Names of loggers of the standard module with a level of their own."""
 
 
 def count_by(counted: Callable[[str], object]) -> None:
-    """Sets ``counted`` to be called with the level of each line."""
+    """Sets the function that is called with the level of each line."""
     _COUNTED[:] = [counted]
 
 
 def keep_in(lines: LogLines) -> None:
-    """Keeps each line that is written in ``lines`` too."""
+    """Keeps each written line in ``lines``, too."""
     _KEPT[:] = [lines]
 
 
 class Lines:
     """Writes lines and never fails: a node continues without a log when the disk is full, or its reader is gone.
 
-    The first line that can be written again says in ``unwritten`` how many could not.
+    The first line that can be written again states in ``unwritten`` how many could not.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -140,7 +140,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
         logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
-    # Libraries log by the standard module; their warnings belong in the same stream.
+    # Libraries log by the standard module; their warnings are written to the same stream.
     logging.basicConfig(stream=stream, level=max(levels.of(""), logging.WARNING), force=True)
     levels.libraries()
     for handler in logging.getLogger().handlers:
@@ -149,9 +149,9 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
 
 
 def configure_by(settings: Node) -> None:
-    """Configures logging as the settings say, and warns of levels that no line can have.
+    """Configures logging as the settings say, and warns of levels for unknown parts.
 
-    They are not refused: a newer version may call a part otherwise, and the daemon is to start with it.
+    Unknown parts are not refused: a newer version may rename a part, and the daemon has to start with the old settings.
     """
     levels = part_levels(settings.log_levels)
     configure(settings.log_level, settings.log_format, parts=levels)
@@ -181,7 +181,7 @@ def _keep(_logger: Any, _method: str, values: structlog.typing.EventDict) -> str
 
 
 def _visible(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """The renderer adds colours, which are ours; what it shows comes from anywhere."""
+    """Makes values visible before the renderer, whose own colour codes must stay."""
     return {key: value if key in ("exc_info", "stack_info") else visible_values(value) for key, value in values.items()}
 
 

@@ -14,16 +14,16 @@ import trio
 from odfd.runtime.ring import Lagged, Ring
 
 MOST: Final = 10_000
-"""Lines kept."""
+"""Most lines that are kept."""
 MOST_BYTES: Final = 4 << 20
-"""Of all lines kept, as JSON."""
+"""Most bytes of all kept lines, as JSON."""
 MAX_LINE: Final = 64 << 10
-"""Bytes of one line. Of a longer one its beginning is kept, as text."""
+"""Most bytes of one line. Of a longer one the beginning is kept, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """``text`` is the line's JSON object, as the log has it in the form ``json``."""
+    """A line of the log. ``text`` is its JSON object, as the log has it in the form ``json``."""
 
     level: str
     part: str
@@ -36,7 +36,7 @@ LogNews: TypeAlias = tuple[int, LogLine] | Lagged
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """Selects lines of ``task``, at least of level ``level``, of part ``part`` or parts below it; empty: of all."""
+    """Selects lines of a task, of at least a level, of a part and parts below it; an empty field selects all."""
 
     task: str = ""
     level: str = ""
@@ -59,7 +59,7 @@ class LogLines:
         """Of the run that readers are in, from the first one on."""
 
     def add(self, level: str, part: str, task: str, text: bytes) -> None:
-        """From any thread."""
+        """Appends a line. From any thread."""
         if len(text) > MAX_LINE:
             text = _cut(text)
         self._ring.append(LogLine(level, part, task, text), len(text))
@@ -70,11 +70,11 @@ class LogLines:
                 self._token = None
 
     def last(self, filter_: LineFilter, limit: int) -> list[tuple[int, LogLine]]:
-        """Lists the last ``limit`` lines of these, oldest first."""
+        """Lists the last ``limit`` lines that pass the filter, oldest first."""
         return [(number, line) for number, line in self._ring.kept() if filter_.takes(line)][-limit:]
 
     async def follow(self, filter_: LineFilter, limit: int) -> AsyncGenerator[LogNews, None]:
-        """The last ``limit`` lines of these, and then each as it comes; what was lost meanwhile is told."""
+        """Yields the last ``limit`` lines that pass the filter, then each new one; ``Lagged`` where lines were lost."""
         self._token = trio.lowlevel.current_trio_token()
         position = self._ring.last
         for number, line in self.last(filter_, limit):

@@ -1,7 +1,7 @@
 """Counts events of a node for its metrics endpoint. Made with the daemon; safe from any thread.
 
-Counting costs a lock and an addition, whether anybody reads or not. A label takes the values that ``metric_table``
-lists; every other value counts as ``other``, and what the table does not declare is a bug that raises.
+Counting costs a lock and an addition, whether or not anybody reads. A label takes the values that ``metric_table``
+lists; every other value counts as ``other``, and a metric or label that is not declared there raises, as it is a bug.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class MetricSample(NamedTuple):
-    """A value of a counter or a gauge, or the counts and the sum of a histogram, for values of its labels."""
+    """A value of a counter or a gauge, or the counts and the sum of a histogram, with values of its labels."""
 
     metric: Metric
     labels: Labels
     value: float
     counts: tuple[int, ...] = ()
-    """Of a histogram: in each of its buckets and above; ``value`` is the sum then."""
+    """For a histogram: counts of its buckets and above them; ``value`` is then the sum."""
 
 
 class NodeMeter:
@@ -62,7 +62,7 @@ class NodeMeter:
         self.count("odfd_records_total", records, work=work)
 
     def ended(self, task: Task) -> None:
-        """Counts the end of a long operation."""
+        """Counts the end of a long operation, and its duration."""
         self.count("odfd_tasks_total", kind=task.kind, outcome=task.state.value)
         if task.started_at is not None and task.finished_at is not None:
             seconds = (task.finished_at - task.started_at) / 1e9

@@ -1,7 +1,7 @@
-"""Declares every metric of a node: the one table that scrapes, checks and ``docs/metrics.md`` are made of.
+"""Declares every metric of a node, in the one table from which scrapes, checks and ``docs/metrics.md`` are made.
 
-Names and units follow Prometheus: a unit at the end of a name, ``_total`` for what only grows. The values of every
-label are listed here or chosen by this node's own code: a stranger cannot make a series.
+Names and units follow Prometheus: a unit at the end of a name, ``_total`` for values that only grow. The values of
+every label are listed here or chosen by this node's own code, so that no stranger can create a series.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Metric:
     kind: MetricKind
     help: str
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The values that each may have; ``OTHER`` takes the place of any that is not listed."""
+    """Possible values of each label; ``OTHER`` replaces any that is not listed."""
     buckets: tuple[float, ...] = ()
-    """Of a histogram: upper bounds, without the last, which is infinite."""
+    """For a histogram: upper bounds, without the last, which is infinite."""
 
     @property
     def unit(self) -> str:
@@ -50,12 +50,12 @@ FATES: Final = (
     "read", "appended", "corrected", "retracted", "unchanged", "conflicting", "superseded", "late", "untimed",
     "quarantined",
 )  # fmt: skip
-"""As ``engines.contract.RowCounts`` calls what became of rows."""
+"""Names of what happened to rows, as in ``engines.contract.RowCounts``."""
 WORK: Final = ("ingest", "transform")
 QUEUES: Final = ("announcements", "tasks", "queries", "statements", "threads", "answers")
 CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "peers-known")
 STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
-"""As ``odfd.control.wire.DatasetState`` calls them."""
+"""States of datasets, as in ``odfd.control.wire.DatasetState``."""
 MIRROR_STATES: Final = ("syncing", "current", "waiting", "stalled", "refused", "failed", "paused")
 ENGINE_STATES: Final = ("starting", "failed", "not-installed", "stopped", "idle", "busy")
 PARTS_OF_A_SECOND: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0)
@@ -166,5 +166,5 @@ PROCESS: Final = (
     ("process_start_time_seconds", "gauge", "When it started, since 1970."),
     ("process_virtual_memory_bytes", "gauge", "Address space of it."),
 )
-"""What the client library of Prometheus reads of a process."""
+"""Metrics of the process, from the client library of Prometheus."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

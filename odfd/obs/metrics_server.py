@@ -1,7 +1,7 @@
 """Answers ``/metrics``, ``/livez`` and ``/readyz`` on this machine, and measures how late the event loop is.
 
-It asks nobody who they are: whoever may connect from this machine may read. A browser that was led here by a name of
-somebody else's is refused, for no page of a stranger may read a node's figures.
+There is no authentication: everyone on this machine may read. Browser requests under a foreign host name are refused,
+so that no web page can read a node's metrics.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from odfd.runtime.supervision import Life, Logger
 PULSE_SECONDS: Final = 1.0
 LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=10.0, least_bytes=1024, drain_bytes=1024)
 SCRAPE_SECONDS: Final = 10.0
-"""Prometheus gives up after as long."""
+"""Most seconds of a scrape; Prometheus gives up after as long."""
 _HERE: Final = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Probing(NamedTuple):
-    """The checks of the node for this server."""
+    """The functions of the node that this server calls."""
 
     scrape: Callable[[], Awaitable[bytes]]
     why_not_ready: Callable[[], Awaitable[Mapping[str, str]]]
-    """Each thing that was looked at, with what is wrong with it; empty: nothing."""
+    """Returns each part that was checked, with its problem; an empty text means that it is ready."""
 
 
 class MetricsServer:
-    """Serves at ``addresses`` of ``metrics.listen`` while ``run`` is."""
+    """Serves at ``addresses`` of ``metrics.listen`` while ``run`` runs."""
 
     def __init__(self, addresses: Sequence[str], probing: Probing, meter: NodeMeter, logger: Logger) -> None:
         self._places = [parsed(address, "metrics.listen") for address in addresses]

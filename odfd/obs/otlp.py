@@ -12,9 +12,9 @@ from odfd.runtime.spans import Span, Value
 
 CONTENT_TYPE: Final = "application/x-protobuf"
 _INTERNAL: Final = 1
-"""SPAN_KIND_INTERNAL."""
+"""Value SPAN_KIND_INTERNAL of OTLP."""
 _ERROR: Final = 2
-"""STATUS_CODE_ERROR."""
+"""Value STATUS_CODE_ERROR of OTLP."""
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
 
@@ -46,7 +46,7 @@ def _attributes(field: int, values: Mapping[str, Value]) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """Encodes an AnyValue, in which also what is zero is said."""
+    """Encodes an AnyValue, in which zero is written, too."""
     if isinstance(value, str):
         return _text(1, value)
     return _number(2 if isinstance(value, bool) else 3, value)

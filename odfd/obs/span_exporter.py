@@ -1,8 +1,8 @@
-"""Sends spans to the collector of ``traces.endpoint`` by OTLP over HTTP; what cannot be sent is dropped and counted.
+"""Sends spans to the collector of ``traces.endpoint`` by OTLP over HTTP; unsent ones are dropped and counted.
 
-Made with the daemon where an endpoint is set, and nowhere else. Giving it a span never waits and never fails. It keeps
-``WAITING`` spans at most, sends them in batches, one request at a time, and tries each batch once: a collector that is
-away costs its spans, and nothing of the work that they tell of.
+Made with the daemon if an endpoint is set. Taking a span never waits and never fails. At most ``WAITING`` spans are
+kept; they are sent in batches, one request at a time, each batch once: if the collector is away its spans are lost, and
+the traced work is not affected.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from odfd.runtime.supervision import Life, Logger
 from p2p.ip import Ip, anywhere
 
 WAITING: Final = 2048
-"""Spans, of some 300 bytes: ten pulls a second for twenty seconds. More are dropped."""
+"""Most spans that wait, of some 300 bytes: ten pulls a second for twenty seconds. More are dropped."""
 BATCH: Final = 512
-"""Spans of one request: some 100 KB."""
+"""Most spans of one request: some 100 KB."""
 GATHER_SECONDS: Final = 1.0
-"""After the first span of a batch, so that others come along."""
+"""Seconds after the first span of a batch in which others are gathered."""
 SEND_SECONDS: Final = 10.0
-"""Of one request, from the name of the collector to its answer; OTLP's own default."""
+"""Most seconds of one request, including the look-up of the collector; OTLP's own default."""
 LAST_SECONDS: Final = 2.0
-"""For what waits when the daemon stops."""
+"""Most seconds for waiting spans when the daemon stops."""
 
 
 class SpanExporter:
-    """The exporter of one daemon."""
+    """Sends the spans of one daemon."""
 
     def __init__(self, endpoint: str, version: str, meter: NodeMeter, logger: Logger) -> None:
         self._endpoint = endpoint
@@ -57,7 +57,7 @@ class SpanExporter:
         self._some.set()
 
     async def run(self, life: Life) -> None:
-        """Sends until stopped, and then what waits, for ``LAST_SECONDS``."""
+        """Sends until stopped, then sends the waiting spans for at most ``LAST_SECONDS``."""
         life.ready()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_all, life.stopping)
@@ -80,7 +80,7 @@ class SpanExporter:
                 self._some = trio.Event()
 
     async def _send(self) -> None:
-        """Sends one batch. However it ends, it is gone and counted."""
+        """Sends one batch, once, and counts it as sent or dropped."""
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         why = "it was cut off"
         try:
@@ -95,7 +95,7 @@ class SpanExporter:
                 self._sent(len(batch))
 
     async def _post(self, body: bytes) -> str:
-        """Returns why it was not taken; empty: it was."""
+        """Posts a request; returns why it was not accepted, empty if it was."""
         import httpx
 
         from p2p.dial import NotAllowed
@@ -119,7 +119,7 @@ class SpanExporter:
             self._lost = 0
 
     def _drop(self, count: int, how: str, why: str) -> None:
-        """Logs the first of a row alone, and their number at its end: a collector may be away for days."""
+        """Logs only the first of drops in a row, and their number at the end: a collector may be away for days."""
         self._meter.count("odfd_spans_total", count, outcome=how)
         if not self._lost:
             self._logger.error("traces are dropped", endpoint="traces.endpoint", why=why)
