@@ -1,7 +1,7 @@
 """Writes cards as a DCAT 3 catalogue in JSON-LD, for search engines and open-data portals. Pure.
 
-Each dataset is a ``schema:Dataset`` too. Addresses are relative to the document: whoever serves it knows them.
-Spec: W3C Recommendation DCAT 3; schema.org/Dataset.
+Each dataset is a ``schema:Dataset`` too. Addresses are relative to the document, whose address the server knows. Spec:
+W3C Recommendation DCAT 3; schema.org/Dataset.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CONTEXT: Final = {
     "xsd": "http://www.w3.org/2001/XMLSchema#",
 }
 _LAYOUT: Final = "https://docs.kamu.dev/odf/spec/"
-"""What the folder behind an access URL conforms to."""
+"""The specification to which the folder behind an access URL conforms."""
 
 
 def catalogue(cards: Iterable[tuple[str, Card]]) -> dict[str, Any]:
-    """Builds a catalogue of ``cards``, each with the name under which its dataset is served, without revoked ones."""
+    """Builds a catalogue of ``cards``, each with the name under which its dataset is served, without withdrawn ones."""
     shown = [_dataset(name, card) for name, card in cards if not card.is_withdrawal]
     return {"@context": CONTEXT, "@type": "dcat:Catalog", "@id": "", "dcat:dataset": shown}
 
@@ -63,7 +63,7 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is empty is left out."""
+    """Returns the fields without empty ones."""
     return {name: value for name, value in fields.items() if value not in ("", None, [])}
 
 
@@ -72,7 +72,7 @@ def _time(text: str) -> dict[str, str]:
 
 
 def _license(url: str, name: str) -> Any:
-    """Returns a license by its URL if it is one; an untrusted link has no other scheme."""
+    """Returns a licence by its URL if that is safe, else by its name; untrusted links may have other schemes."""
     return {"@id": url} if url.startswith(("https://", "http://")) else name
 
 

@@ -1,8 +1,8 @@
 """Defines packs: files of many blocks next to the ODF layout, to fetch long chains fast. ADR 0013.
 
 ``packs/K`` holds the blocks from number K · PACK on, oldest first, each with its length before it (``u32``, network
-order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint. Who reads one
-believes nothing of it: a block counts by its hash, and what a pack lacks is asked for by name.
+order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint and never trusted:
+readers identify each block by its hash, and fetch blocks that a pack lacks by name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from p2p.wire.frames import PREFIX, frame
 
 PACKS: Final = "packs"
 PACK: Final = 1024
-"""Blocks. Most have 600 bytes: 0.6 MB, some dozen round trips of a line over land."""
+"""Most blocks of a pack. Most blocks have 600 bytes: 0.6 MB, which saves dozens of round trips."""
 MAX_PACK: Final = 8 << 20
-"""Bytes; held in memory by who reads it and by who gives it."""
+"""Most bytes of a pack, which readers and writers hold in memory."""
 
 
 def pack_file(number: int) -> str:
@@ -36,7 +36,7 @@ def number_in(path: str) -> int | None:
 
 
 def packed(blocks: Iterable[bytes]) -> bytes:
-    """Packs as many blocks as a pack may hold, from the first block of one."""
+    """Packs as many of the first blocks as a pack may hold."""
     out = bytearray()
     for count, raw in enumerate(blocks):
         if count == PACK or len(out) + PREFIX + len(raw) > MAX_PACK:
@@ -59,7 +59,7 @@ def read_pack(raw: bytes) -> list[bytes]:
 
 
 def write_packs(folder: Path, chain: ChainReader, size: int) -> None:
-    """Packs of the first ``size`` blocks into a dataset's folder; whole ones there stay. Raises Environment."""
+    """Writes packs of the first ``size`` blocks into a dataset's folder; keeps complete ones. Raises Environment."""
     make_folder(folder / PACKS)
     there = {number for each in (folder / PACKS).iterdir() if (number := number_in(f"{PACKS}/{each.name}")) is not None}
     last = max(there, default=0)

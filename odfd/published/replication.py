@@ -1,7 +1,7 @@
 """Adds published datasets to replication: a place where a dataset is published counts as one more holder of it.
 
-Implements ``p2p.ports.Replication`` around the network's. Peers are asked first, since they answer for themselves; a
-place gives what they cannot. What it gives is checked by the same sinks, so that mirrors know no difference.
+Implements ``p2p.ports.Replication`` around the network's. Peers are asked first, as they serve their own data; places
+provide the rest. Data from places is checked by the same sinks, so that mirrors notice no difference.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from p2p.ports import (
 from p2p.web.body import paced
 
 BATCH: Final = 1024
-"""Blocks shown to a sink at once."""
+"""Blocks passed to a sink at once."""
 WRITE: Final = 1 << 20
-"""Bytes given to a sink at once; a place that breaks off after fewer is left for now."""
+"""Bytes passed to a sink at once; a place that breaks off after fewer is not used for now."""
 SourceOf: TypeAlias = Callable[[str], PublishedSource]
 """Returns the reader of a place. Raises Remote if this node has none."""
 
@@ -57,16 +57,16 @@ class LastSeen(msgspec.Struct):
     root: str
     edition: Edition | None = None
     answers: bool = False
-    """Whether it did when it was asked last: one that does not stands among no peers."""
+    """Whether it answered the last request; otherwise it is not listed among peers."""
 
     @property
     def peer(self) -> PeerId:
-        """Stands among peers for the place; no peer can have this id."""
+        """Represents the place among peers; no peer can have this id."""
         return PeerId(self.place)
 
 
 class WithPublished:
-    """Replication from peers and from published places."""
+    """Replicates datasets from peers and from published places."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class WithPublished:
         clock: Callable[[], Instant],
         askable: Callable[[DatasetId], Collection[str] | None] = lambda _: None,
     ) -> None:
-        """``askable``: the peers that alone may be asked for a dataset, since to ask would tell; ``None``: all."""
+        """``askable``: the only peers that may be asked for a dataset, as a request reveals it; ``None``: all."""
         self._askable = askable
         self._network = network
         self._source_of = source_of
@@ -204,7 +204,7 @@ class WithPublished:
         await self._first(peers, ask, read)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        """Ignores places, which are read whole, and have no reputation to lose."""
+        """Whether a peer holds the dataset; never a place, which is read as a whole and has no reputation to lose."""
         if peer in self._shown or not await self._may_ask(dataset, peer):
             return False
         return await self._network.holds(peer, dataset, tip)
@@ -236,7 +236,7 @@ class WithPublished:
         await self._network.fetch_small(others, names, sink, pace)
 
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
-        """A place has no word of its own: what is there is fetched in order."""
+        """Asks a peer; returns ``None`` for a place, which answers nothing: its parts are fetched in order."""
         if peer in self._shown or not await self._may_ask(ask.dataset, peer):
             return None
         return await self._network.ask_parts(peer, ask)
@@ -255,7 +255,7 @@ class WithPublished:
         return await self._network.piece_list(peer, dataset, name, size)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Queries the only permitted peers; dials the known ones that are not connected."""
+        """Asks only the permitted peers, if there are such, and dials those that are not connected."""
         among = await trio.to_thread.run_sync(self._askable, dataset)
         if among is None:
             return await self._network.seek(dataset, beyond)
@@ -266,7 +266,7 @@ class WithPublished:
         return len(away & {view.peer for view in self._network.peers() if view.connected})
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
-        """Penalises a peer; a place cannot be blocked, and its publication is checked again."""
+        """Penalises a peer; a place cannot be blocked, but its publication is checked again."""
         if self._shown.pop(peer, None) is None:
             self._network.penalise(peer, reason, weight)
 
@@ -276,7 +276,7 @@ class WithPublished:
         return edition if edition is not None and edition.head.dataset == dataset else None
 
     def _parted(self, peers: Sequence[PeerId]) -> tuple[list[PeerId], list[LastSeen]]:
-        """Peers of the network, and places."""
+        """Splits peers into those of the network, and places."""
         places = [self._shown[peer] for peer in peers if peer in self._shown]
         return [peer for peer in peers if peer not in self._shown], places
 
@@ -286,7 +286,7 @@ class WithPublished:
         ask: Callable[[Sequence[PeerId]], Awaitable[None]],
         read: Callable[[LastSeen], Awaitable[None]],
     ) -> None:
-        """From peers, else from the first place that can give it. Raises the last one's Remote."""
+        """Tries peers, then each place in turn. Raises the Remote of the last attempt."""
         others, places = self._parted(peers)
         tries = [partial(ask, others)] if others or not places else []
         tries += [partial(read, place) for place in places]
@@ -348,7 +348,7 @@ class WithPublished:
             sink.finish()
             return count
 
-        # They came in one piece, which what comes next has to wait for.
+        # The blocks came in one piece, for which later transfers have to wait.
         pace.take(await trio.to_thread.run_sync(show), trio.current_time())
         if size == whole:
             await shown.source.forget(edition.head.dataset.multibase)

@@ -1,4 +1,4 @@
-"""Collects the statements published next to a dataset's blocks: its newest signed head, and their proofs."""
+"""Collects the statements published next to a dataset's blocks: its newest signed head, and the authority versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odfd.trust.ledger.log import Ledger
 TRUST: Final = "trust"
 SIGNED_HEAD: Final = f"{TRUST}/head"
 MAX_AUTHORITIES: Final = 256
-"""Versions (docs/spec/trust.md#authorities)."""
+"""Most versions of an authority (docs/spec/trust.md#authorities)."""
 MAX_STATEMENT: Final = 64 << 10
 
 
@@ -31,16 +31,16 @@ class Signed(NamedTuple):
     """The signed state of one dataset. An unsigned one has no ``files``."""
 
     size: int
-    """Blocks up to the head."""
+    """Number of blocks up to the head."""
     head: Multihash
     files: tuple[tuple[str, bytes], ...]
-    """By where they lie in the layout; the head last."""
+    """Statements by their path in the layout; the head last."""
     is_here: bool
-    """Whether the head's blocks are."""
+    """Whether the blocks of the head are here."""
 
 
 def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> Signed:
-    """Raises NotFound when there is no block of it."""
+    """Returns the signed state of a dataset. Raises NotFound when no block of it is here."""
     chain = chains.chain(dataset)
     here = chain.head()
     if here is None:

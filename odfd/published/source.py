@@ -1,8 +1,8 @@
 """Reads one published dataset: its signed state, its blocks and its objects.
 
-Of few new blocks each is asked for from the head backwards, as they are linked; more of them lie in a staging folder
-until they are taken over. Here blocks are only checked to be those that were asked for; rules, tree and signatures are
-checked by the caller. ADR 0009, 0012.
+A few new blocks are fetched one by one from the head backwards, as they are linked; more of them are staged in a folder
+until they are adopted. Here blocks are only checked to have the requested hash; the caller checks rules, tree and
+signatures. ADR 0009, 0012.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """``/ipfs/CID``, or a URL."""
     head: HeadStatement
-    """As it says, not verified."""
+    """The published head, not verified."""
     statements: tuple[bytes, ...]
     """Versions of the authority in their order, then the signed head."""
 
 
 class PublishedSource:
-    """The reader of one dataset in one place. ``staging``: a folder for incoming blocks."""
+    """Reads one dataset in one place. ``staging``: a folder for incoming blocks."""
 
     def __init__(self, transport: Transport, staging: Path, room: StagingQuota | None = None) -> None:
         self._transport = transport
@@ -67,8 +67,8 @@ class PublishedSource:
     async def edition(self, root: str, known: Edition | None = None) -> Edition:
         """Reads the signed state under a root; returns ``known`` when nothing is new.
 
-        Raises Remote, also when nobody signed it: nobody could tell the next head of such a dataset from a lie.
-        Raises Invalid for a head that is none.
+        Raises Remote, also for an unsigned dataset, whose next head could not be distinguished from a lie. Raises
+        Invalid for a malformed head.
         """
         if self._transport.is_fixed and known is not None and known.root == root:
             return known
@@ -95,7 +95,7 @@ class PublishedSource:
         return (await self.edition(await self.resolve(place, now))).head.dataset
 
     async def head_of(self, root: str) -> Multihash:
-        """Raises Remote, Invalid for a folder that is not a dataset."""
+        """Returns the head of the dataset under a root. Raises Remote, Invalid for a folder that is not a dataset."""
         raw = await self._transport.files.cat(f"{root}/{HEAD}", MAX_STATEMENT)
         if raw is None:
             raise Invalid(
@@ -132,7 +132,7 @@ class PublishedSource:
     ) -> DirectoryChain:
         """Stages the blocks from ``head`` back to number ``first`` at least, in a local folder kept under ``key``.
 
-        ``is_mirrored``: they count to the quota of mirrors. What is there already is gone on with.
+        ``is_mirrored``: they count towards the quota of mirrors. Continues from blocks that are staged already.
 
         Raises Remote, Invalid, Environment.
         """
@@ -196,7 +196,7 @@ def as_written(root: str) -> str:
 
 
 def _make_room(staging: Path, kept: set[Path], room: StagingQuota) -> None:
-    """For one more folder; those in ``kept`` stay."""
+    """Removes the oldest folders to make room for one more; those in ``kept`` stay."""
     if not staging.is_dir():
         return
     with disk(staging):

@@ -1,7 +1,7 @@
 """Counts blocks that are staged as files, and enforces their limit. Safe to use from any thread.
 
 A folder of blocks is counted until it is removed. One that was not used for an hour is a leftover, as are those of an
-earlier run: they go when the room that they take is needed. Blocking.
+earlier run: they are removed when their room is needed. Blocking.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final
 from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 PER_FILE: Final = 4096
-"""Bytes that a file takes beside its own: its entry, and what its last page is rounded up by."""
+"""Bytes of overhead of a file: its entry, and the rounding up of its last page."""
 IDLE_SECONDS: Final = 3600.0
-"""Since the last use of a folder, after which no continuation is expected."""
+"""Seconds since the last use of a folder after which no continuation is expected."""
 _LONG_AGO: Final = float("-inf")
 
 
 class StagingQuota:
     """The limit over all staging folders of a node.
 
-    ``reserve``: bytes left free on the disk. ``quota`` refuses bytes that mirrors may not take, with Environment.
+    ``reserve``: bytes left free on the disk. ``quota`` raises Environment for bytes that mirrors may not use.
     """
 
     def __init__(self, reserve: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,15 +40,13 @@ class StagingQuota:
         """Bytes since the disk was looked at."""
 
     def add(self, staging: Path) -> None:
-        """Adds a folder of such folders. Leftovers of an earlier run are counted on first use."""
+        """Adds a directory of such folders. Leftovers of an earlier run are counted on first use."""
         self._places.append(staging)
 
     def take(self, folder: Path, size: int, files: int = 1, *, is_mirrored: bool = True) -> None:
-        """Reserves room before so many files of ``size`` bytes in total are written below ``folder``.
+        """Reserves room before ``files`` files of ``size`` bytes in total are written to ``folder``.
 
-        Raises Environment.
-
-        ``is_mirrored``: they count to the quota of mirrors.
+        Raises Environment. ``is_mirrored``: they count towards the quota of mirrors.
         """
         needed = size + PER_FILE * files
         self.use(folder)
@@ -63,7 +61,7 @@ class StagingQuota:
             self._counted[folder] = self._counted.get(folder, 0) + (needed if is_mirrored else 0)
 
     def use(self, folder: Path) -> None:
-        """Protects a folder from removal for a while."""
+        """Protects a folder from removal for ``IDLE_SECONDS``."""
         with self._lock:
             self._used[folder] = self._clock()
 
@@ -74,7 +72,7 @@ class StagingQuota:
             self._used.pop(folder, None)
 
     def total(self) -> int:
-        """Bytes of all."""
+        """Returns the bytes of all folders."""
         with self._lock:
             self._find()
             return sum(self._counted.values())

@@ -17,7 +17,10 @@ class Take(Protocol):
 
 
 class Transport(Protocol):
-    """The port to places. A place is a user's text, its root where the files are now. All raise Remote, Invalid."""
+    """The interface to places. A place is a user's text, its root the current address of the files.
+
+    All methods raise Remote, Invalid.
+    """
 
     @property
     def files(self) -> Files: ...
@@ -33,9 +36,8 @@ class Transport(Protocol):
     async def resolve(self, place: str, now: Instant, /) -> str: ...
 
     async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take, /) -> None:
-        """Fetches the block files from ``head`` back to number ``first`` at least into ``folder/blocks``, and continues
-        from those present.
+        """Fetches block files from ``head`` back to number ``first`` at least into ``folder/blocks``.
 
-        Blocks there may be torn or wrong; readers check them. ``take`` is called before any of them is written. Also
-        raises Environment, Refused.
+        Continues from blocks that are present. They may be torn or wrong; readers check them. ``take`` is called before
+        any file is written. Also raises Environment, Refused.
         """

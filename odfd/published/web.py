@@ -1,8 +1,8 @@
 """Reads datasets from web servers: fetches blocks from the head backwards, as each names the one before.
 
-Any server of the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, a server of files. Where
-packs lie beside it, the walk finds most blocks here already. What came stays in the staging folder, so a walk that was
-cut off goes on there. Simple Transfer Protocol; ADR 0012, 0013.
+Any server of the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, a server of files. If there
+are packs, most blocks are fetched through them. Blocks stay in the staging folder, so an interrupted walk continues
+from there. Simple Transfer Protocol; ADR 0012, 0013.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from odfd.published.transport import Take
 from p2p.files import Files
 
 TOGETHER: Final = 128
-"""Blocks written in one go; that many are lost at most by a crash, or come in vain where there is no room."""
+"""Blocks written at once; a crash loses at most as many, and as many are fetched in vain if there is no room."""
 TOGETHER_BYTES: Final = 8 << 20
-"""And their bytes."""
+"""Bytes of blocks written at once."""
 WORTH_A_PACK: Final = 8
-"""Blocks that are asked for of a pack; fewer come by name."""
+"""Fewest blocks for which a pack is fetched; fewer are fetched by name."""
 
 
 class WebTransport:
-    """The transport of datasets on the web. ``known``: returns a local block by its name."""
+    """The transport of datasets on the web. ``known``: returns a local block by its hash."""
 
     is_fixed = False
     few = 16
@@ -60,7 +60,7 @@ class WebTransport:
 
 
 def link(head: Multihash, folder: Path, known: Callable[[Multihash], bytes | None], take: Take) -> Multihash | None:
-    """Puts known blocks beside the staged ones, from ``head`` back to the first.
+    """Stages known blocks, from ``head`` back to the first.
 
     Returns the first block that is nowhere here. Blocking. Raises as ``read_link`` and ``disk`` do.
     """
@@ -71,7 +71,7 @@ def link(head: Multihash, folder: Path, known: Callable[[Multihash], bytes | Non
 
 
 class _Packs:
-    """Those of one dataset on a site, each asked for once; no more when there is none, or what is there is none."""
+    """The packs of one dataset on a site, each fetched once; none after one was missing or malformed."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
@@ -80,7 +80,7 @@ class _Packs:
         self._has_none = False
 
     async def get(self, number: int) -> list[bytes]:
-        """Blocks, which may be any."""
+        """Returns the unchecked blocks of a pack; none if it is missing, malformed or was fetched before."""
         if self._has_none or number in self._asked:
             return []
         self._asked.add(number)
@@ -94,7 +94,7 @@ class _Packs:
 
 
 class _Walk:
-    """From a head backwards, through what is here and what comes."""
+    """Walks from a head backwards, through local blocks and those that are fetched."""
 
     def __init__(
         self, head: Multihash, first: int, folder: Path, known: Callable[[Multihash], bytes | None], take: Take
@@ -109,7 +109,7 @@ class _Walk:
         self._bytes = 0
 
     def lacking(self) -> Multihash | None:
-        """The next block that is nowhere here; ``None``: the walk is over. Blocks known elsewhere are put beside."""
+        """Returns the next block that is nowhere here; ``None`` at the end. Blocks known elsewhere are staged."""
         while (name := self._next) is not None:
             raw = self._staged(name)
             if raw is None and (raw := self._known(name)) is not None:
@@ -124,7 +124,7 @@ class _Walk:
 
     @property
     def pack(self) -> int | None:
-        """Returns where the next block is packed, if enough that is asked for would be with it."""
+        """The number of the pack of the next block, if enough of the wanted blocks are in it; else ``None``."""
         if self._number is None:
             return None
         wanted = self._number - 1
@@ -132,13 +132,13 @@ class _Walk:
         return number if wanted - max(self._first, number * PACK) >= WORTH_A_PACK else None
 
     def lay(self, blocks: Sequence[bytes]) -> None:
-        """Blocks beside those that came, by their hashes; whether they are of the chain the walk will see."""
+        """Stages unchecked blocks by their hashes; the walk uses those of the chain."""
         self._waiting += [(Multihash.sha3_256(raw), raw) for raw in blocks]
         self._bytes += sum(map(len, blocks))
         self.keep()
 
     def take(self, name: Multihash, raw: bytes) -> bool:
-        """Takes what came for ``name``. Returns whether so much waits that it should be kept. Raises Invalid."""
+        """Adds the fetched block ``name``. Returns whether enough wait to be written. Raises Invalid for another."""
         if Multihash.sha3_256(raw) != name:
             raise Invalid(f"what was given for block {name.short} is another", rule="block-hash")
         self._waiting.append((name, raw))
@@ -147,7 +147,7 @@ class _Walk:
         return self._is_full
 
     def keep(self) -> None:
-        """Raises Environment."""
+        """Writes the waiting blocks. Raises Environment."""
         self._take(self._bytes, len(self._waiting))
         with disk(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class _Walk:
         return len(self._waiting) >= TOGETHER or self._bytes >= TOGETHER_BYTES
 
     def _staged(self, name: Multihash) -> bytes | None:
-        """A torn file is fetched again."""
+        """Returns a staged block; ``None`` if it is missing or torn, and so fetched again."""
         file = self._folder / str(name)
         try:
             with file.open("rb") as opened:
@@ -171,7 +171,7 @@ class _Walk:
         return raw if Multihash.sha3_256(raw) == name else None
 
     def _step(self, raw: bytes) -> None:
-        """To the block before. Raises Invalid for numbers that do not go down one by one: a walk has an end."""
+        """Steps to the block before. Raises Invalid unless numbers go down one by one, so that a walk ends."""
         link = read_link(raw)
         if self._number is not None and link.sequence_number != self._number - 1:
             raise Invalid(
