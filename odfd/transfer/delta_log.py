@@ -1,8 +1,8 @@
-"""Writes the log of a Delta Lake table beside an exported dataset, so that warehouses read its slices where they lie.
+"""Writes the log of a Delta Lake table beside an exported dataset, so that warehouses read its slices in place.
 
-The table has the columns and rows of the dataset's log. Each export that brings rows is one version, and the same
-export gives the same bytes: times are those of blocks, ids are made of the dataset's. The log names the last block that
-it covers, where the next export goes on. Slices are never removed, so the table is append-only. Synchronous.
+The table has the columns and rows of the dataset's log. Each export that adds rows is one version, and the same export
+gives the same bytes: times are those of blocks, ids are derived from the dataset's. The log names the last block that
+it covers, from which the next export continues. Slices are never removed, so the table is append-only. Synchronous.
 Spec: Delta Transaction Log Protocol (reader version 1, writer version 2).
 """
 
@@ -48,16 +48,16 @@ _PLAIN: Final[Mapping[type[odf.DataType], str]] = {
     odf.Binary: "binary",
 }
 _PROTOCOL: Final = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-"""Version 2 of writers is the first that knows append-only tables."""
+"""Version 2 of writers is the first with append-only tables."""
 
 
 def table_schema(schema: odf.DataSchema) -> dict[str, Any]:
-    """Translates a schema to Delta's. Raises Invalid for a column that Delta has no type for."""
+    """Translates a schema to Delta's. Raises Invalid for a column whose type Delta lacks."""
     return {"type": "struct", "fields": [_field(each) for each in schema.fields]}
 
 
 def check_types(chain: ChainReader) -> None:
-    """Raises Invalid before anything is written when a column of the newest schema has no type in Delta."""
+    """Raises Invalid, before anything is written, if Delta lacks the type of a column in the newest schema."""
     head = chain.head()
     if head is not None and (declared := load_state(chain, head.size).schema) is not None:
         table_schema(schema_of(declared))
@@ -66,8 +66,8 @@ def check_types(chain: ChainReader) -> None:
 def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: ChainReader, head: Head) -> int | None:
     """Adds a version for the slices up to ``head`` that the log lacks. Returns the newest; ``None`` without rows.
 
-    Raises Invalid for types that Delta does not have and columns that changed their type, Conflict when the folder's
-    log is of another history or program, Environment when the disk refuses.
+    Raises Invalid for types that Delta lacks and columns that changed their type, Conflict when the folder's log is of
+    another history or program, Environment when the disk refuses.
     """
     log = directory / LOG
     version, covered = _covered(log, chain)
@@ -82,7 +82,7 @@ def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: Chain
 
 
 def _covered(log: Path, chain: ChainReader) -> tuple[int | None, int]:
-    """Returns the newest version there is, and how many blocks the log covers. Raises Conflict."""
+    """Returns the newest version, and the number of blocks that the log covers. Raises Conflict."""
     with disk(log):
         found = (_VERSION.match(file.name) for file in log.iterdir()) if log.is_dir() else ()
         version = max((int(each[1]) for each in found if each), default=None)
@@ -107,7 +107,7 @@ def _covered(log: Path, chain: ChainReader) -> tuple[int | None, int]:
 
 
 def _last_line(file: Path) -> Any:
-    """Raises ValueError when the end of the file is not a line of JSON."""
+    """Decodes the last line of a file. Raises ValueError when that is not JSON."""
     with disk(file), file.open("rb") as opened:
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL))
         return json.loads(opened.read().rstrip(b"\n").rpartition(b"\n")[2])
@@ -116,7 +116,7 @@ def _last_line(file: Path) -> Any:
 def _actions(
     dataset: DatasetId, name: str, chain: ChainReader, start: int, head: Head
 ) -> Iterator[Mapping[str, Any]] | None:
-    """Returns the actions of the next version; ``None`` when it would have nothing. Raises Invalid before the first."""
+    """Returns the actions of the next version; ``None`` if it would be empty. Raises Invalid before the first."""
     before, after = load_state(chain, start), load_state(chain, head.size)
     old = None if before.schema is None else table_schema(schema_of(before.schema))
     new, created = _newest_schema(chain, start, head, old)
@@ -142,7 +142,7 @@ def _blocks(chain: ChainReader, start: int, head: Head) -> Iterator[Block]:
 def _newest_schema(
     chain: ChainReader, start: int, head: Head, old: dict[str, Any] | None
 ) -> tuple[dict[str, Any] | None, Instant | None]:
-    """Returns the schema at the head, and when a block first declared one. Raises Invalid."""
+    """Returns the schema at the head, and the time at which a block first declared one. Raises Invalid."""
     created = None
     for block in _blocks(chain, start, head):
         if isinstance(block.event, SetDataSchema):
@@ -153,7 +153,7 @@ def _newest_schema(
 
 
 def _check_evolution(old: dict[str, Any] | None, new: dict[str, Any]) -> None:
-    """Raises Invalid where slices under the old schema could not be read under the new one."""
+    """Raises Invalid if slices under the old schema could not be read under the new one."""
     types = {each["name"]: each["type"] for each in new["fields"]}
     for each in () if old is None else old["fields"]:
         if types.get(each["name"]) != each["type"]:
@@ -171,7 +171,7 @@ def _adds(chain: ChainReader, start: int, head: Head) -> Iterator[tuple[Block, D
 
 
 def _add(at: Instant, data: DataSlice, offset: str) -> Mapping[str, Any]:
-    """``offset``: the column whose bounds the block tells, by which readers skip slices."""
+    """Makes the action that adds a slice, with bounds of the column ``offset``, by which readers skip slices."""
     first, last = data.offset_interval.start, data.offset_interval.end
     stats = {
         "numRecords": last - first + 1,
@@ -233,11 +233,11 @@ def _field(field: odf.DataField) -> dict[str, Any]:
 
 
 class _NoType(Exception):
-    """A type, in words."""
+    """Raised for a type that Delta lacks; the message describes it."""
 
 
 def _type(type_: odf.DataType) -> tuple[Any, bool]:
-    """Returns the type and whether it may be null. Raises _NoType."""
+    """Returns Delta's type, and whether it may be null. Raises _NoType."""
     if isinstance(type_, odf.Option):
         return _type(type_.inner)[0], True
     if (plain := _PLAIN.get(type(type_))) is not None:

@@ -1,9 +1,9 @@
 """Exports and imports one dataset as a directory in the ODF layout; blocks and objects stay byte for byte.
 
 Export continues a folder that holds an earlier part of the same chain. Import verifies the whole folder at level data
-before anything is kept, then appends what the store does not have; a head never moves past an unverified block, and a
-run that is cut short goes on where it stopped. Synchronous; ``progress`` is called on the same thread and may raise to
-end the work. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
+before anything is stored, then appends the blocks that the store lacks; a head never moves past an unverified block,
+and an interrupted run continues where it stopped. Synchronous; ``progress`` is called on the same thread and may raise
+to stop. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from odfd.verify.verify import VerificationRequest, verify_chain
 
 COMMIT_BLOCKS: Final = 16_384
 COMMIT_BYTES: Final = 16 << 20
-"""Of a commit, about: the index by hash is touched all over, so a larger one writes less for each block."""
+"""Bytes of a commit, about: each touches the whole index by hash, so larger ones write less for each block."""
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +49,11 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
-    """Of objects."""
+    """Bytes of the objects."""
 
 
 class NotVerified(Invalid):
-    """A copy whose dataset is invalid; ``report`` has each failure."""
+    """Raised for a copy whose dataset is invalid; ``report`` has each failure."""
 
     def __init__(self, place: str, report: VerificationResult, hint: str) -> None:
         first = report.failures[0]
@@ -77,7 +77,7 @@ def export_dataset(
     progress: OnProgress | None = None,
     step: Step = no_step,
 ) -> Transfer:
-    """Writes a dataset to a folder, or updates one. Returns what was checked and is there now.
+    """Writes a dataset to a folder, or updates one. Returns the head and the amounts that were written.
 
     Raises NotFound when there is no such dataset or an object of it is missing, Conflict when the folder holds another
     dataset or has parted from this one, Environment when the disk refuses.
@@ -101,26 +101,26 @@ def export_dataset(
 
 
 class LayoutWriter(Protocol):
-    """Makes or continues a dataset in the ODF layout. Its parts may be there before ``set_head``, not after."""
+    """Makes or continues a dataset in the ODF layout. Its parts are added before ``set_head``, not after."""
 
     def add_object(self, folder: str, name: Multihash, source: Path) -> None: ...
     def add_block(self, name: Multihash, raw: bytes) -> None: ...
 
     def set_head(self, name: Multihash, expected: Multihash | None) -> None:
-        """Raises Conflict when the head is not as expected."""
+        """Sets the head. Raises Conflict when it is not as expected."""
 
 
 class Missing(NamedTuple):
-    """The missing parts of a copy of a chain."""
+    """The parts of a chain that a copy lacks."""
 
     chain: ChainReader
     objects: ObjectReader
     dataset: DatasetId
     start: int
-    """Number of blocks that it has."""
+    """Number of blocks that the copy has."""
     head: Head
     there: Multihash | None
-    """Its head now."""
+    """The present head of the copy; ``None`` without one."""
 
 
 def write_dataset(missing: Missing, writer: LayoutWriter, progress: OnProgress | None) -> Transfer:
@@ -175,7 +175,7 @@ def whole_or_gone(directory: Path) -> Iterator[None]:
 
 
 def _was_begun(chain: ChainReader, directory: Path) -> bool:
-    """Whether a folder without a head is empty, or what an export of this chain left that was cut off."""
+    """Whether a folder without a head is empty, or the leftover of an interrupted export of this chain."""
     if any(each.name not in PARTS for each in directory.iterdir()):
         return False
     try:
@@ -187,7 +187,7 @@ def _was_begun(chain: ChainReader, directory: Path) -> bool:
 
 
 def _continues(chain: ChainReader, directory: Path) -> int:
-    """Number of blocks that the folder has of this chain already. Raises Conflict when it has others."""
+    """Returns the number of blocks of this chain in the folder. Raises Conflict when it has others."""
     found = compare(chain, DirectoryChain(directory))
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
@@ -206,7 +206,7 @@ def import_dataset(
 ) -> Transfer:
     """Imports a folder's dataset into the store. Returns what was added: nothing when the store has it all.
 
-    Raises NotVerified (Invalid) when the folder does not hold at level data, Conflict when the store's copy has parted
+    Raises NotVerified (Invalid) when the folder is not valid at level data, Conflict when the store's copy has parted
     from it or is ahead, NotFound when the folder is not a dataset, Environment.
     """
     copy = Copy(str(directory), DirectoryChain(directory), DirectoryObjects(directory))
@@ -220,7 +220,7 @@ class Copy(NamedTuple):
     chain: DirectoryChain
     files: ObjectReader
     hint: str = ""
-    """What to do when it does not hold."""
+    """Advice for people if the copy is invalid."""
 
 
 def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None) -> Transfer:
@@ -262,7 +262,7 @@ def _head_of(source: DirectoryChain) -> Head:
 
 
 def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
-    """Number of the first block that the store lacks. Raises Conflict unless the folder continues what is kept."""
+    """Returns the first block that the store lacks. Raises Conflict unless the folder continues the store's chain."""
     if kept.head() is None:
         return 0
     found = compare(source, kept)
@@ -296,7 +296,7 @@ def _batches(pages: Iterable[StoredPage], checker: ChainChecker, place: str) -> 
 
 
 def _unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[SealedBlock]:
-    """The blocks that were verified, read once more. Raises Invalid when a file is not what it was."""
+    """Returns the verified blocks, read once more. Raises Invalid when a file has changed since."""
     sealed = checker.take([raw for raw in page.raws if raw is not None])
     if b"".join(block.hash for block in sealed) != page.names:
         raise Invalid(
@@ -308,7 +308,7 @@ def _unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[Seal
 
 
 def _take(name: Multihash, files: ObjectReader, objects: ObjectStore) -> None:
-    """Copies one object; what is copied is hashed again, so a file that changed since its check is refused."""
+    """Copies one object, hashing the copy, so that a file that changed since its check is refused."""
     if objects.has(name):
         return
     with staged_in(objects) as staged:

@@ -1,7 +1,8 @@
 """Reads a dataset of ODF 0.18 from a folder, as kamu kept it in 2021, and verifies its chain.
 
 A repository had ``meta/blocks``, ``meta/refs/head`` and ``data`` for each dataset; a workspace had blocks and
-references in one folder. Both are read. Blocks lie under their own hash, and so do the rows that they wrote.
+references in one folder. Both are read. Files of blocks, and of the rows that they wrote, are named by the block's
+hash.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def _meta(folder: Path) -> tuple[Path, str] | None:
 
 
 class FormerChain:
-    """A chain whose blocks, hashes and links were verified when it was made."""
+    """A chain of ODF 0.18 whose blocks, hashes and links were verified when it was made."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises NotFound for a folder without one, or a block that is missing; Invalid. Blocking."""
+        """Walks and verifies the chain. Raises NotFound without one, or if a block is missing; Invalid. Blocking."""
         found = _meta(folder)
         if found is None:
             raise NotFound(f"{folder} holds no dataset of ODF 0.18", rule=RULE, hint="name the folder above refs/head")
@@ -53,7 +54,7 @@ class FormerChain:
         self.names: Sequence[str] = self._walked()
 
     def _walked(self) -> list[str]:
-        """From the head back to the first block, and then turned around."""
+        """Returns the hashes of all blocks, the first one first, walking back from the head."""
         names: list[str] = []
         later: FormerBlock | None = None
         name: str | None = self.head

@@ -1,8 +1,9 @@
-"""Compares a converted dataset with the chain of ODF 0.18 that lies in it: proves that both say the same.
+"""Compares a converted dataset with the chain of ODF 0.18 inside of it: proves that both hold the same.
 
 The former chain is verified by its own hashes and links. Times, watermarks and numbers of rows have to be equal; the
-former digest of rows is computed from the present ones, where its text is known. ``sort`` ordered the lines of that
-digest by the language of a machine that nobody knows, so another digest proves nothing, and is counted. Blocking.
+former digest of rows is computed from the present ones, if their former text is known. The lines of that digest were
+ordered by ``sort`` in the unknown language of a machine, so a different digest proves nothing, and is only counted.
+Blocking.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from odfd.transfer.former_rows import RULE, former_digest
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The extent to which two chains say the same."""
+    """The extent to which two chains hold the same."""
 
     head: str = ""
-    """The last former block."""
+    """Hash of the last former block."""
     blocks: int = 0
     rows: int = 0
     equal: int = 0
-    """Slices whose former digest was computed from the present rows, and is equal."""
+    """Number of slices whose former digest was computed from the present rows, and is equal."""
     other: int = 0
-    """Slices for which another one was computed."""
+    """Number of slices for which a different digest was computed."""
     unknown: int = 0
-    """Slices with columns whose former text is not known."""
+    """Number of slices with columns whose former text is not known."""
     derived: bool = False
-    """Whether it was derived from other datasets, which it is no longer."""
+    """Whether the former dataset was derived from others; the present one is a root."""
 
     def told(self) -> str:
-        """Returns it for people."""
+        """Describes the result for people."""
         rest = [f"equal for {plural(self.equal, 'slice')}"]
         rest += [f"another one for {self.other} (another order of lines, or other rows)"] if self.other else []
         rest += [f"not known for {self.unknown}"] if self.unknown else []
@@ -51,13 +52,13 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_converted(chain: ChainReader) -> bool:
-    """Tells whether a chain has former blocks in it, by its last block of data."""
+    """Whether a chain has former blocks inside, judged by its last block of data."""
     last = chain.last_of(("AddData",))
     return last is not None and isinstance(last.event, AddData) and FORMER in (last.event.extra or {})
 
 
 def compare_former(chain: ChainReader, objects: ObjectReader) -> Compared:
-    """Raises Invalid with the first block that differs, NotFound for a slice that is missing."""
+    """Compares all blocks. Raises Invalid with the first block that differs, NotFound for a missing slice."""
     return _Comparison(objects).run(chain)
 
 
@@ -72,7 +73,7 @@ class _Comparison:
         self._so_far = Compared()
 
     def run(self, chain: ChainReader) -> Compared:
-        """Looks at all blocks."""
+        """Compares all blocks, and returns the result."""
         head = chain.head()
         for number in range(0 if head is None else head.size):
             block = chain.block_at(number)

@@ -1,8 +1,8 @@
 """Converts a dataset of ODF 0.18 to the present format, into a folder.
 
-Each block becomes one block of data, which has the text of the former one in it: whoever has the converted dataset can
-verify the former chain too, by its own hashes, and compare (``former_comparison``). Sources and transforms are declared
-in that text alone. The dataset is a root, whatever it was: its inputs have no identities. Blocking.
+Each block becomes one block of data, which contains the text of the former one: so the converted dataset still proves
+the former chain, by its own hashes (``former_comparison``). Sources and transforms are declared in that text alone. The
+result is always a root, as inputs of ODF 0.18 have no identities. Blocking.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from odfd.transfer.former_chain import FormerChain
 from odfd.transfer.former_rows import RULE, present_rows, present_schema
 
 FORMER: Final = "w3id.org/odfd/former-block"
-"""The field of a block of data that has the text of the former one, and the kind of the source state beside."""
+"""Field of a data block with the text of the former block; also the kind of the source state beside it."""
 SOURCE: Final = "odf-0.18"
 
 
@@ -57,7 +57,7 @@ class _Converter:
         self._watermark: Instant | None = None
 
     def run(self) -> None:
-        """Raises Invalid, NotFound, Environment."""
+        """Converts all blocks. Raises Invalid, NotFound, Environment."""
         first = self._former.block(self._former.names[0])
         self._system_time = first.system_time_column or SYSTEM_TIME
         self._event_time = first.event_time_column or EVENT_TIME
@@ -137,7 +137,7 @@ class _Converter:
         return DataSlice(logical_hash=hasher.finish(), physical_hash=name, offset_interval=interval, size=size)
 
     def _fitting(self, former: pa.Schema, block: FormerBlock) -> pa.Schema:
-        """The schema of the dataset, with the columns of these rows; written where it is new."""
+        """Returns the dataset's schema with the columns of these rows; declares it in a block if it is new."""
         found, held = present_schema(former, self._system_time, self._event_time), self._schema
         if held is not None:
             for field in found:
@@ -156,10 +156,10 @@ class _Converter:
 
 
 def present_time(former: Instant) -> Instant:
-    """Returns the time of a block in whole milliseconds: no row of it came later."""
+    """Returns a block's time rounded up to whole milliseconds, so that none of its rows is later."""
     return Instant(-(-former // MILLISECOND) * MILLISECOND)
 
 
 def convert(former: FormerChain, target: Path, dataset: DatasetId) -> None:
-    """Writes a dataset to an empty folder. Raises Invalid for what has no counterpart, NotFound, Environment."""
+    """Writes a dataset to an empty folder. Raises Invalid for parts without a counterpart, NotFound, Environment."""
     _Converter(former, target, dataset).run()

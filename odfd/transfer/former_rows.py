@@ -1,8 +1,8 @@
-"""Makes rows of ODF 0.18 those of the present format, and computes the digest that the former format has of them.
+"""Converts rows of ODF 0.18 to the present format, and computes the digest that the former format has of them.
 
 Rows get ``offset`` and ``op``; all else stays. The former digest is SHA-256 of the rows as sorted lines of CSV, with
 columns in the order of their names and without the system time, as the engine of the time wrote them (Spark, and
-``sort``). Its text is known for some types alone: of others ``None`` is said. Pure.
+``sort``). The text is known for some types only; for others the result is ``None``. Pure.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from chain.libraries import np, pa, pc
 
 RULE: Final = "former-data"
 MAX_DIGEST_ROWS: Final = 2_000_000
-"""Rows of one slice that are sorted in memory; the digest of a larger one is not computed."""
+"""Most rows of one slice that are sorted in memory; the digest of a larger one is not computed."""
 _SPECIAL: Final = r'[,"\\\n\r]|^\s|\s$|^#'
-"""Texts that the CSV of the time wrote in a way that depends on its settings."""
+"""Matches texts that the CSV of that time wrote differently depending on its settings."""
 
 
 def present_schema(former: pa.Schema, system_time: str, event_time: str) -> pa.Schema:
-    """Returns the schema of rows in the present format. Raises Invalid for columns that cannot be."""
+    """Returns the schema of rows in the present format. Raises Invalid for columns that it cannot have."""
     names = former.names
     for name in (system_time, event_time):
         if name not in names:
@@ -46,14 +46,14 @@ def present_schema(former: pa.Schema, system_time: str, event_time: str) -> pa.S
 
 
 def _present_type(former: pa.DataType) -> pa.DataType:
-    """Times of the engine were instants, in microseconds at the finest, whether or not its files say so."""
+    """Returns the present type: times of that engine were instants, at most in microseconds, whatever its files say."""
     if pa.types.is_timestamp(former):
         return pa.timestamp("us" if former.unit == "ns" else former.unit, "UTC")
     return former
 
 
 def present_rows(rows: pa.RecordBatch, schema: pa.Schema, start: int) -> pa.RecordBatch:
-    """Returns rows under a schema, numbered from ``start``; columns that they lack are empty. Raises Invalid."""
+    """Returns rows under a schema, numbered from ``start``; columns that they lack are null. Raises Invalid."""
     columns = []
     for field in schema:
         if field.name == OFFSET:
@@ -101,12 +101,12 @@ def former_digest(rows: pa.Table, system_time: str = SYSTEM_TIME) -> str | None:
 
 
 def _size(values: pa.Array) -> int:
-    """Bytes of all values together."""
+    """Returns the bytes of all values together."""
     return int(pc.sum(pc.binary_length(values)).as_py() or 0)
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """A column as the CSV of the time had it; ``None`` where that is not known."""
+    """Returns a column as the CSV of that time had it; ``None`` if that is not known."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind):
         text = column.cast(pa.string())

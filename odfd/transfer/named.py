@@ -1,8 +1,8 @@
 """Lists the objects that blocks name, in order: slices, checkpoints, and the objects that rows link to.
 
-A ``NamedObjects`` is made for one walk along a chain and remembers the schema in force, which says what is a link.
-Slices with links are opened to read that one column; all others are not touched. Which datasets a linked object belongs
-to is recorded from slices that are here and checked: whoever may have the rows may have the object.
+A ``NamedObjects`` is made for one walk along a chain and tracks the current schema, which says which columns are links.
+Slices with links are opened to read those columns; all others are not touched. The datasets of a linked object are
+recorded from slices that are here and checked: who may read the rows may read the object.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PLAIN = (KINDS["AddData"], KINDS["ExecuteTransform"])
 
 class NamedObject(NamedTuple):
     folder: str
-    """Where it lies in the ODF layout."""
+    """Folder of the object in the ODF layout."""
     name: Multihash
     size: int
 
 
 class NamedObjects:
-    """The named objects of one chain. ``objects`` holds the inspected slices."""
+    """Lists the named objects of one chain. ``objects`` holds the slices that are opened."""
 
     def __init__(self, state: ChainState, objects: ObjectReader) -> None:
         self._objects = objects
@@ -50,7 +50,7 @@ class NamedObjects:
             yield from self.of(decode_block(block.raw))
 
     def of(self, block: Block) -> Iterator[NamedObject]:
-        """Blocks are given one after the other. Raises Invalid, NotFound for a slice that cannot be looked into."""
+        """Yields the objects of a block; call it in order. Raises Invalid, NotFound for an unreadable slice."""
         event = block.event
         if isinstance(event, SetDataSchema):
             self._links = link_columns(schema_of(event))
@@ -68,13 +68,13 @@ class NamedObjects:
 
 
 _PAGE: Final = 1024
-"""Names noted in one transaction."""
+"""Names recorded in one transaction."""
 
 
 def note_links(
     database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
 ) -> None:
-    """Records links of slices that blocks after ``terms`` bring; others cost one check. Raises NotFound, Invalid."""
+    """Records links of slices that blocks after ``terms`` add; others cost one check. Raises NotFound, Invalid."""
     for in_force, block in bringing_objects(terms, blocks, linking=True):
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
