@@ -18,7 +18,7 @@ class Fault(Exception):
         self.rule = rule
         self.hint = hint
         self.place = place
-        """Where in the input: ``manifest.yaml:14``, ``block #9``, ``$.content.metadata[2]``."""
+        """Place in the input: ``manifest.yaml:14``, ``block #9``, ``$.content.metadata[2]``."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}" if self.place else self.message

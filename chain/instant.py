@@ -44,7 +44,7 @@ def to_millis(instant: Instant) -> int:
 
 def day_of(year: int, month: int, day: int) -> int:
     """Returns the number of days since the epoch. Raises ValueError when there is no such day."""
-    import datetime as dt  # here, for odfctl asks more often than it shows times
+    import datetime as dt  # imported here, as odfctl often starts without showing times
 
     cycle, within = divmod(year - 1, _CYCLE_YEARS)
     return cycle * _CYCLE_DAYS + dt.date(within + 1, month, day).toordinal() - _EPOCH

@@ -29,7 +29,7 @@ class _OnFirstUse(ModuleType):
     """Stands for a library. An attribute that was read is kept, and then costs as much as one of the library itself."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # inspection reads such names of all modules that it meets
+        if name.startswith("__"):  # introspection reads such names of every module
             raise AttributeError(name)
         found = getattr(_imported(self.__name__), name)
         setattr(self, name, found)

@@ -205,7 +205,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
         elif kind is SetPollingSource:
             changes |= {"set_polling_source": None, "polling_disabled": False}
         elif kind is DisablePollingSource:
-            changes["polling_disabled"] = True  # Whatever more it says.
+            changes["polling_disabled"] = True  # Even if the event has fields of a newer schema.
         return changes
 
 

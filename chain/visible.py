@@ -11,10 +11,10 @@ import re
 from typing import Final
 
 _OBEYED: Final = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and newline
     "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff"  # halves of characters, which no encoding takes
-    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of scripts that are not seen
+    "\ud800-\udfff"  # surrogates, which cannot be encoded
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # invisible format characters of scripts
     "\U000e0000-\U000e007f"  # tags
 )
 """Characters to replace. Joiners are not among them (U+200C and U+200D): Persian, Hindi and emoji need them."""

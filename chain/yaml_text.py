@@ -17,7 +17,7 @@ FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[e
 def render_yaml(plain: object) -> str:
     """Writes dicts, lists and scalars in their order, text of several lines as a block. All characters are visible."""
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    if not is_visible(text):  # again, with escapes for what a terminal would obey
+    if not is_visible(text):  # rendered again, with escapes for characters that a terminal would obey
         text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120)
     return text
 

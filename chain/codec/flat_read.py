@@ -63,7 +63,7 @@ class Source:
         self.depth = 0
         self.budget = _SHARING * len(raw)
         self.beyond: list[str] = []
-        """Slots that hold something and that we have no name for, as ``AddData[7]``."""
+        """Slots that have content and that only a newer schema has a name for, as ``AddData[7]``."""
 
     def enter(self) -> None:
         self.depth += 1

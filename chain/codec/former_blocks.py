@@ -273,7 +273,7 @@ def _vector(builder: Builder, item: str, value: object, path: str) -> int:
     offsets = []
     for index, each in enumerate(value):
         place = f"{path}[{index}]"
-        if item.startswith("|"):  # in a table of its own, since there are no vectors of unions
+        if item.startswith("|"):  # each union in a table of its own, as FlatBuffers has no vectors of unions
             number, offset = _union(builder, item[1:], each, place)
             builder.StartObject(2)
             builder.PrependUint8Slot(0, number, 0)

@@ -32,7 +32,7 @@ def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
     """Lists the columns of texts and byte strings that, by the footer, are dictionary-encoded throughout."""
     found = []
     for number, leaf in enumerate(footer.leaves):
-        place = schema.get_field_index(leaf.path)  # none for a column below a struct, nor for one that stands twice
+        place = schema.get_field_index(leaf.path)  # -1 for a column below a struct, and for a name that occurs twice
         text = place >= 0 and _is_text(schema.field(place).type)
         if text and all(_is_dictionary(group.chunks[number]) for group in footer.groups):
             found.append(leaf.path)

@@ -28,7 +28,7 @@ def logical_hashes(rows: pa.RecordBatch, bounds: Sequence[int]) -> list[Multihas
     """
     record, types, quirky = described(rows.schema)
     spans = list(itertools.pairwise(bounds))
-    if quirky:  # what else is in its window matters
+    if quirky:  # the hash depends on the window, so each slice is hashed alone
         return [logical_hash(rows.slice(start, stop - start)) for start, stop in spans]
     hashed = [hashlib.sha3_256(record) for _ in spans]
     for kind, leaf in zip(types, arrow0.leaves(rows), strict=True):
@@ -106,7 +106,7 @@ class LogicalHasher:
         self._quirky = nested
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW if pool is None else SHARED_WINDOW
         self._running: deque[dict[int, Future[None]]] = deque()
-        """Windows that the pool is hashing: of each column, its part of one."""
+        """Windows that the pool is hashing: for each, the future of every column."""
         self._pending: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0

@@ -75,16 +75,16 @@ class Run:
 
     def __init__(self, state: ChainState, parts: Sequence[Part], hashes: Bytes) -> None:
         self.state = state
-        """Before the first block."""
+        """State of the chain before the first block of the run."""
         self.size = len(hashes)
         self.hashes = Column(hashes, np.ones(self.size, np.bool_))
         self.unsure: Mask = np.zeros(self.size, np.bool_)
-        """Blocks with a value that its column could not take."""
+        """Marks blocks with a value that its column could not hold."""
         self._parts = parts
         event = parts[0].shape.template.event
         assert isinstance(event, AddData | ExecuteTransform), "runs are of data events"
         self.event = event
-        """Of some block; its class and the identities of its inputs are those of all."""
+        """Event of one block; its class and the ids of its inputs are the same in all blocks."""
         self._known: dict[str, Column] = {}
 
     @property

@@ -1,8 +1,8 @@
 """Sorts pages of blocks into runs that rules check as columns, and blocks that they check one by one.
 
 ``Pages`` lives for one walk along a chain and keeps the shapes it met, at most MAX_SHAPES of them, so that the next
-page is sorted by comparing bytes. Work is linear in the page's bytes whatever they are: a page may teach a few new
-shapes, and blocks that fit none are left to be decoded by themselves. Spec: Metadata Chain.
+page is sorted by comparing bytes. Work is linear in the page's bytes whatever they are: a page may add a few new
+shapes, and blocks without a shape are decoded one by one. Spec: Metadata Chain.
 """
 
 from __future__ import annotations

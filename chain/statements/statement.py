@@ -66,7 +66,7 @@ class HeadStatement(Expiring, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Returns what heads are ordered by: epoch, size, then time of issue; never the clock alone."""
+        """Returns the order of heads: by epoch, size, then time of issue; never by the clock alone."""
         return (self.epoch, self.size, self.issued)
 
     def times(self) -> Iterable[str]:

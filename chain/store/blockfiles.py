@@ -141,7 +141,7 @@ class _Walk:
         self._files = files
         self._whole: dict[int, list[Multihash]] | None = None
         self._places: dict[int, int] = {}
-        """By size of a block, where its link stood."""
+        """Position of the link in the last block of each size."""
 
     def run(self, head: Multihash | None) -> tuple[int, Names]:
         names = bytearray()

@@ -28,7 +28,7 @@ TAG: Final = f"value & {(1 << _TAG_BITS) - 1}"
 def each(parameter: str) -> str:
     """Returns SQL for the row's value in the bytes bound to ``parameter``, beside ``json_each`` over ``places``."""
     found = f"substr({parameter}, (value >> {_LENGTH_BITS + _TAG_BITS}) + 1, (value >> {_TAG_BITS}) & {LONGEST})"
-    return f"coalesce({found}, x'')"  # SQLite takes a part of no bytes for nothing
+    return f"coalesce({found}, x'')"  # SQLite returns NULL for an empty part
 
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:

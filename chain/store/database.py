@@ -68,16 +68,16 @@ class Database:
         self.path = path
         self._lock = threading.Lock()
         self.writes = 0
-        """Transactions that were written since it was opened: what was read and this unchanged, it is still so."""
+        """Number of transactions written since it was opened: while it stays the same, reads give the same."""
         self._touched: set[bytes | None] = set()
         self._changed: dict[bytes | None, int] = {}
-        """By what was touched, the number of the last write that did; ``None`` stands for everything."""
+        """Number of the last write that touched each key; ``None`` stands for everything."""
         self._before_commit: BeforeCommit | None = None
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
         self._migrated: dict[str, tuple[str, ...]] = {}
         self.brought_forward: list[tuple[str, int, int]] = []
-        """Tables that were of an older version, with it and the one that they have now."""
+        """Tables that were migrated: room, version before, version now."""
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -239,9 +239,9 @@ class Database:
     def copy_to(self, target: Path, progress: Callable[[int, int], None]) -> None:
         """Copies the current state during writes. ``progress`` gets pages left and pages in all. Raises Environment."""
         with self.read() as connection, contextlib.closing(sqlite3.connect(target)) as copy:
-            connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on it sees one moment
+            connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on the snapshot is fixed
             connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: progress(left, total))
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file; whoever opens it sets its own
+            copy.execute("PRAGMA journal_mode = DELETE")  # makes it a single file; opening it sets the mode again
 
     def damage(self) -> list[str]:
         """Lists damage that SQLite finds in the file's structure and indexes; reads all of it. Raises Environment."""

@@ -30,7 +30,7 @@ class Holds:
         self._lent_before: set[Multihash] = set()
         self._paths: set[Multihash] = set()
         self._paths_before: set[Multihash] = set()
-        """Of the lent ones, those whose path was handed out."""
+        """Those lent before the last collection whose path was handed out."""
         self._max_lent = max_lent
         self._overflow = self._overflow_before = False
 

@@ -64,7 +64,7 @@ class DiskObjects:
         database.migrate(schema.ROOM, schema.STEPS)
         self.volumes = VolumeIndex(database)
         self.open_volume: Opener = no_volumes
-        """Set by whoever opens volumes."""
+        """Opens objects in volumes; set by the module that opens volumes."""
         with disk(directory):
             for folder in (self._staging, self._cache):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,7 @@ class BlockRepair:
                 self._names[stored.sequence_number] = stored.name
         self.offer(chain.strays(size))
         self.lacking = tuple(number for number in range(size) if number not in self._names)
-        """Places to fill."""
+        """Numbers of the blocks to find."""
 
     def offer(self, raws: Iterable[bytes]) -> None:
         """Adds bytes that may be wanted blocks; other bytes do no harm."""

@@ -75,7 +75,7 @@ class Client:
     """
 
     def __init__(self, path: Path, account: str = "", remote: RemoteNode | None = None) -> None:
-        """``account``: name or id to act as, by default the user's own. ``remote``: the node to call instead."""
+        """Sets the node. ``account``: name or id to act as, by default the user's own. ``remote``: a node over TCP."""
         self._place: Path | RemoteNode = remote or path
         self.path = remote.url if remote is not None else path
         self._acting = {"odfd-account": account} if account else {}

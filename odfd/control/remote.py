@@ -134,7 +134,7 @@ class RemoteServer:
         self._places = [parsed(each, "api.listen") for each in settings.listen]
         self.api: Application | None = None
         self.hook: SignedPush | None = None
-        """Set by the node with it: takes calls that are signed for a Source."""
+        """Takes calls that are signed for a Source. Set by the node together with ``api``; ``None``: not yet."""
         self.urls: tuple[str, ...] = ()
         self.server = HttpServer("api", [], self._respond, logger, LIMITS)
         self._application: RemoteApplication | None = None

@@ -88,7 +88,7 @@ class EventStream(LineStream):
 
 
 class FrameStream(Response):
-    """Frames of a query's answer, sent as they come. A fault before the first has its status; later ones are frames."""
+    """Sends frames of a query's answer as they come. A fault before the first sets the status; later ones follow."""
 
     media_type = MEDIA_TYPE
 

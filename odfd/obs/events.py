@@ -42,7 +42,7 @@ class EventLog:
     """The events of one node. ``emit`` is for the trio thread only; others use ``trio.from_thread``."""
 
     def __init__(self, clock: Clock, ring: int = RING, heard: Callable[[Event], None] = lambda _: None) -> None:
-        """``heard`` is called with each event, before any reader sees it."""
+        """Starts an empty log. ``heard`` is called with each event, before any reader sees it."""
         self._clock = clock
         self._heard = heard
         self._ring: Ring[Event] = Ring(ring)

@@ -56,7 +56,7 @@ class LogLines:
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._ring: Ring[LogLine] = Ring(most, most_bytes)
         self._token: trio.lowlevel.TrioToken | None = None
-        """Of the run that readers are in, from the first one on."""
+        """Token of the trio run of the readers, from the first reader on."""
 
     def add(self, level: str, part: str, task: str, text: bytes) -> None:
         """Appends a line. From any thread."""

@@ -44,7 +44,7 @@ class MetricsServer:
         self._meter = meter
         self._logger = logger
         self._alone = trio.Lock()
-        """One scrape at a time: many that wait cost no more than one."""
+        """Permits one scrape at a time, so that many cost no more than one."""
         self.server = HttpServer("metrics", [], self._respond, logger, LIMITS)
 
     async def run(self, life: Life) -> None:

@@ -35,7 +35,7 @@ def _span(span: Span) -> bytes:
         _text(5, span.name),
         _number(6, _INTERNAL),
         _fixed(7, span.began),
-        _fixed(8, max(span.began, span.ended)),  # the clock may have been set back
+        _fixed(8, max(span.began, span.ended)),  # max, as the clock may have been set back
         _attributes(9, span.attributes),
         status,
     ))  # fmt: skip

@@ -41,12 +41,12 @@ class SpanExporter:
         self._resource = {
             "service.name": "odfd",
             "service.version": version,
-            "service.instance.id": secrets.token_hex(16),  # of this start: it names neither node nor key
+            "service.instance.id": secrets.token_hex(16),  # of this start; reveals neither node nor key
         }
         self._waiting: deque[Span] = deque()
         self._some = trio.Event()
         self._lost = 0
-        """In a row; 0: the last batch was taken."""
+        """Number of spans dropped in a row; 0: the last batch was accepted."""
 
     def take(self, span: Span) -> None:
         """Keeps a span until it is sent, or drops it. In the trio thread."""

@@ -76,7 +76,10 @@ class WithPublished:
         clock: Callable[[], Instant],
         askable: Callable[[DatasetId], Collection[str] | None] = lambda _: None,
     ) -> None:
-        """``askable``: the only peers that may be asked for a dataset, as a request reveals it; ``None``: all."""
+        """Joins network and places. ``askable``: the only peers that may be asked for a dataset; ``None``: all.
+
+        Asking others would reveal that the dataset is here.
+        """
         self._askable = askable
         self._network = network
         self._source_of = source_of

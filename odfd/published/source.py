@@ -54,7 +54,7 @@ class PublishedSource:
         self._room = room or StagingQuota(int)
         self._room.add(staging)
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
-        """Staged blocks by dataset: from which head back to which number."""
+        """Staged blocks by dataset: the head, the number of the lowest block, and the chain."""
         self._coming: set[Path] = set()
 
     @property

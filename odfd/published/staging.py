@@ -37,7 +37,7 @@ class StagingQuota:
         self._counted: dict[Path, int] = {}
         self._used: dict[Path, float] = {}
         self._unchecked = CHECK_ROOM
-        """Bytes since the disk was looked at."""
+        """Bytes reserved since the free disk space was last checked."""
 
     def add(self, staging: Path) -> None:
         """Adds a directory of such folders. Leftovers of an earlier run are counted on first use."""

@@ -87,7 +87,7 @@ class _Packs:
         try:
             raw = await self._files.cat(f"{self._root}/{pack_file(number)}", MAX_PACK)
             blocks = read_pack(raw or b"")
-        except (Remote, Invalid):  # object stores answer so for what is not there
+        except (Remote, Invalid):  # object stores answer like this for missing files
             blocks = []
         self._has_none = not blocks
         return blocks

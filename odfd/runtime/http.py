@@ -131,7 +131,7 @@ class _Exchange:
         self._is_upgraded = False
         self._told_end = False
         self._waited = 0.0
-        """Seconds for a body, since it was last looked at how much of it came."""
+        """Seconds waited for the body since the last check of how much had arrived."""
         self._came = 0
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:

@@ -63,9 +63,9 @@ class LoopGuard(trio.abc.Instrument):
         self._holds = holds or Holds()
         self._end = end or _abort
         self._beats = 0
-        """Of the loop: each time that it begins to wait, and that it goes on."""
+        """Beats of the loop: it counts each beginning and each end of a wait."""
         self._works = True
-        """Whether it does not wait."""
+        """Whether the loop is running, not waiting."""
         self._parked = False
         """Whether the guard sleeps until the loop goes on."""
         self._wake = threading.Event()

@@ -72,7 +72,7 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         self._all_every = all_every
         self._now = now
         self._all_at = -math.inf
-        """When everything was looked at last."""
+        """Time of the last round that processed everything."""
 
     async def run(self, life: Life) -> None:
         """Runs as ``ReconcileLoop.run``; a cancelled or failed round is repeated for everything."""

@@ -58,17 +58,17 @@ class HttpServer:
     ) -> None:
         self._name, self._respond, self._logger = name, respond, logger
         self.listeners: Sequence[socket.socket] = list(listeners)
-        """At which ``run`` accepts."""
+        """Sockets on which ``run`` accepts connections."""
         self._limits = limits
         self.tls: ssl.SSLContext | None = None
-        """``None``: connections are in the clear."""
+        """TLS context; ``None``: connections are not encrypted."""
         self._slots = trio.Semaphore(CONNECTIONS)
         self._silent = SilentConnections(SILENT)
         self.turned_away = 0
         """Silent connections that were closed for a newcomer."""
         self._busy = 0
         self.answers = Counter[str]()
-        """By class of status, ``2xx``."""
+        """Number of answers by class of status, such as ``2xx``."""
         self._idle = trio.Event()
 
     @property

@@ -40,7 +40,7 @@ def check_shared(folder: Path, mounts: str | None = None) -> None:
     except PermissionError as error:
         raise Environment(f"the daemon may not open {folder}", rule="disk", hint=_HINT) from error
     except OSError:
-        return  # told by whoever uses it
+        return  # its user reports the error
 
 
 def private_folders(mounts: str) -> Iterator[str]:

@@ -207,14 +207,14 @@ class TaskBoard:
         self._slots = Slots(self._bounds.running)
         self._live: dict[str, Task] = {}
         self._shown: dict[str, Task] = {}
-        """What goes on by itself."""
+        """Background work that is shown as tasks."""
         self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
         self._nursery: trio.Nursery | None = None
         self._outside = _Outside()
         self.changed: Callable[[], None] = lambda: None
-        """Called when a task comes, begins or ends; set by whoever tells of tasks."""
+        """Called when a task is added, begins or ends; set by the part that reports tasks."""
         self.ended: Callable[[Task], None] = lambda _: None
-        """Called with a declared task that ended; set by whoever keeps declarations."""
+        """Called with a declared task that ended; set by the part that stores declarations."""
 
     async def run(self, life: Life) -> None:
         """Runs until stopped; then accepts no more work, and lets computations end."""
@@ -336,7 +336,7 @@ class TaskBoard:
     async def _perform(self, task: Task, work: Work) -> None:
         _OUTSIDE.set(self._outside)
         _NAMED.set(None)
-        structlog.contextvars.bind_contextvars(task=task.id)  # each line that is logged for it names it
+        structlog.contextvars.bind_contextvars(task=task.id)  # each log line of the task has its id
         try:
             with task.scope:
                 async with self._slots.one():

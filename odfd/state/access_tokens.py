@@ -110,7 +110,7 @@ class TokenStore:
     def _read(self) -> dict[str, TokenGrant]:
         if self._kept is None:
             with self._database.read() as connection:
-                rows = list(_TABLE.whole(connection))  # a damaged one opens nothing
+                rows = list(_TABLE.whole(connection))  # damaged tokens are not valid
             self._kept = {row[0]: _grant(row) for row in rows}
         return self._kept
 

@@ -158,7 +158,7 @@ class BackupFolder:
                     _copy(file, target, report)
                     copied.append((place, size))
             except FileNotFoundError:
-                continue  # a mirror let go of it: who restores fetches it again
+                continue  # a mirror dropped it meanwhile; after a restore it is fetched again
             found.append((place, size))
         return found, copied
 

@@ -167,23 +167,23 @@ class StateDirectory:
         self.recovery.brought_forward = tuple(database.brought_forward)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.clock: Clock = SystemClock()
-        """By which holds of readers expire; a node that has another one sets it."""
+        """Clock by which holds of readers expire; a node may set another one."""
         self.held = read_holds.HoldGuard(lambda: self.clock.now())
         """Raises Refused while the history of a dataset is held for a reader."""
         self.chains = SqliteChains(database, self.objects, guard=self.held)
         self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
         self.spool_bytes: Callable[[], int] = lambda: 1 << 30
-        """Of what waits for one Source; a node sets it."""
+        """Returns the most bytes of pushes that wait for one Source; set by the node."""
         self.is_captured = captures.CaptureTable(database)
         """Whether the bytes of a dataset's source are kept."""
         self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         self.turns = KeyedLocks()
-        """At writing a dataset: what is fetched for one history is never committed to another."""
+        """Locks for writing a dataset: data fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
         self.recovery.files += self.spool.sweep()
-        if not self.recovery.lost:  # else a chain that had begun may be among what was
+        if not self.recovery.lost:  # else chains that had begun may be among the lost pages, and their keys must stay
             self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())
         database.watch(_KEYS, _UNWATCHED, saved_views.drop)
 
@@ -349,7 +349,7 @@ def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterat
         make_private(directory, is_entered=is_entered)
         recovery = look_back(directory, DATABASE)
         database = open_database(directory / DATABASE)
-        make_private(directory, is_entered=is_entered)  # the database is new, perhaps
+        make_private(directory, is_entered=is_entered)  # the database may be new
         recovery.lost = max(0, recovery.promised - database.recovered)
         try:
             yield StateDirectory(directory, database, recovery)

@@ -49,7 +49,7 @@ class Remotes:
     ) -> None:
         """Makes the clients. ``ipfs`` replaces the Kubo of the settings; with neither there is no IPFS.
 
-        ``askable``: returns the only peers that may be asked for a dataset, such as one that is private here; ``None``:
+        ``askable`` returns the only peers that may be asked for a dataset, such as one that is private here; ``None``:
         all.
         """
         kubo = settings.ipfs
@@ -66,7 +66,7 @@ class Remotes:
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
         self._transfers = WebTransfers()
         self.log: Callable[[str], object] = lambda _: None
-        """Is told where blocks of a node come one by one. Set by whoever has a log."""
+        """Logs a text when blocks of a node must be fetched one by one. Set by the part that has a log."""
         files = SmartFiles(self._web, self.repositories.node, clock.now)
         nodes = SmartTransport(
             files, self._transfers, home.chains.raw_of, home.objects.missing, partial(held_head, home),

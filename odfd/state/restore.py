@@ -112,7 +112,7 @@ def described(snapshot: Path) -> BackupSnapshot:
 def _examined(directory: Path, examine: Examine) -> int:
     with open_state_directory(directory) as home:
         wrong = examine(home)
-        access_tokens.forget_all(home.database)  # some may have been revoked since
+        access_tokens.forget_all(home.database)  # some may have been revoked since the backup
         with home.database.write() as connection:
             spool.skip_numbers(connection)
         keys = len(home.keys.lost())

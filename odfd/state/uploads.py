@@ -40,7 +40,7 @@ class Uploads:
     def __init__(
         self, folder: Path, limit: Callable[[], int], new_id: Callable[[], str], reserve: Callable[[], int] = int
     ) -> None:
-        """``limit``: most bytes of one file; ``reserve``: bytes left free on the disk; called for each upload."""
+        """Sets functions: ``limit`` returns the most bytes of a file, ``reserve`` the bytes left free on the disk."""
         self._folder = folder
         self._limit = limit
         self._new_id = new_id

@@ -66,7 +66,7 @@ def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosi
         try:
             left_at = reader.block_by_hash(position.block_hash).sequence_number
         except NotFound:
-            return head.hash  # another history: that is told first
+            return head.hash  # another history, which is reported first
         usable = max(usable, left_at + 1)
     return reader.block_at(usable - 1).hash if usable else None
 

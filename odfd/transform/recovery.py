@@ -70,7 +70,7 @@ def _lacking(deps: TransformDependencies, dataset: DatasetId) -> Checkpoint | No
 
 def _keep(deps: TransformDependencies, name: Multihash, checkpoint: bytes) -> None:
     if deps.objects.has(name):
-        deps.objects.remove(name)  # damaged: what is held under a name is never written again
+        deps.objects.remove(name)  # a damaged object must be removed first, as existing names are never written again
     deps.objects.add_bytes(checkpoint)
 
 

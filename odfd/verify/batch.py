@@ -55,7 +55,7 @@ class _Sheet:
             is_wrong[np.searchsorted(bounds, wrong, "right") - 1] = True
         try:
             hashes = logical_hashes(rows, bounds.tolist())
-        except Invalid:  # of a type that has none: no slice is sound
+        except Invalid:  # a type without logical hash: no slice is sound
             return
         for place, claim, actual, bad in zip(self.places, self._claims, hashes, is_wrong.tolist(), strict=True):
             if not bad and actual == claim.slice.logical_hash:

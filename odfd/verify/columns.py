@@ -145,7 +145,7 @@ def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType | None:
-    place = schema.get_field_index(name)  # none for one that stands twice
+    place = schema.get_field_index(name)  # -1 for a name that occurs twice
     return schema.field(place).type if place >= 0 else None
 
 

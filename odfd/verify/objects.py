@@ -116,7 +116,7 @@ def _check_bytes(
     findings = []
     try:
         actual, length = _hashed(content)
-    except NotFound:  # it went since
+    except NotFound:  # it was removed meanwhile
         return None, [_missing(kind, name)]
     if length != size:
         message = f"{kind} {name.short} has {length:,} bytes, its block says {size:,}"

@@ -24,7 +24,7 @@ def check_portal(chain: StoredChain, objects: ObjectReader, request: Verificatio
     """Checks a chain that is otherwise valid; checks nothing if it is no portal, or is not here as a whole."""
     if request.level is not Level.DATA or request.start or request.held_from or request.held_until < size:
         return PortalCheck()
-    blocks = cast(KindIndex, chain)  # every store's chain, and a folder's, is one
+    blocks = cast(KindIndex, chain)  # chains of stores and folders all are
     try:
         rule = rule_at(blocks, size)
     except Invalid as fault:

@@ -277,7 +277,7 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
     generation: int | None = None
     """Expected generation of the one resource to change: if it has another now, nothing is done."""
     manager: str | None = None
-    """Name of who applies: labels and annotations of other managers stay. ``None``: ``odfctl apply``."""
+    """Name of the manager: labels and annotations of other managers stay. ``None``: ``odfctl apply``."""
     force: bool = False
     """Whether to change also parts made by another resource."""
     on_error: Literal["atomic", "skip"] = "atomic"
@@ -484,4 +484,4 @@ class TransferResult(Value, frozen=True, kw_only=True):
     table_version: int | None = None
     """Version of the table whose metadata an export wrote; null without one, or without rows."""
     compared: str | None = None
-    """How far the import of a former format agrees with what it was converted to; null without conversion."""
+    """Agreement of the import of a former format with its original, in words; null without conversion."""
