@@ -61,7 +61,7 @@ class HeadStatement(Expiring, frozen=True, kw_only=True):
     root_hash: bytes
     authority: Count
     node: KeyDid | None = None
-    """The publishing node, if another key than the node's own signs; mirrors reserve space for it."""
+    """The publishing node, if another key than the node's own signs; mirrors reserve a connection for it."""
     head: Annotated[Multihash, "subject"]
 
     @property
