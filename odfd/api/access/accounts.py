@@ -32,11 +32,12 @@ class AccountService:
         self._home, self._tokens, self._context = home, tokens, context
 
     async def me(self) -> wire.AccountView:
-        """Returns the caller: here always the node's owner (``odfd.api.access.rules`` answers for others)."""
+        """Returns the account of the caller."""
+        # For other callers than the node's owner, ``odfd.api.access.rules`` answers.
         return wire.AccountView(node_owner=True)
 
     async def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
-        """Makes a token of an account. Only this answer contains the token. Raises Refused, Invalid."""
+        """Makes a token of an account, which this answer alone contains. Raises Refused, Invalid."""
         if account is None:
             hint = "odfctl --account NAME token create; one of every right is of an account with the attribute admin"
             raise Refused("a token is of an account, and the owner of a node is none", rule="token-account", hint=hint)
