@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sqlite3
 import threading
 from collections import deque
@@ -57,6 +58,10 @@ BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]
 """Called before a commit with the connection and the touched keys; ``None`` among them stands for everything."""
 
 
+RECENT_WRITES: Final = 1024
+"""Writes whose keys are remembered for ``changed_since``."""
+MAX_KEYS: Final = 1000
+"""Keys of one write that are remembered; one with more counts as a change of everything."""
 _COPIED: Final = 2048
 """Pages copied at a time."""
 
@@ -72,6 +77,11 @@ class Database:
         self._touched: set[bytes | None] = set()
         self._changed: dict[bytes | None, int] = {}
         """Number of the last write that touched each key; ``None`` stands for everything."""
+        self._recent: deque[tuple[int, frozenset[bytes | None]]] = deque(maxlen=RECENT_WRITES)
+        """Numbers of the last writes, with the keys that each touched."""
+        self._forgotten = 0
+        """Number of the last write that ``_recent`` no longer has."""
+        self._noting = threading.Lock()
         self._before_commit: BeforeCommit | None = None
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
@@ -127,6 +137,12 @@ class Database:
     def _note_touched(self) -> None:
         number = self.writes + 1
         self._changed.update(dict.fromkeys(self._touched, number))
+        if self._touched:
+            keys = frozenset(self._touched) if len(self._touched) <= MAX_KEYS else frozenset((None,))
+            with self._noting:
+                if len(self._recent) == RECENT_WRITES:
+                    self._forgotten = self._recent[0][0]
+                self._recent.append((number, keys))
         self.writes = number
 
     def watch(self, keys: Mapping[str, str], unwatched: Collection[str], before_commit: BeforeCommit) -> None:
@@ -152,6 +168,20 @@ class Database:
     def has_changed(self, what: bytes | None, since: int) -> bool:
         """Whether a write after the first ``since`` touched the key ``what``, or everything."""
         return max(self._changed.get(what, 0), self._changed.get(None, 0)) > since
+
+    def changed_since(self, since: int) -> frozenset[bytes] | None:
+        """Returns the keys that writes after the first ``since`` touched; ``None`` if it may be any key.
+
+        Costs in proportion to these writes. Reaches back over ``RECENT_WRITES``.
+        """
+        if self.writes == since:
+            return frozenset()
+        with self._noting:
+            if since < self._forgotten:
+                return None
+            recent = list(itertools.takewhile(lambda entry: entry[0] > since, reversed(self._recent)))
+        touched = frozenset[bytes | None]().union(*(keys for _, keys in recent))
+        return None if None in touched else frozenset(key for key in touched if key is not None)
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:

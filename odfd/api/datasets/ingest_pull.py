@@ -31,8 +31,9 @@ from odfd.api.datasets.schema_changes import SchemaAlterations
 from odfd.api.resources.dataset_batch import BASE_KIND
 from odfd.api.resources.sources import SourceReader, check_one, check_root
 from odfd.api.transforms import way_anew
+from odfd.api.views.derivative_index import DerivativeIndex
 from odfd.api.views.steps_shown import keep_showing, show_failures, show_ingest, show_mirror, show_transform
-from odfd.api.views.views import DerivativeIndex, rows_view
+from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref

@@ -13,7 +13,8 @@ from chain.instant import Instant
 from chain.model.events import SetDataSchema
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.api.views.views import DerivativeIndex, columns_view
+from odfd.api.views.derivative_index import DerivativeIndex
+from odfd.api.views.views import columns_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple
 
 import msgspec
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
-from chain.errors import Environment, Invalid
+from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema, SetTransform
+from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema
 from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
+from odfd.api.views.derivative_index import DerivativeIndex
 from odfd.api.views.hold_views import holds_of
 from odfd.api.views.portal_views import portal_facts
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.visibility import Mark, PublicOf, Visibility
+from odfd.datasets.visibility import Mark, Visibility
 from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
@@ -273,55 +272,3 @@ def columns_view(schema: SetDataSchema) -> tuple[wire.Column, ...]:
         wire.Column(name=column, type=kind, optional=optional, comment=comment)
         for column, kind, optional, comment in reading.columns_of(schema)
     )
-
-
-_TRANSFORM: Final = SetTransform.__name__
-
-
-class _Kept(NamedTuple):
-    """The inputs of a transform, as written in it, valid up to write ``since`` of the database."""
-
-    since: int
-    inputs: frozenset[str]
-
-
-class DerivativeIndex:
-    """An index of the derived datasets of a node by their inputs."""
-
-    def __init__(self, home: StateDirectory) -> None:
-        self._home = home
-        self._kept: dict[DatasetId, _Kept] = {}
-
-    def of(self, source: DatasetId) -> Sequence[DatasetEntry]:
-        """Lists datasets here that are derived from ``source``, by name. Raises Environment for a damaged block."""
-        there = self._home.chains.having(_TRANSFORM)
-        found = [each for each in there if each != source and str(source) in self._inputs(each)]
-        self._kept = {each: self._kept[each] for each in there if each in self._kept}
-        with self._home.catalog() as catalog:
-            entries = [entry for each in found if (entry := catalog.find(each)) is not None]
-        return sorted(entries, key=lambda entry: entry.name)
-
-    def has_any(self, source: DatasetId) -> bool:
-        """Whether any dataset here is derived from ``source``. Raises Environment for a damaged block."""
-        return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
-
-    def inputs(self, some_of: PublicOf) -> set[DatasetId]:
-        """Returns the inputs of the derived datasets that ``some_of`` selects. Raises Environment for a bad block."""
-        found = set()
-        for name in {name for each in some_of(self._home.chains.having(_TRANSFORM)) for name in self._inputs(each)}:
-            with suppress(Invalid):  # a name that is no id
-                found.add(DatasetId.parse(name))
-        return found
-
-    def own(self, source: DatasetId) -> str | None:
-        """Returns the name of one of this node's own datasets derived from ``source``; ``None`` if there is none."""
-        return next((entry.name for entry in self.of(source) if self._home.keys.has_dataset_key(entry.id)), None)
-
-    def _inputs(self, dataset: DatasetId) -> frozenset[str]:
-        kept = self._kept.get(dataset)
-        if kept is None or self._home.database.has_changed(dataset, kept.since):
-            since = self._home.database.writes
-            block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
-            inputs = block.event.inputs if block is not None and isinstance(block.event, SetTransform) else ()
-            kept = self._kept[dataset] = _Kept(since, frozenset(str(each.dataset_ref) for each in inputs))
-        return kept.inputs
