@@ -1,8 +1,10 @@
-"""Calls an engine over gRPC, as the port ``contract.Engine``: trio on this side, a blocking call in a thread on that.
+"""Calls an engine over gRPC: the client side of the port ``contract.Engine``, with async trio callers and blocking gRPC
+calls in threads.
 
-Every call has a deadline and is cancelled on the engine's side when its trio scope is; the thread then ends by itself,
-so nothing is abandoned. Never starts or restarts anything (``engines.provision`` does) and never retries: a
-transaction id makes a retry safe, whether it makes sense is the coordinator's to say. One per engine process.
+Every call has a deadline. When the caller's trio scope is cancelled, the call is cancelled on the engine's side too;
+the thread then ends by itself, so nothing is abandoned. Never starts or restarts an engine (``engines.provision``
+does), and never retries: a transaction id makes a retry safe, but whether it makes sense is for the coordinator to
+decide. One per engine process.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ _FAULTS: Final[dict[str, type[Environment] | type[LimitExceeded]]] = {
     DISK: LimitExceeded,
     DAMAGED: Environment,
 }
-"""Failures that an engine tells of by their rule, as what they are to a coordinator."""
+"""Rule of an InternalError -> the exception raised in its place, so that a coordinator knows the kind of failure."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
     ("grpc.max_send_message_length", codec.MAX_MESSAGE),
@@ -150,7 +152,8 @@ class GrpcEngine:
         return await self._drain(call, partial(_only_answer, method))
 
     async def _work(self, method: codec.Method[Any, Any], plan: IoPlan[Any], on_progress: OnProgress) -> Any:
-        """Lay the files, call, take the outputs. After EngineLost the files stay: a retry may find the answer."""
+        """Lays out the files, calls the engine and collects its outputs. After EngineLost the files stay: a retry may
+        find the answer."""
         start = self._channel.unary_stream(method.path)
         try:
             await trio.to_thread.run_sync(self._staging.lay, plan)
@@ -187,7 +190,7 @@ class GrpcEngine:
                 self._staging.collect(plan, name)
 
     async def _drain(self, call: _Call, read: Callable[[_Call], T]) -> T:
-        """Read the call to its end in a thread. When the scope is cancelled the call is, which ends the thread."""
+        """Reads the call to its end in a thread. Cancelling the trio scope cancels the call, which ends the thread."""
         result: T | Exception | None = None
 
         def work() -> T | Exception:

@@ -1,7 +1,7 @@
-"""Finds the files of ours that a module imports, however far, by reading them: nothing is imported.
+"""Finds which of our source files a module imports, directly or indirectly, by reading the sources; imports nothing.
 
-Statements of import are found by their form, as the formatter writes them, at the top of a module and inside of
-functions: 20 times as fast as parsing. Imports that are made from text are not found and not made
+Import statements are found by their form, as the formatter writes them, at the top of a module and inside functions:
+this is 20 times as fast as parsing. Imports that are made from text are not found; we have none
 (``tests/unit/engines/test_closure.py``).
 """
 
@@ -21,7 +21,7 @@ _NO_DATA: Final = frozenset({".py", ".pyc", ".typed"})
 
 
 def closure(entry: str) -> dict[str, Path]:
-    """Lists by name the modules of ours that ``entry`` may ever import, and their packages."""
+    """Lists by name the modules of ours that ``entry`` may ever import, and the packages that hold them."""
     specs = {name: importlib.util.find_spec(name) for name in OURS}
     roots = {name: Path(spec.origin).parents[1] for name, spec in specs.items() if spec and spec.origin}
     found: dict[str, Path] = {}
@@ -36,7 +36,7 @@ def closure(entry: str) -> dict[str, Path]:
 
 
 def files_of(entry: str) -> dict[str, Path]:
-    """Lists the files of ``closure`` by path from the folder of all packages, with the data next to them."""
+    """Lists the files of ``closure`` by path relative to the folder of all packages, with data files next to them."""
     found = {}
     for name, path in closure(entry).items():
         top = path.parents[name.count(".") + (path.name == "__init__.py")]
@@ -47,7 +47,7 @@ def files_of(entry: str) -> dict[str, Path]:
 
 
 def imported(source: str) -> Iterator[str]:
-    """Yields what a module imports: names of modules, and names that may be in a module or be one."""
+    """Yields the names that a source imports: modules, and names that are either modules or members of one."""
     for match in _IMPORT.finditer(source):
         if match[1]:
             yield match[1]
@@ -57,7 +57,7 @@ def imported(source: str) -> Iterator[str]:
 
 
 def package_folder(name: str) -> Path:
-    """Raises Environment."""
+    """Returns the folder of a package. Raises Environment if there is none."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise Environment(f"the package {name} is not installed", rule="engine-digest", hint="run `make install`")

@@ -1,8 +1,8 @@
 """Encodes messages of the engine contract: a FlatBuffers root inside the one-field protobuf message of ODF.
 
-Every message of both services is ``message { bytes flatbuffer = 1; }``, so twenty lines of varints replace protoc and
-a protobuf runtime. The FlatBuffers inside are derived from ``engines.contract`` by the codec of the chain. Nothing here
-does I/O; made at import, never dies. ODF specification: schemas/engine.proto, schemas/odf.fbs.
+Every message of both services is ``message { bytes flatbuffer = 1; }``, so twenty lines of varint code replace protoc
+and a protobuf runtime. The FlatBuffers inside are derived from ``engines.contract`` by the codec of the chain. Does no
+I/O; everything is made at import. ODF specification: schemas/engine.proto, schemas/odf.fbs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_MESSAGE: Final = 64 << 20
-"""Bytes of one message: a catch-up over 100,000 blocks names as many files, about 20 MiB; data never travels here."""
+"""Most bytes of one message. A catch-up over 100,000 blocks names as many files, about 20 MiB; no rows are in it."""
 _FIELD: Final = 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT: Final = 10
@@ -41,14 +41,14 @@ class Method(Generic[Q, A]):
         return frame(flat.encode(value))
 
     def decode_request(self, raw: bytes) -> Q:
-        """Raises Invalid."""
+        """Decodes a request. Raises Invalid."""
         return flat.decode(self.request, unframe(raw))
 
     def encode_response(self, value: A) -> bytes:
         return frame(flat.encode(value))
 
     def decode_response(self, raw: bytes) -> A:
-        """Raises Invalid."""
+        """Decodes a response. Raises Invalid."""
         return flat.decode(self.response, unframe(raw))
 
 
@@ -62,12 +62,12 @@ PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceR
 
 
 def frame(payload: bytes) -> bytes:
-    """Protobuf bytes of ``{ bytes flatbuffer = 1; }``; an empty payload is the empty message, as proto3 has it."""
+    """Returns the protobuf of ``{ bytes flatbuffer = 1; }``; an empty payload is the empty message, as in proto3."""
     return bytes([_FIELD << 3 | _BYTES]) + varint(len(payload)) + payload if payload else b""
 
 
 def unframe(raw: bytes) -> bytes:
-    """Returns the payload of field 1: the last one counts, fields of newer versions are skipped. Raises BadFrame."""
+    """Returns the payload of field 1. The last occurrence counts; unknown fields are skipped. Raises BadFrame."""
     if len(raw) > MAX_MESSAGE:
         raise _bad(f"message of {len(raw)} bytes", "message-size")
     payload, at = b"", 0

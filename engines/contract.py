@@ -1,9 +1,10 @@
-"""Declares the engine contract: a coordinator's requests to an engine, and the possible responses.
+"""Declares the engine contract: the requests that a coordinator sends to an engine, and the possible responses.
 
 ``TransformRequest``, ``RawQueryRequest`` and their answers are the tables of the Open Data Fabric schema (service
-``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. What the
-schema lacks follows after its last field, where FlatBuffers readers that do not know it pass over it. Requests that ODF
-does not have are tables of our own in the service ``odfd.Engine``. Paths are as the engine sees them. No data travels.
+``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. Fields that
+the schema lacks follow after its last field, where FlatBuffers readers that do not know them skip them. Requests that
+ODF does not have are tables of our own in the service ``odfd.Engine``. Paths are as the engine sees them. Messages name
+files and never hold rows.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class Vocabulary(Table, frozen=True, kw_only=True):
 
 
 class Watermark(Table, frozen=True, kw_only=True):
-    """A block made at ``system_time`` stated ``event_time`` as watermark."""
+    """Says that a block made at ``system_time`` stated ``event_time`` as watermark."""
 
     system_time: Time
     event_time: Time
 
 
 class InputBlock(Table, frozen=True, kw_only=True):
-    """One data block of an input, in chain order. Extension: lateness is judged by the block's own chain."""
+    """One block of an input, in chain order. Extension: lateness of its rows is judged by the block's own chain."""
 
     data_path: str | None = None
-    """Its slice; ``None`` for a block that only moved the watermark."""
+    """Path of its slice; ``None`` for a block that only moved the watermark."""
     watermark_before: Time | None = None
     watermark_after: Time | None = None
     block_hash: bytes = b""
@@ -53,7 +54,7 @@ class InputBlock(Table, frozen=True, kw_only=True):
 
 
 class TransformInput(Table, frozen=True, kw_only=True):
-    """ODF table TransformRequestInput, then ours."""
+    """One input of a transform: ODF table TransformRequestInput, then fields of ours."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -66,13 +67,13 @@ class TransformInput(Table, frozen=True, kw_only=True):
     blocks: tuple[InputBlock, ...] | None = None
     """Extension: the same slices block by block, with those that the checkpoint keeps open first."""
     changelog: bool | None = None
-    """Extension: rows of this input can be retracted and corrected, by its chain's word. ``None``: not known."""
+    """Extension: whether rows of this input can be retracted or corrected, as its chain states. ``None``: not known."""
     by_time: bool | None = None
-    """Extension: event time ranks the rows of a key although they can be, as in a ledger that was corrected."""
+    """Extension: event time ranks the rows of a key although they can change, as in a ledger that was corrected."""
 
 
 class TransformRequest(Table, frozen=True, kw_only=True):
-    """ODF table TransformRequest, then ours."""
+    """Requests one transaction of a transform: ODF table TransformRequest, then fields of ours."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -85,17 +86,17 @@ class TransformRequest(Table, frozen=True, kw_only=True):
     new_checkpoint_path: str
     new_data_path: str
     transaction_id: str | None = None
-    """Extension: the same id gives the same answer without doing it twice."""
+    """Extension: the same id gives the same answer without doing the work twice."""
     output_schema: DataSchema | None = None
     """Extension: the schema in force; the result is cast to it exactly. ``None``: first transaction."""
     emission_limit: Time | None = None
-    """Extension: settle no output of this time or later, though more could be; what waits is settled next time."""
+    """Extension: settle no output at or after this time, even if it could be; the rest is settled next time."""
     reads_extensions: bool | None = None
     """Extension: the caller reads the parts of an InvalidQuery, so its ``message`` need not repeat them."""
 
 
 class SkippedFile(Table, frozen=True, kw_only=True):
-    """A file of a source of which no row was taken."""
+    """A file of a source from which no row was taken, and why."""
 
     name: str
     reason: str
@@ -104,43 +105,43 @@ class SkippedFile(Table, frozen=True, kw_only=True):
 class RowCounts(Table, frozen=True, kw_only=True):
     """Counts the rows that a transaction read, by what became of them. ``None``: not counted.
 
-    Of an ingest, ``read`` is ``shaped`` and ``quarantined`` together where no query stands between; and ``shaped`` is
-    what was written for rows of the batch, ``unchanged``, ``conflicting`` and ``superseded`` together.
+    In an ingest without a ``preprocess`` query, ``read`` = ``shaped`` + ``quarantined``; and ``shaped`` is the rows
+    written for this batch plus ``unchanged``, ``conflicting`` and ``superseded``.
     """
 
     read: U64 | None = None
-    """Records of the files that hold data; of a transform, rows of the new blocks of its inputs."""
+    """In an ingest: records of the files that hold data. In a transform: rows of the inputs' new blocks."""
     shaped: U64 | None = None
-    """Rows that were to be merged: what ``preprocess`` made of those read, or these themselves."""
+    """Rows that were to be merged: the output of ``preprocess``, or the rows that were read if there is none."""
     appended: U64 | None = None
     corrected: U64 | None = None
-    """Rows that took the place of another of the same key: two records each, but one in a changelog that omits one."""
+    """Rows that replaced another row of the same key: two records each, or one in a changelog that omits one."""
     retracted: U64 | None = None
     unchanged: U64 | None = None
-    """Rows that say what the dataset says already."""
+    """Rows that equal what the dataset has already, so nothing was written."""
     conflicting: U64 | None = None
-    """Of a ledger: rows with a known key and other values. The first that came stays."""
+    """In a ledger: rows with a known key and other values. The first row of the key stays."""
     superseded: U64 | None = None
-    """Of an upsert stream: rows that a later row of their key in the same batch took the place of."""
+    """In an upsert stream: rows that were replaced by a later row of the same key in the same batch."""
     late: U64 | None = None
-    """Rows behind the watermark: an ingest keeps them, a transform says what it does with them."""
+    """Rows behind the watermark: an ingest keeps them; what a transform does with them is for its declarations."""
     untimed: U64 | None = None
     """Rows without an event time of their own: an ingest gave them that of the source, a transform left them out."""
     quarantined: U64 | None = None
     """Records that were set aside because they could not be read."""
     skipped: tuple[SkippedFile, ...] = ()
-    """The first ``MAX_SKIPPED`` of them; of more, the last entry says how many (``engines.skipped``)."""
+    """The first ``MAX_SKIPPED`` skipped files; the last entry counts those beyond (``engines.skipped``)."""
     remarks: tuple[str, ...] = ()
-    """What was passed over or taken for granted within the files, in words. The first ``MAX_REMARKS``."""
+    """Remarks in words on what was passed over or assumed within the files; the first ``MAX_REMARKS``."""
 
 
 MAX_SKIPPED: Final = 100
-"""Files told of one transaction; a folder may hold any number that are passed over."""
+"""Most skipped files reported of one transaction; a folder may hold any number of files that are passed over."""
 MAX_REMARKS: Final = 20
 
 
 class Success(Variant, frozen=True, kw_only=True, tag="Success"):
-    """``new_data_path`` holds the slice iff there is an interval; the checkpoint, if any, is at its path."""
+    """A finished transaction: ``new_data_path`` has a slice iff there is an interval; a checkpoint is at its path."""
 
     new_offset_interval: OffsetInterval | None = None
     new_watermark: Time | None = None
@@ -149,9 +150,9 @@ class Success(Variant, frozen=True, kw_only=True, tag="Success"):
     late: U64 | None = None
     """Extension: rows dropped as late in this transaction."""
     rows: RowCounts | None = None
-    """Extension: what became of all rows that were read. What was written can be counted in the slice."""
+    """Extension: counts of all rows that were read. Rows written can be counted in the slice."""
     prev_data_bounds_hash: str | None = None
-    """Extension: as in the IngestRequest, by an engine that looked there for slices that were not given."""
+    """Extension: as in the IngestRequest, from an engine that used that file to rule out slices not given."""
 
 
 TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
@@ -162,7 +163,7 @@ class TransformResponseRoot(Table, frozen=True, kw_only=True):
 
 
 class RawQueryView(Table, frozen=True, kw_only=True):
-    """Files of one schema, as a view."""
+    """Files of one schema, which a raw query reads as a view."""
 
     name: str
     data_paths: tuple[str, ...]
@@ -177,7 +178,7 @@ class RawQueryRequest(Table, frozen=True, kw_only=True):
     reads_extensions: bool | None = None
     """Extension: as in the TransformRequest."""
     views: tuple[RawQueryView, ...] | None = None
-    """Extension: what the queries read, in place of ``input``."""
+    """Extension: the views that the queries read, in place of ``input``."""
 
 
 class RawQuerySuccess(Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):
@@ -192,7 +193,7 @@ class RawQueryResponseRoot(Table, frozen=True, kw_only=True):
 
 
 class QuarantineTarget(Table, frozen=True, kw_only=True):
-    """The next slice of the quarantine dataset: unreadable records after block ``follows`` of this dataset."""
+    """The next slice of the quarantine dataset: unreadable records found after block ``follows`` of this dataset."""
 
     path: str
     next_offset: U64
@@ -200,7 +201,7 @@ class QuarantineTarget(Table, frozen=True, kw_only=True):
 
 
 class IngestRequest(Table, frozen=True, kw_only=True):
-    """Parse, shape and merge one batch of source files into the next slice of a root dataset."""
+    """Requests to parse, shape and merge one batch of source files into the next slice of a root dataset."""
 
     dataset_id: DatasetId
     system_time: Time
@@ -220,34 +221,34 @@ class IngestRequest(Table, frozen=True, kw_only=True):
     new_data_path: str
     transaction_id: str | None = None
     source_names: tuple[str, ...] = ()
-    """What messages call the source files, in the order of ``source_paths``; file names when empty."""
+    """Names by which messages call the source files, in the order of ``source_paths``; if empty, the file names."""
     prev_data_hashes: tuple[str, ...] = ()
-    """Physical hashes of ``prev_data_paths``, held against those that are read. Empty: they are believed."""
+    """Physical hashes of ``prev_data_paths``; files that are read must match. Empty: the files are not checked."""
     fills_event_time: bool = False
-    """Rows without event time take ``source_event_time``, or that of the block; else they are an error."""
+    """Rows without event time take ``source_event_time``, or else the block's; if false, such a row is an error."""
     needs_event_time: bool = False
-    """Earlier rows have event times: a file whose columns are guessed, and that has none, is an error."""
+    """Earlier rows have event times, so a file whose columns are guessed and that has no event time is an error."""
     quarantine: QuarantineTarget | None = None
-    """For the ``RowCounts.quarantined`` that ``read`` says are set aside; ``None``: they are only counted."""
+    """File for the records that ``read`` says are set aside (``RowCounts.quarantined``); ``None``: only count."""
     prev_data_bounds: str | None = None
-    """Of a ledger: a file that says of slices older than those at ``prev_data_paths`` which keys they may hold
+    """For a ledger: path of a file that says which keys the slices older than ``prev_data_paths`` may hold
     (``engines.key_bounds``). ``None``: all earlier slices are given."""
     prev_data_bounds_hash: str | None = None
-    """Hash of that file. A Success repeats it; else the engine did not know what it was for."""
+    """Hash of the file ``prev_data_bounds``. An engine that knows its meaning repeats it in Success."""
     allows_null_keys: bool = False
-    """For an observer of what another wrote: rows without a value in the primary key are written, as the reference
-    does; else they are an error. Where ``read`` sets records aside it has no effect."""
+    """For an observer that repeats another node's ingest: rows without a value in the primary key are written, as the
+    reference does; if false they are an error. Has no effect where ``read`` sets records aside."""
     max_source_bytes: U64 | None = None
-    """Of one source file unpacked; ``None``: as the engine has it."""
+    """Most bytes of one source file after unpacking; ``None``: the engine's default."""
     max_unpack_ratio: U64 | None = None
-    """Of these bytes to those that it was packed in; ``None``: as the engine has it."""
+    """Largest ratio of a source file's unpacked to its packed bytes; ``None``: the engine's default."""
 
 
 class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):
-    """Keys of the batch may be in earlier slices that were not given: ask again with these too."""
+    """Says that keys of the batch may be in earlier slices that were not given: repeat the request with these too."""
 
     hashes: tuple[str, ...]
-    """As ``prev_data_bounds`` names them."""
+    """Hashes of the slices, as ``prev_data_bounds`` names them."""
 
 
 IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError | HistoryNeeded
@@ -258,25 +259,25 @@ class IngestResponseRoot(Table, frozen=True, kw_only=True):
 
 
 class MigrateRequest(Table, frozen=True, kw_only=True):
-    """Migrates a dataset from one transform to the next, at the cut that the old one's checkpoint represents."""
+    """Requests to move a dataset from one transform to the next, at the cut of the old one's checkpoint."""
 
     dataset_id: DatasetId
     system_time: Time
     vocab: Vocabulary
     old_transform: Transform
     old_inputs: tuple[TransformInput, ...]
-    """Names and schemas as the old transform knew them; no slices."""
+    """The old transform's inputs: names and schemas, no slices."""
     transform: Transform
     query_inputs: tuple[TransformInput, ...]
-    """As the new one knows them, with every block up to the cut, oldest first."""
+    """The new transform's inputs, with every block up to the cut, oldest first."""
     output_schema: DataSchema
     next_offset: U64
     prev_checkpoint_path: str = ""
     new_checkpoint_path: str = ""
     new_data_path: str = ""
-    """For what the new table says otherwise than the old one."""
+    """Path for the rows by which the new table differs from the old one."""
     judge_only: bool = False
-    """Only ask whether it can be done: nothing is read, and nothing written."""
+    """Only judge whether the migration is possible: nothing is read, and nothing written."""
 
 
 class DerivationNeeded(Variant, frozen=True, kw_only=True, tag="DerivationNeeded"):
@@ -299,7 +300,7 @@ class ValidateInput(Table, frozen=True, kw_only=True):
     vocab: Vocabulary
     changelog: bool
     unsaid: bool | None = None
-    """True: whether it is a changelog is not stated."""
+    """True: the chain does not state whether the input is a changelog."""
 
     @property
     def changes(self) -> bool | None:
@@ -311,17 +312,17 @@ class ValidateRequest(Table, frozen=True, kw_only=True):
     inputs: tuple[ValidateInput, ...]
     vocab: Vocabulary
     preprocess: bool = False
-    """Judged as a source's ``preprocess`` over its one input, the columns that are read; no mode is told then."""
+    """Judge the query as a source's ``preprocess``, whose one input has the columns that are read; gives no mode."""
 
 
 class ValidateResponse(Table, frozen=True, kw_only=True):
     ok: bool
     mode: str | None = None
-    """``log``, ``final`` or ``table``; ``None`` when refused."""
+    """Mode of the query, ``log``, ``final`` or ``table``; ``None`` when refused."""
     schema: DataSchema | None = None
     changelog: bool = False
     determinism: str = "unknown"
-    """``strict``, ``no`` or ``unknown``."""
+    """Whether the query always gives the same rows: ``strict`` (yes), ``no`` or ``unknown``."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
@@ -330,22 +331,22 @@ class IdentityRequest(Table, frozen=True, kw_only=True):
 
 
 class EngineIdentity(Table, frozen=True, kw_only=True):
-    """The identity of all that affects an engine's results, in SetTransform's ``version`` and in attestations."""
+    """Identifies all that affects an engine's results; recorded in SetTransform's ``version`` and attestations."""
 
     name: str
     version: str
     digest: str
-    """``sha256:…`` of the image, or of the manifest of all that runs on the host."""
+    """``sha256:…`` of the image, or of the manifest of everything that runs on the host."""
     sandbox: str
-    """``image``, ``host`` (bubblewrap over the host runtime) or ``none``."""
+    """Isolation of the engine: ``image``, ``host`` (bubblewrap over the host runtime) or ``none``."""
     platform: str
-    """``linux/amd64``."""
+    """Operating system and architecture, like ``linux/amd64``."""
 
 
 MAX_QUESTIONS: Final = 64
-"""Records of one ProvenanceRequest."""
+"""Most records in one ProvenanceRequest."""
 MAX_WITNESSES: Final = 10_000
-"""Rows told of one record, whatever the limit asked for: the answer has to fit into a message."""
+"""Most rows reported for one record, whatever the requested limit: the answer has to fit into a message."""
 
 
 class ProvenanceRecord(Table, frozen=True, kw_only=True):
@@ -353,26 +354,26 @@ class ProvenanceRecord(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceRequest(Table, frozen=True, kw_only=True):
-    """Asks which rows of the inputs some rows of a transform's output were made of, and why these."""
+    """Asks which input rows some output rows of a transform were made from, and why these."""
 
     dataset_id: DatasetId
     vocab: Vocabulary
     transform: Transform
     query_inputs: tuple[TransformInput, ...]
-    """As of the transaction of the rows: ``blocks`` up to its cut; ``reopened`` ones were consumed before."""
+    """Inputs as of the rows' transaction: ``blocks`` up to its cut; ``reopened`` ones were consumed before."""
     data_path: str
     """The slice that holds the rows."""
     records: tuple[ProvenanceRecord, ...]
-    """1 to ``MAX_QUESTIONS``."""
+    """The records asked about, 1 to ``MAX_QUESTIONS``."""
     column: str | None = None
-    """Only what this column of the rows was made of."""
+    """If given, only the origin of this column's values is reported."""
     limit: U64
-    """Rows told of each record, at the most."""
+    """Most rows reported for each record."""
     watermark_before: Time | None = None
-    """Of the output, before the transaction: how far earlier ones had come, where they were held back."""
+    """Watermark of the output before the transaction: how far they had come, where output was held back."""
     watermark_after: Time | None = None
     transaction_id: str | None = None
-    """Tells two questions about the same rows apart while both are worked on."""
+    """Distinguishes two questions about the same rows that are worked on at the same time."""
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -380,10 +381,10 @@ class ProvenanceRequest(Table, frozen=True, kw_only=True):
 
 
 class ProvenanceStep(Table, frozen=True, kw_only=True):
-    """One operator between an input and the result, with its condition and the place of that in the text."""
+    """One operator between an input and the result, with its condition and the place of the condition in the text."""
 
     number: U64
-    """Of the operator: paths that meet in one name it by the same number."""
+    """Number of the operator; paths that go through the same operator have the same number."""
     operator: str
     """``where``, ``group by``, ``left outer join``, ``over``, ``explode``, ``distinct``, ``union all``, …"""
     detail: str
@@ -391,16 +392,16 @@ class ProvenanceStep(Table, frozen=True, kw_only=True):
     line: U64 | None = None
     column: U64 | None = None
     hides: bool = False
-    """What it took away from an aggregate above it bears on the record too, and is not among the rows named."""
+    """Rows that this operator removed below an aggregate affect the record too, but are not listed."""
 
 
 class ProvenancePath(Table, frozen=True, kw_only=True):
     """One occurrence of an input in the query; a self-join has two of one input."""
 
     input: U64
-    """Place in ``query_inputs``."""
+    """Index in ``query_inputs``."""
     steps: tuple[ProvenanceStep, ...] = ()
-    """From the input up."""
+    """Operators on the path, starting at the input."""
 
 
 class ProvenanceRow(Table, frozen=True, kw_only=True):
@@ -409,16 +410,17 @@ class ProvenanceRow(Table, frozen=True, kw_only=True):
     input: U64
     offset: U64
     role: str
-    """``value``: its values are in the record. ``decides``: it was looked at, as one ranked before or one that a semi
-    join found. ``change``: a retraction or correction that made the record be written."""
+    """How the row contributed. ``value``: its values are in the record. ``decides``: it was compared, as a row ranked
+    before or one that a semi join found. ``change``: a retraction or correction that caused the record to be written.
+    """
     path: U64 | None = None
-    """``None`` for a statement that takes a row back: it flows nowhere."""
+    """Index of its path; ``None`` for a retraction, which flows through no path."""
     cause: bool = False
-    """Of a changing table: this row's coming made the record be written when it was."""
+    """In table mode: the arrival of this row caused the record to be written when it was."""
 
 
 class ProvenanceAbsence(Table, frozen=True, kw_only=True):
-    """A path without a row for a record, which exists, or is as it is, for that reason."""
+    """A path that gave no row for a record, and the reason why the record exists, or is as it is, without one."""
 
     path: U64
 
@@ -427,9 +429,9 @@ class RecordProvenance(Table, frozen=True, kw_only=True):
     offset: U64
     op: U64
     rows: tuple[ProvenanceRow, ...] = ()
-    """In order of input, offset and path."""
+    """Contributing rows, ordered by input, offset and path."""
     count: U64
-    """Rows that there are, told or not."""
+    """Number of contributing rows, whether reported or not."""
     absences: tuple[ProvenanceAbsence, ...] = ()
 
     @property
@@ -443,10 +445,10 @@ class RecordProvenance(Table, frozen=True, kw_only=True):
 
 class ProvenanceSuccess(Variant, frozen=True, kw_only=True, tag="ProvenanceSuccess"):
     mode: str
-    """``log``, ``final`` or ``table``."""
+    """Mode of the query: ``log``, ``final`` or ``table``."""
     paths: tuple[ProvenancePath, ...]
     records: tuple[RecordProvenance, ...]
-    """In the order in which they were asked for."""
+    """Answers in the order of the request's records."""
 
 
 ProvenanceResponse: TypeAlias = Progress | ProvenanceSuccess | InvalidQuery | InternalError
@@ -466,8 +468,9 @@ ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
 class Engine(Protocol):
     """The port of an engine for its coordinator. Paths are host paths; the adapter maps them into the sandbox.
 
-    A dead or unreachable engine raises ``engines.errors.EngineLost`` (Environment); a request over its deadline or
-    memory raises ``engines.errors.LimitExceeded``. A query's own faults are answers, not exceptions.
+    Raises ``engines.errors.EngineLost`` (Environment) if the engine is dead or unreachable, and
+    ``engines.errors.LimitExceeded`` if a request exceeds its deadline or memory. Faults of a query are answers, not
+    exceptions.
     """
 
     async def identity(self) -> EngineIdentity: ...

@@ -1,4 +1,4 @@
-"""Defines the faults between a coordinator and its engine; a query's own faults are answers, never one of these."""
+"""Defines the faults between a coordinator and its engine. Faults of a query are answers, never one of these."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Final
 from chain.errors import Environment, Invalid, Refused
 
 JVM_LOST: Final = "engine-jvm"
-"""Rule of an EngineLost whose process lives on: only its JVM ended, and the next request gets another."""
+"""Rule of an EngineLost where only the JVM ended and its process lives on; the next request gets another JVM."""
 ALIVE: Final = "engine-alive"
-"""Rule of an EngineLost whose process ended, or cannot be reached any more."""
+"""Rule of an EngineLost where the process ended or became unreachable after it had the request."""
 NOT_INSTALLED: Final = "engine-missing"
-"""Rule of an EngineLost where odfd was installed without what the engine is made of: a choice, and no failure."""
+"""Rule of an EngineLost where odfd was installed without Spark: a choice of the operator, and no failure."""
 DEADLINE: Final = "engine-deadline"
 MEMORY: Final = "engine-memory"
 DISK: Final = "engine-disk"
-"""Rules of LimitExceeded: what a request had too much of."""
+"""Rules of LimitExceeded: which limit the request exceeded."""
 TRACE: Final = "-- backtrace:"
-"""Line between what an engine says of a fault of its own and the backtrace, in the status of a call."""
+"""Line in the status of a call that separates an engine's message about its own fault from the backtrace."""
 MAX_BACKTRACE: Final = 16_384
-"""Characters of a backtrace that travel."""
+"""Most characters of a backtrace in a message."""
 MAX_LINE: Final = 500
-"""Characters that a person is shown of what an engine says of a fault of its own."""
+"""Most characters shown to a person of an engine's message about its own fault."""
 
 
 class EngineLost(Environment):
-    """The engine cannot be started, died, or does not answer. A retry may find it warm."""
+    """The engine cannot be started, died, or does not answer. A retry may find an engine that is already started."""
 
     @property
     def at_work(self) -> bool:
-        """Whether it had the request when it was lost, so that the request may be the cause; else it never got it."""
+        """Whether the engine had received the request when it was lost, so that the request may be the cause."""
         return self.rule in (JVM_LOST, ALIVE)
 
 
@@ -50,15 +50,15 @@ class EngineFault(Environment):
     def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "", backtrace: str = "") -> None:
         super().__init__(message, rule=rule, hint=hint, place=place)
         self.backtrace = backtrace
-        """What the engine told of it, for the log; empty: nothing."""
+        """Backtrace that the engine sent, for the log; empty: none."""
 
 
 class LimitExceeded(Refused):
-    """A request exceeded its deadline, its memory or its size. The same request meets the same limit."""
+    """A request exceeded its deadline, memory or size. The same request would meet the same limit again."""
 
 
 def engine_failed(message: str, backtrace: str = "") -> EngineFault:
-    """Makes the error for a fault that an engine reports of itself: one line for people, and where the log is."""
+    """Makes the error for a fault that an engine reports of itself: one line for people, with a hint at the log."""
     return EngineFault(
         f"the engine failed: {' '.join(message.split())[:MAX_LINE]}", rule="engine",
         hint="the daemon's log has the whole trace; please report it", backtrace=backtrace,
@@ -66,4 +66,4 @@ def engine_failed(message: str, backtrace: str = "") -> EngineFault:
 
 
 class BadFrame(Invalid):
-    """Bytes that are not a message of the engine contract."""
+    """The bytes are not a message of the engine contract."""

@@ -1,6 +1,6 @@
-"""Defines faults of a query as an engine reports them, and the answers that carry a fault in place of a result.
+"""Defines the faults of a query as an engine reports them, and the answers that carry a fault in place of a result.
 
-Tables of the Open Data Fabric schema, with extensions after their last field; a part of ``engines.contract``.
+These are tables of the Open Data Fabric schema, with extensions after their last field; part of ``engines.contract``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Diagnostic(Table, frozen=True, kw_only=True):
     """One fault of a query, with its place in the text and a remedy."""
 
     code: str
-    """Stable and documented: ``float-aggregate``, ``join-unbounded``, …"""
+    """Stable, documented name of the fault: ``float-aggregate``, ``join-unbounded``, …"""
     severity: Annotated[Severity, Scalar("int32")]
     message: str
     query: U64 = 0
@@ -32,20 +32,20 @@ class Diagnostic(Table, frozen=True, kw_only=True):
 
 
 class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
-    """A fault of the query or of its data, in parts: ``message`` says none of what the others say.
+    """Reports a fault of the query or of its data, in parts: ``message`` repeats nothing of the other fields.
 
-    A coordinator that knows ODF's table alone reads ``message`` alone. So whoever serves an engine puts all parts into
-    the message (``whole``) for a caller that does not say that it ``reads_extensions``; ours says so in each request.
+    A coordinator that knows only ODF's table reads ``message`` alone. So an engine's server puts all parts into the
+    message (``whole``) for a caller that does not set ``reads_extensions``; our coordinator sets it in each request.
     Methods of ``odfd.Engine`` have no other callers and always answer in parts.
     """
 
     message: str
     rule: str | None = None
-    """Extension: which rule was broken."""
+    """Extension: name of the rule that was broken."""
     hint: str | None = None
-    """Extension: what to do next."""
+    """Extension: what the user should do next."""
     place: str | None = None
-    """Extension: where in the data or the query, as ``data.csv:3`` or ``line 2, column 8``."""
+    """Extension: place in the data or the query, as ``data.csv:3`` or ``line 2, column 8``."""
 
     @classmethod
     def of(cls, fault: Fault) -> InvalidQuery:
@@ -59,7 +59,7 @@ class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
 
     @property
     def whole(self) -> InvalidQuery:
-        """The same fault with all parts in the message; the rule stays as a name for programs."""
+        """Returns the same fault with all parts in the message; the rule stays as a name for programs."""
         return InvalidQuery(message=str(self), rule=self.rule)
 
 
@@ -67,4 +67,4 @@ class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
     message: str
     backtrace: str | None = None
     rule: str | None = None
-    """Extension: which limit was met, or that the JVM ended (``engines.errors``); ``None`` for what is a bug."""
+    """Extension: the limit exceeded, or that the JVM ended (``engines.errors``); ``None`` for a bug."""

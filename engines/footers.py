@@ -1,6 +1,6 @@
-"""Reads the footers of slices: which columns there are, and between which values those of a slice lie.
+"""Reads footers of slices: their columns, and the least and greatest value of each column.
 
-Pure over files; nothing of Spark. Footers of unchanged files are remembered by the process.
+Depends only on files, and uses nothing of Spark. The process remembers footers of unchanged files.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from chain.errors import NotFound
 from chain.libraries import pa, pc
 
 _FOOTERS: Final = 4096
-"""Footers remembered, a few kilobytes each."""
+"""Most footers remembered, a few kilobytes each."""
 
 
 class Bounds(NamedTuple):
-    """Least and greatest value of a column without nulls and NaN. Never too narrow; may be too wide."""
+    """Least and greatest value of a column, without nulls and NaN. Never too narrow; may be too wide."""
 
     low: Any
     high: Any
 
 
 class Footer(NamedTuple):
-    """The needed parts of a slice's footer. ``bounds[name]``: ``None`` if unknown, absent without values."""
+    """The needed parts of a slice's footer. ``bounds[name]``: ``None`` if unknown, absent if there are no values."""
 
     columns: frozenset[str]
     bounds: Mapping[str, Bounds | None]
 
 
 def footer(path: Path) -> Footer:
-    """Raises NotFound, Invalid, Environment."""
+    """Reads the footer of a slice. Raises NotFound, Invalid, Environment."""
     try:
         found = path.stat()
     except OSError as error:
@@ -63,7 +63,7 @@ def _summary(found: ParquetFooter, schema: pa.Schema) -> Footer:
 
 
 def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | None:
-    """``None`` where a chunk does not say its bounds, or cuts a text within a letter."""
+    """Returns the bounds in the statistics; ``None`` if a chunk states none, or has a text cut within a character."""
     said = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
     if len(said) < len(chunks):
         return None
@@ -75,7 +75,7 @@ def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | Non
 
 
 def _comparable(kind: pa.DataType) -> bool:
-    """Types whose statistics order like their values do: not floats (NaN is outside of any bounds), not nested."""
+    """Whether statistics of the type order like its values: not for floats (NaN has no bounds) nor nested types."""
     return bool(pa.types.is_integer(kind) or _is_time(kind) or pa.types.is_string(kind))
 
 
@@ -116,7 +116,8 @@ def may_change(slice_: Footer, operation_column: str) -> bool:
 
 
 def _value(raw: bytes, kind: pa.DataType) -> Any:
-    """Times and dates as instants: Python's have no nanoseconds, and no years before 1. All times of slices are UTC."""
+    """Returns a statistic as a comparable value; times and dates as instants, since Python's lack nanoseconds and years
+    before 1. All times of slices are UTC."""
     if pa.types.is_string(kind):
         return raw.decode()
     number = int.from_bytes(raw, "little", signed=not pa.types.is_unsigned_integer(kind))

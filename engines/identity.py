@@ -1,8 +1,9 @@
-"""Computes the digest of an engine on the host: sha256 of a canonical manifest of all that its answers come from.
+"""Computes the digest of an engine on the host: sha256 of a canonical manifest of everything that its answers depend
+on.
 
-Spark's version and each of its jars, our code that runs inside, every pinned setting, Java, the time zone database,
-Python and pyarrow. Two nodes with equal digests must agree on every slice; where digests differ, a disagreement may
-have an innocent reason, and this says which. Files are hashed once per change (by size, time and inode).
+That is: Spark's version and each of its jars, our code that runs inside, every pinned setting, Java, the time zone
+database, Python and pyarrow. Two nodes with equal digests must agree on every slice; if digests differ, a disagreement
+may have an innocent reason, and the manifests show which. Files are hashed once per change (by size, time and inode).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from engines.closure import files_of, package_folder
 from engines.contract import EngineIdentity
 
 ENGINE: Final = "engines.spark.__main__"
-"""What an engine process runs. Our code that it never imports computes no answers."""
+"""Entry module of an engine process. Code of ours that it never imports affects no answers."""
 _PLATFORMS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _CHUNK: Final = 1 << 20
 
@@ -38,10 +39,10 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileDigests:
-    """Caches sha256 digests of files in one JSON file of our own; a lost or broken cache costs a second.
+    """Caches sha256 digests of files in one JSON file of our own; a lost or broken cache only costs a second.
 
-    ``installed``: what whoever installed us remembered of the files that all nodes of the installation share. It is as
-    much to be trusted as our code, which lies beside it.
+    ``installed``: digests recorded at installation, for the files that all nodes of the installation share. They are as
+    trustworthy as our code, which lies beside them.
     """
 
     def __init__(self, memory: Path | None, installed: Path | None = None) -> None:
@@ -73,7 +74,7 @@ class FileDigests:
         return known.digest
 
     def save(self) -> None:
-        """Saves the digests requested since the load and drops the rest. Skips a file that cannot be written."""
+        """Saves the digests requested since the load and drops the rest. Does nothing if the file cannot be written."""
         if self._memory is None or self._fresh == self._own:
             return
         staged = self._memory.with_name(self._memory.name + ".new")
@@ -116,7 +117,7 @@ def code_digest(digests: FileDigests) -> str:
 
 
 def digest_of(manifest: Mapping[str, object]) -> str:
-    """``sha256:…`` over the manifest as JSON with sorted keys and no spaces."""
+    """Returns ``sha256:…`` over the manifest as JSON with sorted keys and no spaces."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -149,7 +150,7 @@ def _remembered(memory: Path) -> dict[str, _Seen]:
 
 
 def _java_version(home: Path) -> str:
-    """``JAVA_VERSION`` and vendor build from the file ``release``: no process is started to find out."""
+    """Returns ``JAVA_VERSION`` and the vendor's build from the file ``release``, without starting a process."""
     wanted = ("JAVA_VERSION", "JAVA_RUNTIME_VERSION", "IMPLEMENTOR")
     try:
         lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -166,6 +167,6 @@ def _pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _timezones(home: Path, digests: FileDigests) -> str:
-    """Spark takes its zones from the JVM's own table."""
+    """Returns the digest of the JVM's own table of time zones, which Spark uses."""
     table = home / "lib" / "tzdb.dat"
     return digests.of(table) if table.is_file() else "unknown"

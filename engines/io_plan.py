@@ -1,8 +1,8 @@
-"""Plans where an engine finds its files: turns host paths of a request into the engine's, with a list of links.
+"""Plans where an engine finds its files: replaces host paths of a request by the engine's, and lists the links to make.
 
-A warm engine sees two trees for its whole life, one to read and one to write. Each transaction has a folder of the
+An engine sees two folder trees for its whole life, one to read and one to write. Each transaction has a folder of the
 same name in both; inputs appear in the first under their own names, outputs come out of the second. Pure: a plan is a
-value, ``engines.staging`` performs it. Paths in messages travel back the same way, so that people read their own.
+value, ``engines.staging`` carries it out. Paths in messages are converted back, so that people read host paths.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A file of the host that is readable as ``name`` in the transaction's folder of inputs."""
+    """A host file that is to be readable as ``name`` in the transaction's folder of inputs."""
 
     host: str
     name: str
@@ -51,7 +51,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The destination ``host`` of a file that the engine writes as ``name`` in the transaction's folder of outputs."""
+    """A file that the engine writes as ``name`` in its transaction's folder, and its destination ``host``."""
 
     name: str
     host: str
@@ -200,5 +200,6 @@ def _block(draft: _Draft, block: InputBlock) -> InputBlock:
 
 
 def _folder(kind: str, transaction: str | None, output: str) -> str:
-    """The same for a retry of the same transaction, so that an engine that still knows the answer can give it."""
+    """Returns the name of the transaction's folder: the same for a retry, so that an engine that still knows the answer
+    can give it."""
     return hashlib.sha3_256(f"{kind}\0{transaction or output}".encode()).hexdigest()[:NAME_DIGITS]

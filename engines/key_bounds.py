@@ -1,9 +1,9 @@
-"""Finds the slices that may hold a key, from one file that has the bounds of each slice as a row.
+"""Finds the slices that may hold a key, using one file with the key bounds of each slice as a row.
 
 A coordinator gives an engine this file in place of slices that it may not need. Columns: ``name``, the hash of the
-slice; ``changed``, whether it may hold corrections; and of each key column that can be compared its least and greatest
+slice; ``changed``, whether it may hold corrections; and for each key column that can be compared its least and greatest
 value, ``low NAME`` and ``high NAME``, both null where nothing is known, and ``empty NAME`` where all values are null.
-Pure but for the file; nothing of Spark.
+Pure but for the file; uses nothing of Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHANGED: Final = "changed"
 def bounds_table(
     slices: Mapping[str, Footer], schema: pa.Schema, keys: Sequence[str], operation_column: str
 ) -> pa.Table:
-    """Builds the table of key bounds of slices by hash. ``schema``: the one in force."""
+    """Builds the table of key bounds of slices, given by hash. ``schema``: the schema in force."""
     columns: dict[str, pa.Array] = {
         NAME: pa.array(list(slices), pa.string()),
         CHANGED: pa.array([may_change(each, operation_column) for each in slices.values()], pa.bool_()),
@@ -45,7 +45,7 @@ def write_bounds(table: pa.Table, path: Path) -> None:
 
 
 def read_bounds(path: Path) -> pa.Table:
-    """Raises Invalid, Environment."""
+    """Reads a file of key bounds. Raises Invalid, Environment."""
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, ValueError) as error:
@@ -58,7 +58,7 @@ def read_bounds(path: Path) -> pa.Table:
 
 
 def meeting(table: pa.Table, ranges: Mapping[str, Bounds]) -> list[str]:
-    """Names of slices that may hold a row between these bounds in all columns. Sound: others cannot."""
+    """Names the slices that may hold a row within ``ranges`` in all columns. Other slices certainly hold none."""
     may = np.ones(table.num_rows, bool)
     for key, wanted in ranges.items():
         if f"low {key}" not in table.column_names:
@@ -74,19 +74,19 @@ def meeting(table: pa.Table, ranges: Mapping[str, Bounds]) -> list[str]:
 
 
 def any_changed(table: pa.Table) -> bool:
-    """Whether one of the slices may hold corrections or retractions."""
+    """Whether any of the slices may hold corrections or retractions."""
     return bool(pc.any(table.column(CHANGED)).as_py())
 
 
 def _kind(kind: pa.DataType) -> pa.DataType | None:
-    """How bounds of a column are written; times and dates are in nanoseconds."""
+    """Returns the type of a column's bounds, ``None`` if they are not written; times and dates are nanoseconds."""
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.int64()
     return pa.string() if pa.types.is_string(kind) else None
 
 
 def _known(bounds: Bounds | None, kind: pa.DataType) -> Bounds | None:
-    """``None`` also for those that cannot be written so: of an older type, or beyond 64 bits."""
+    """Returns the bounds, or ``None`` if unknown or not of this type: an older type, or beyond 64 bits."""
     if bounds is None or not all(_fits(end, kind) for end in bounds):
         return None
     return bounds

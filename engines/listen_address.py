@@ -1,7 +1,8 @@
-"""Parses the address of an engine, ``unix:PATH``, ``HOST:PORT`` or ``:PORT`` (this machine), and tries it first.
+"""Parses the address at which an engine listens (``unix:PATH``, ``HOST:PORT`` or ``:PORT``), and checks that it is
+free.
 
-An engine obeys whoever reaches it, with all files of its user, so an address that says no host means this machine.
-Stands for nothing between the check and the serving: gRPC binds the address again and has the last word.
+An engine obeys whoever reaches it, with access to all files of its user, so an address without a host means this
+machine only. The check holds nothing until serving begins: gRPC binds the address again, and its result counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DEFAULT: Final = f"{LOOPBACK}:5544"
 READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
 MAX_SOCKET_PATH: Final = 107
-"""Bytes of a unix socket's path (``sun_path`` of Linux less its zero)."""
+"""Most bytes of a unix socket's path (``sun_path`` of Linux less its terminating zero)."""
 _UNIX: Final = "unix:"
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/\s]*):(?P<port>\d{1,5})\Z")
 _FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
@@ -32,7 +33,7 @@ _FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
 @dataclass(frozen=True, slots=True)
 class Address:
     path: Path | None
-    """Of a unix socket."""
+    """Path of a unix socket; ``None`` for TCP."""
     host: str = ""
     port: int = 0
 
@@ -51,7 +52,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Raises Invalid for a text that is no address, Environment for a socket's path that is too long. Pure."""
+    """Parses an address. Raises Invalid for a malformed text, Environment for too long a socket's path. Pure."""
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path:
@@ -70,7 +71,7 @@ def parse_address(text: str) -> Address:
 
 
 def check_free(address: Address) -> None:
-    """Raises Environment when something listens there already, or nothing can."""
+    """Checks that the address can be bound. Raises Environment if something listens there already, or nothing can."""
     if address.path is not None:
         _check_socket(address.path)
         return

@@ -1,7 +1,7 @@
 """Compares an engine's claims about a file that it wrote with the file's contents.
 
-The same for rows that were ingested and rows that were derived. Both hashes of a large file are made by all cores: the
-engine has finished, and a transaction waits for nothing else.
+Used alike for ingested and for derived rows. Both hashes of a large file are computed on all cores, since the engine
+has finished and the transaction has nothing else to wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 
 LARGE: Final = 4 << 20
-"""Bytes of a file from which threads cost less than they save."""
+"""Bytes of a file from which on hashing in threads saves more than it costs."""
 
 
 def sha3_file(path: Path) -> Multihash:
@@ -31,7 +31,7 @@ def sha3_file(path: Path) -> Multihash:
 
 
 def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
-    """Measures the slice in a file. Raises Invalid for a malformed one or (if given) one not of ``schema``."""
+    """Measures the slice in a file. Raises Invalid if it is malformed or (if given) has another ``schema``."""
     with open_slice(path) as file:
         found = file.stats(offset)
         wrong = differences(schema, file.schema) if schema is not None else []
@@ -54,7 +54,7 @@ def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
 def operations(path: Path, column: str) -> Operations:
     """Counts operations in ``column``, from statistics where only one kind occurs. Raises Invalid for unknown codes.
 
-    A slice without the column only appends: there were none before it.
+    A slice without the column only appends: it is older than operations are.
     """
     counts = np.zeros(CODES, np.int64)
     with open_slice(path) as file:

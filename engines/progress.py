@@ -1,4 +1,4 @@
-"""Says how far an engine is with a request: the message of the contract, and who hears it."""
+"""Defines the progress report of an engine about a request, and the callback that receives it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from chain.model.wire import U64
 from engines.tables import Variant
 
 STARTING: Final = "starting"
-"""Told by who starts engine processes, for one that is not there yet."""
+"""Stage reported by whoever starts engine processes, while the engine does not run yet."""
 STAGES: Final = (STARTING, "planning", "reading", "computing", "writing")
-"""Of a request, in this order; not each request has all of them."""
+"""Stages of a request, in this order; not every request has all of them."""
 
 
 class Progress(Variant, frozen=True, kw_only=True, tag="Progress"):
-    """A sign of life, at least every few seconds. What is not known is not said."""
+    """A progress report, sent at least every few seconds. Unknown values are absent."""
 
     bytes_read: U64 | None = None
-    """Extension: bytes of the files of an ingest that are parsed."""
+    """Extension: bytes parsed so far of an ingest's files."""
     bytes_total: U64 | None = None
-    """Extension: bytes of all of them."""
+    """Extension: bytes of all of an ingest's files."""
     stage: str | None = None
-    """Extension: what is done now, one of ``STAGES``; a reader takes others for ``computing``."""
+    """Extension: the current stage, one of ``STAGES``; a reader takes unknown ones for ``computing``."""
     tasks_done: U64 | None = None
-    """Extension: tasks of a cluster, or of threads, that ended for this request."""
+    """Extension: tasks finished for this request, of a cluster or of threads."""
     tasks_total: U64 | None = None
-    """Extension: of those that are known by now; each step of a query adds its own when it begins."""
+    """Extension: tasks known so far; each step of a query adds its own when it begins."""
     rows_read: U64 | None = None
-    """Extension: rows that these tasks read of slices; those that are read twice count twice."""
+    """Extension: rows that these tasks read from slices; rows read twice count twice."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]

@@ -1,6 +1,6 @@
 """Carries a caller's deadline to the engine, and signals the work on a request when the caller has gone.
 
-Imports no gRPC, which takes a tenth of a second.
+Does not import gRPC, which takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CallLimits:
     question: float = 120.0
     """Seconds for identity and validation: a cold Spark needs ten of them."""
     calls: int = 32
-    """Calls in flight; each holds a thread. As many as the service lets wait."""
+    """Most calls in flight, each of which holds a thread; as many as the service lets wait."""
 
 
 class RequestCancelled(Fault):
@@ -33,7 +33,7 @@ class RequestCancelled(Fault):
 
 
 class RequestControl:
-    """The control of a request in flight for its handler. Safe to use from any thread."""
+    """Lets a handler report progress of one request and notice its cancellation. Safe to use from any thread."""
 
     def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
@@ -50,7 +50,7 @@ class RequestControl:
 
     @contextmanager
     def measured(self, measure: Callable[[], Progress]) -> Iterator[None]:
-        """While the block lasts, ``measure`` says how far the work is. It is called in other threads."""
+        """Calls ``measure``, in other threads, to report progress while the block lasts."""
         self._measure = measure
         try:
             yield
@@ -58,15 +58,15 @@ class RequestControl:
             self._measure = None
 
     def stage(self, name: str) -> None:
-        """Says what is done from now on (``engines.progress.STAGES``), for the next sign of life. Costs nothing."""
+        """Sets the stage (``engines.progress.STAGES``) for the next progress report. Costs nothing."""
         self._stage = name
 
     def count_tasks(self, counts: Callable[[], Progress]) -> None:
-        """``counts`` says from now on how many tasks of the work are done, unless ``measured`` says more."""
+        """Sets ``counts`` as the source of task counts in progress reports, unless ``measured`` gives a better one."""
         self._tasks = counts
 
     def how_far(self) -> Progress:
-        """Returns how far the work is, as far as it says so."""
+        """Returns the current progress, as far as it is known."""
         found = (self._measure or self._tasks)()
         return found if self._stage is None else msgspec.structs.replace(found, stage=self._stage)
 
@@ -76,7 +76,7 @@ class RequestControl:
             raise RequestCancelled("the request was cancelled")
 
     def register_cancel(self, callback: Callable[[], None]) -> None:
-        """Registers ``callback``, called once in another thread on cancellation, at once if that is past."""
+        """Registers ``callback``, called once in another thread on cancellation; at once if already cancelled."""
         with self._lock:
             if not self.cancelled.is_set():
                 self._callbacks.append(callback)
@@ -84,7 +84,7 @@ class RequestControl:
         callback()
 
     def finish(self) -> None:
-        """Marks the work as done, so that a cancellation has no effect. gRPC reports the end of every call as one."""
+        """Marks the work as done, so that a cancellation has no effect: gRPC reports the end of every call as one."""
         with self._lock:
             self._callbacks = []
 

@@ -1,9 +1,9 @@
 """Serves the engine contract: a gRPC server around one synchronous ``Handler``.
 
-The shell does what every engine needs and none should write again: framing, limits, one transaction at a time per
-dataset, the same answer to the same transaction id, heartbeats, cancellation when the caller goes away or its deadline
-passes, and an ``InternalError`` with a backtrace for whatever the handler raises. It never looks into a query and never
-ends the process. Made by an engine's entry point, dies with ``stop``. ODF specification: schemas/engine.proto.
+Does what every engine needs: framing, limits, one transaction at a time per dataset, the same answer to the same
+transaction id, heartbeats, cancellation when the caller goes away or its deadline passes, and an ``InternalError`` with
+a backtrace for whatever the handler raises. Never looks into a query and never ends the process. Made by an engine's
+entry point; lives until ``stop``. ODF specification: schemas/engine.proto.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from engines.listen_address import READY, cannot_listen, check_free, parse_addre
 from engines.request_control import RequestControl
 
 MAX_STATUS: Final = 3_000
-"""Characters of one that travel in the status of a call, which gRPC bounds."""
+"""Most characters of a message in the status of a call, which gRPC bounds."""
 MAX_LINES: Final = 10
-"""Of what an exception says of itself; the backtrace has all."""
+"""Most lines of an exception's own message; the backtrace has all."""
 _IN_JAVA: Final = re.compile(r"\s+(at |\.\.\. \d+ more)|Driver stacktrace:|\s*\Z")
-"""Lines of a trace of Java, which are many and say nothing to a user."""
+"""Matches stack trace lines of Java, which are many and useless to a user."""
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Handler(Protocol):
-    """The port of an engine's work. Calls come from worker threads; one at a time per dataset.
+    """The port of an engine's work. Called from worker threads; one call at a time per dataset.
 
     Faults of the query are returned (``InvalidQuery``); anything raised is reported as ``InternalError``.
     """
@@ -92,16 +92,16 @@ class ServiceLimits:
     waiting: int = 28
     """Requests that may wait beyond those; more are refused with RESOURCE_EXHAUSTED."""
     heartbeat: float = 1.0
-    """Seconds between two signs of life of a request."""
+    """Seconds between two progress reports of a request."""
     remembered: int = 256
     """Transactions whose answers are kept for a caller that asks again."""
     deadline: float | None = None
-    """Seconds for a request, waiting included, whatever its caller says; ``None``: only the caller's own deadline."""
+    """Most seconds for a request with its waiting, whatever its caller allows; ``None``: the caller's deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """How one streaming method is worked."""
+    """How one streaming method is handled: codec, handler method, response root, dataset of a request, output paths."""
 
     method: codec.Method[Any, Any]
     work: Callable[[Any, RequestControl], Any]
@@ -111,7 +111,8 @@ class _Route:
 
 
 class _Turns:
-    """One holder per key; a waiter leaves after a while to give a sign of life, and comes back."""
+    """Locks by key (dataset), with one holder each; a waiter gives up after ``patience`` seconds to send a heartbeat,
+    and tries again."""
 
     def __init__(self) -> None:
         self._busy: set[bytes] = set()
@@ -131,7 +132,7 @@ class _Turns:
 
 
 class _Memory:
-    """Answers by transaction id, as long as the files they speak of are there."""
+    """Remembers successful answers by transaction id, for as long as their output files exist."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -177,7 +178,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         }
 
     def service(self, details: Any) -> Any:
-        """gRPC's look-up; ``None`` is UNIMPLEMENTED. Bytes pass as they are: we decode, and name what is wrong."""
+        """Looks up a method for gRPC; ``None`` is UNIMPLEMENTED. Bytes stay undecoded here, so that we name errors."""
         if route := self._streams.get(details.method):
             return grpc.unary_stream_rpc_method_handler(lambda raw, context: self._stream(route, raw, context))
         if unary := self._unary.get(details.method):
@@ -236,7 +237,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             self.controls.discard(control)
 
     def _patience(self, end: float | None) -> float:
-        """Seconds until there is something to say."""
+        """Returns the seconds until the next heartbeat or the deadline ``end``, whichever is sooner."""
         beat = self._limits.heartbeat
         return beat if end is None else max(0.0, min(beat, end - time.monotonic()))
 
@@ -245,7 +246,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         return route.method.encode_response(route.root(value=InternalError(message=said, rule=DEADLINE)))
 
     def _work(self, route: _Route, request: Any, digest: bytes, control: RequestControl) -> bytes:
-        """The answer as bytes: one that cannot be encoded is the handler's fault like any other."""
+        """Works on a request and returns the encoded answer: a failure to encode counts as the handler's fault."""
         transaction = getattr(request, "transaction_id", None)
         known = self._memory.recall(transaction, digest)
         if known is not None:
@@ -263,7 +264,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
 
 class Server:
-    """A running service. ``address`` is what clients dial."""
+    """A running service. ``address`` is the address that clients dial."""
 
     def __init__(self, server: Any, service: _Service, address: str) -> None:
         self._server = server
@@ -280,7 +281,7 @@ class Server:
         self._server.wait_for_termination()
 
     def stop(self, grace: float = 0.0) -> None:
-        """Refuses new requests, cancels those in flight after ``grace`` seconds, and waits for their end."""
+        """Refuses new requests, cancels those in flight after ``grace`` seconds, and waits until they have ended."""
         self._server.stop(grace).wait()
         for control in list(self._service.controls):
             control.cancel()
@@ -288,7 +289,7 @@ class Server:
 
 
 def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> Server:
-    """Starts to serve at ``unix:PATH`` or ``HOST:PORT`` (port 0: any). Raises Environment when it cannot listen."""
+    """Starts to serve at ``unix:PATH`` or ``HOST:PORT`` (port 0: any free one). Raises Environment when it cannot."""
     limits = limits or ServiceLimits()
     address = parse_address(listen)
     check_free(address)
@@ -345,7 +346,7 @@ def _rule(error: BaseException) -> str | None:
 
 
 def _is_full_disk(error: BaseException | None) -> bool:
-    """Whether that is what lies behind it."""
+    """Whether the error was caused by a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return True
@@ -386,5 +387,6 @@ def _data_output(request: IngestRequest) -> tuple[str, ...]:
 
 
 def _asked(request: ProvenanceRequest) -> bytes:
-    """A question waits for no transaction: it reads what is there for good."""
+    """Returns the lock key of a provenance question: not the dataset's, since it reads only finished blocks and need
+    not wait for a transaction."""
     return b"provenance " + bytes(request.dataset_id)

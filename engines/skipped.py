@@ -9,13 +9,13 @@ from chain.wording import plural
 from engines.contract import MAX_SKIPPED, SkippedFile
 
 NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
-"""The reason of the entry that stands for files beyond the listed ones."""
+"""Reason in the last entry, which stands for all files that are not listed."""
 
 
 def bounded_list(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
     """Lists each file once, the first ``MAX_SKIPPED``; if there are more, the last entry counts them.
 
-    Lists that were cut already may be among them: what they have in common counts once.
+    The given lists may have been cut already; then a file in several of them counts once.
     """
     unique = dict.fromkeys(files)
     named = tuple(each for each in unique if each.reason != NOT_NAMED)

@@ -1,8 +1,8 @@
-"""Fills the two folders that a warm engine sees: inputs come by hard link, outputs are copied out.
+"""Fills the two folders that an engine sees: inputs are hard-linked in, outputs are copied out.
 
 The engine reads ``in/`` through a read-only mount where the sandbox has one, so a hard link exposes an object's bytes
-and nothing else. Outputs are copied, never renamed: a file that the engine may still hold open is not ours to keep.
-One per engine process; whatever is left in it is swept before the next process starts. Never decides what to mount.
+and nothing else. Outputs are copied, never renamed: a file that the engine may still hold open must not become ours.
+One per engine process; leftovers are deleted before the next process starts. Does not decide what is mounted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from engines.errors import EngineFault, LimitExceeded
 from engines.io_plan import IoPlan
 
 MAX_OUTPUT: Final = 1 << 40
-"""Bytes of one output file; a disk fills up first, but a number from the engine's side needs a bound."""
+"""Most bytes of one output file. A disk fills up first, but a number from the engine's side needs a bound."""
 _NO_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}
-"""Another file system, or one without hard links: copy."""
+"""Errors of linking that mean another file system, or one without hard links: the file is copied."""
 _CHUNK: Final = 1 << 20
 
 
 class Staging:
-    """``scratch/in`` and ``scratch/out``."""
+    """The folders ``scratch/in`` and ``scratch/out`` of one engine process."""
 
     def __init__(self, scratch: Path) -> None:
         self.inputs = scratch / "in"
@@ -77,7 +77,7 @@ class Staging:
 
 
 def _copy(reader: BinaryIO, size: int, target: Path) -> None:
-    """Copies as many bytes as there were, since the writer may append."""
+    """Copies only ``size`` bytes, since the engine may still append."""
     with target.open("wb") as writer:
         while size and (piece := reader.read(min(_CHUNK, size))):
             writer.write(piece)
@@ -106,7 +106,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _plain_file(path: Path) -> BinaryIO:
-    """Open without following links or waiting for a pipe: the name is the engine's, and it may be anything."""
+    """Opens a file without following links or blocking on a pipe: the engine chose it, so it may be anything."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Defines the encoding of all messages of the engine contract; absent values take no space."""
+"""Defines the base classes of all messages of the engine contract, and their encoding; absent values take no space."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The base of a table of the contract."""
+    """Base of a table of the contract."""
 
 
 class Variant(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """The base of an alternative response."""
+    """Base of an alternative in a response."""
