@@ -1,1 +1,1 @@
-"""Decides what one transaction reads, settles and keeps, from facts about slices and event times. Runs no query."""
+"""Decides what one transaction reads, emits and keeps, from facts about slices and event times. Runs no query."""

@@ -1,7 +1,7 @@
-"""Checks the author's declarations on late rows and watermarks against the capabilities of the query. Pure.
+"""Checks a query's declarations about late rows and watermarks against what the query can do. Pure.
 
-A declaration that would mean nothing for a query is refused, never passed over: its author expects something of it.
-Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.
+A declaration that would have no effect on a query is refused, never ignored: its author expects an effect. Spec:
+docs/spec/engine-semantics.md#declarations, #late-rows, #output.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from engines.spark.analysis.monotone import EARLIEST, LATEST, apply, least
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The rules in force for a query's inputs and output."""
+    """The rules about late rows and watermarks that are in force for a query's inputs and output."""
 
     shape: Classification
     only_late: frozenset[str] = frozenset()
-    """Inputs of which the query sees nothing but late rows."""
+    """Aliases of the inputs of which the query sees only late rows."""
     behind: int | None = None
-    """The watermark's lag behind the greatest emitted event time, microseconds; ``None``: the inputs' decide."""
+    """Lag of the watermark behind the greatest emitted event time, microseconds; ``None``: follows the inputs'
+    watermarks."""
     reach: Mapping[str, int | None] = field(default_factory=dict)
     """By alias the permitted lateness of rows, microseconds; ``None``: unlimited. Inputs that are not named: zero."""
     windows: Windows | None = None
-    """If late rows correct windows: the shape is that of a table then."""
+    """The windows, if late rows correct them; ``shape`` is then that of a changing table."""
     grows: bool = False
-    """Then, whether all inputs are known only to grow."""
+    """If late rows correct windows: whether all inputs are known only to grow."""
 
 
 def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
-    """Decides the rules;
+    """Derives the rules in force from a query's declarations and its shape.
 
-    ``changelogs``: whether each input's rows can be retracted, ``None`` if its chain does not state it.
-
-    Raises Invalid for a declaration that does not fit.
+    ``changelogs``: whether each input's rows can be retracted, ``None`` if its chain does not state it. Raises Invalid
+    for a declaration that does not fit.
     """
     declared = query.declarations
     only_late = frozenset(alias for alias in changelogs if declared.sees_only_late(alias))
@@ -79,7 +79,7 @@ def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | No
 def _reach(
     declared: Declarations, shape: Classification, changelogs: Mapping[str, bool | None]
 ) -> dict[str, int | None]:
-    """Returns how late rows may be, of the inputs in final mode whose late rows count."""
+    """Returns by alias how late rows may be, for the inputs in final mode whose late rows count."""
     reach: dict[str, int | None] = {}
     lives = {path.input: path.life for path in shape.paths if isinstance(path.life, VersionedInput)}
     for alias, changelog in changelogs.items():
@@ -106,7 +106,7 @@ def _check_applied(shape: Classification, applied: Mapping[str, bool | None]) ->
 
 
 def check_ledger(alias: str) -> None:
-    """Raises Invalid: corrections of rows that came out one by one, joined with versions, are not made yet."""
+    """Raises Invalid: late corrections of a changelog whose rows are joined with versions cannot be applied yet."""
     raise Invalid(
         f"input {alias} is a changelog: late corrections of rows joined with versions cannot be applied yet",
         rule="late-apply-ledger",
@@ -115,7 +115,8 @@ def check_ledger(alias: str) -> None:
 
 
 def check_late_stated(alias: str, declared: Declarations) -> None:
-    """Raises Invalid: late corrections of a changelog must not vanish without the author's word."""
+    """Raises Invalid if no declaration says what happens to late corrections of a changelog: they must not vanish
+    silently."""
     if declared.late_of(alias) is None:
         raise Invalid(
             f"input {alias} is a changelog: most of its retractions come after their window has closed",
@@ -126,7 +127,10 @@ def check_late_stated(alias: str, declared: Declarations) -> None:
 
 
 def _check_versions(alias: str, life: VersionedInput, declared: Declarations) -> None:
-    """Versions count from when they were said; rows of an as-of join's right side do not."""
+    """Raises Invalid for a declaration about late rows that a versioned input cannot honour.
+
+    Versions of a temporal table count from when they were stated; rows on the right side of an as-of join do not.
+    """
     if life.clamped and declared.late.get(alias, Policy(Late.APPLY)) != Policy(Late.APPLY):
         raise Invalid(
             f"SET odf.late.{alias}: late versions of a temporal table always count, from when they were said",
@@ -166,7 +170,7 @@ def _check_log(declared: Declarations, shape: Classification, only_late: bool) -
 
 
 class Block(Protocol):
-    """The needed properties of a block; times in microseconds."""
+    """The properties of a block that are needed here; times in microseconds."""
 
     @property
     def path(self) -> str | None: ...
@@ -185,7 +189,7 @@ B = TypeVar("B", bound=Block)
 
 
 class Placed(NamedTuple):
-    """Rows of slices with ``low <= event time < high``; none comes out before ``place``."""
+    """Rows of some slices with ``low <= event time < high``; ``place`` is the least output time of any of them."""
 
     paths: tuple[str, ...]
     low: int
@@ -195,21 +199,22 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LateInput(Generic[B]):
-    """The mounted blocks of an input, each with the event time from which its rows are in force.
+    """The mounted blocks of an input whose late rows count, each with the event time before which its rows do not.
 
-    A late row that a query takes by itself comes out at the greater of its output time and that of the watermark before
-    its block, so its place follows from its own chain, and never lies among settled rows. Spec:
+    A late row that a query takes one by one comes out at the greater of its output time and that of the watermark
+    before its block. So its place follows from its own chain, and is never among settled rows. Spec:
     docs/spec/engine-semantics.md#late-rows.
     """
 
     paths: Sequence[Path]
     lateness: int
     reach: int | None
-    """How late rows may be; ``None``: however late."""
+    """How late rows may be, microseconds; ``None``: unlimited."""
     judged: Sequence[tuple[B, int]]
 
     def needed(self, done: int | None, bound: int) -> Iterator[Placed]:
-        """Rows that come out from ``done`` on and before ``bound``, or more; slices with equal bounds together."""
+        """Yields the rows with output times from ``done`` to before ``bound``, perhaps more; slices with equal bounds
+        together."""
         groups: dict[tuple[int, int, int], list[str]] = {}
         for path, first, low, high, place in self._due(done, bound):
             groups.setdefault((place, low if first < low else EARLIEST, high), []).append(path)
@@ -217,14 +222,14 @@ class LateInput(Generic[B]):
             yield Placed(tuple(names), low, high, place)
 
     def earliest(self, done: int | None, bound: int | None) -> int:
-        """Returns the least output time of the needed rows; ``LATEST`` when there are none."""
+        """Returns the least output time of the rows that ``needed`` yields; ``LATEST`` when there are none."""
         if bound is None:
             return LATEST
         times = [max(first, low) for _, first, low, _, _ in self._due(done, bound)]
         return min((apply(path.low, min(times)) for path in self.paths), default=LATEST) if times else LATEST
 
     def _due(self, done: int | None, bound: int) -> Iterator[tuple[str, int, int, int, int]]:
-        """Yields blocks with rows that are needed: path, first event time, and the rest as in ``Placed``."""
+        """Yields the blocks with rows that are needed: path, first event time, and the rest as in ``Placed``."""
         high = max(least(path.low, bound) for path in self.paths)
         for block, accepted in self.judged:
             if block.path is None or block.first is None or block.last is None:
@@ -234,7 +239,8 @@ class LateInput(Generic[B]):
                 yield block.path, block.first, low, high, place
 
     def still_open(self, bound: int | None) -> Iterator[tuple[B, int, int]]:
-        """Returns blocks with rows at ``bound`` or later, from which event time, and the watermark before them."""
+        """Yields the blocks with rows that come out at ``bound`` or later: block, least such event time, watermark
+        before it."""
         for block, accepted in self.judged:
             low = self._since(block, accepted, bound)
             if block.path is not None and block.last is not None and block.last >= low:
@@ -254,7 +260,7 @@ class LateInput(Generic[B]):
 def reached_back(reaches: Iterable[tuple[Path, int | None]], time: int | None) -> int | None:
     """Returns the least output time of rows that are emitted at ``time`` or later, including late rows.
 
-    ``reaches``: of each path that rows take one by one, how late they may be; ``None``: however late.
+    ``reaches``: of each path that takes rows one by one, how late they may be; ``None``: unlimited.
     """
     if time is None:
         return None

@@ -1,7 +1,7 @@
-"""Reads the facts of slices for planning: number of rows, event times, whether they hold changes.
+"""Reads the facts of slices that planning needs: number of rows, event times, whether they hold changes.
 
-Read from the columns themselves, never from Parquet statistics: those are a stranger's word, not part of the logical
-hash, and must not decide an answer. Slices never change, so what was read is remembered by file identity.
+Facts are read from the columns themselves, never from Parquet statistics: those are a stranger's claim, not part of the
+logical hash, and must not decide an answer. Slices never change, so facts are remembered by file identity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engines.spark.planning.transaction import Judged
 from engines.spark.rows.tables import microseconds
 
 REMEMBERED: Final = 65_536
-"""Slices whose facts are kept; some 200 bytes each."""
+"""Most slices whose facts are kept; some 200 bytes each."""
 TIME: Final = "time"
 
 
@@ -38,17 +38,17 @@ class SliceFacts:
     first: int | None
     last: int | None
     changes: bool
-    """Whether a row is anything but an addition."""
+    """Whether any row is not an addition."""
 
 
 class SliceReader:
-    """Reads facts, and remembers them. Safe to use from several threads: at worst something is read twice."""
+    """Reads facts of slices and remembers them. Safe to use from several threads: at worst something is read twice."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, int, int, int], SliceFacts] = OrderedDict()
 
     def facts(self, path: Path, vocab: Vocabulary) -> SliceFacts:
-        """Raises NotFound, Invalid, Environment."""
+        """Returns the facts of a slice. Raises NotFound, Invalid, Environment."""
         if path.is_file():
             known = self._known.get(_key(path, vocab))
             if known is not None:
@@ -68,7 +68,8 @@ def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
 
 
 def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int | None]:
-    """Counts rows before ``threshold`` microseconds, with the first one's offset. Raises Invalid, Environment."""
+    """Counts rows before ``threshold`` (microseconds); also returns the first such row's offset. Raises Invalid,
+    Environment."""
     count, first = 0, None
     with open_slice(path) as source:
         for times, offsets in _times(source, vocab.event_time_column, vocab.offset_column):
@@ -109,18 +110,19 @@ def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:
 
 
 def _times(source: SliceFile, column: str, other: str | None = None) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Event times as int64 microseconds, with another column beside them."""
+    """Yields batches of event times as int64 microseconds, each with the column ``other`` beside it."""
     names = [column] if other is None else [column, other]
     for batch in source.batches(columns=names):
         yield microseconds(batch.column(column)), batch.column(names[-1])
 
 
 class Sessions:
-    """The bounds of sessions of inputs' rows, read from their slices, as a plan does not have them.
+    """Finds the start and end of sessions from the rows in the inputs' slices, since the plan of a query does not have
+    them.
 
-    A session is of the rows of all members together: what a row of one input keeps open is not settled for the others
-    either. Made for one transaction over the slices that it sees; a session still open is whole among them, since the
-    checkpoint keeps its blocks open. Spec: docs/spec/engine-semantics.md#influence, #time.
+    A session is formed by the rows of all members together: a session kept open by a row of one input is not settled
+    for the other inputs either. Made for one transaction over the slices that it sees; a session still open is whole
+    among them, since the checkpoint keeps its blocks open. Spec: docs/spec/engine-semantics.md#influence, #time.
     """
 
     def __init__(self, vocabs: dict[str, Vocabulary]) -> None:
@@ -128,9 +130,8 @@ class Sessions:
         self._known: dict[tuple[int, tuple[Member, ...]], tuple[np.ndarray, np.ndarray]] = {}
 
     def oldest(self, sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
-        """Returns when the oldest session begins that ends at ``end`` or later, in microseconds of the times that the
-        query makes sessions by; ``LATEST`` if there is none. Raises Invalid, Environment.
-        """
+        """Returns when the oldest session begins that ends at ``end`` or later, in microseconds of the times from which
+        the query forms sessions; ``LATEST`` if there is none. Raises Invalid, Environment."""
         key = (sessions.gap, sessions.of)
         if key not in self._known:
             rows = [
@@ -146,7 +147,7 @@ class Sessions:
 
 
 def _spans(parts: Sequence[pa.Table], gap: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends, microseconds. A row exactly one gap after another belongs to the same session, as in Spark."""
+    """Returns starts and ends of sessions, microseconds. Rows exactly one gap apart are in one session, as in Spark."""
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     times = np.concatenate([np.asarray(part.column(TIME)) for part in parts])
@@ -160,7 +161,7 @@ def _spans(parts: Sequence[pa.Table], gap: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _keys(parts: Sequence[pa.Table]) -> pa.Table:
-    """Key columns of all parts; one whose values have no type in common is left out, which only joins groups."""
+    """Returns the key columns of all parts; a column without a common type is left out, which can only merge groups."""
     found = [pa.nulls(sum(part.num_rows for part in parts))]
     for name in parts[0].column_names[1:]:
         with contextlib.suppress(pa.ArrowTypeError):
@@ -185,7 +186,8 @@ def _accepted(path: FilePath, time: str, member: Member, threshold: int) -> pa.T
 
 
 def group_codes(keys: pa.Table) -> np.ndarray:
-    """Numbers rows, equal where all columns are; skips nested columns, which only merges groups."""
+    """Returns a number for each row, equal where all columns are equal; skips nested columns, which can only merge
+    groups."""
     codes = np.zeros(keys.num_rows, np.int64)
     for column in keys.columns:
         if pa.types.is_nested(column.type):
@@ -200,15 +202,16 @@ def group_codes(keys: pa.Table) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class InputWindows:
-    """The windows of one input's rows, each row in exactly one. Times are microseconds.
+    """Assigns each row of an input to its one window. Times are microseconds.
 
-    A window is the image of its rows' event times. Spec: docs/spec/engine-semantics.md#late-rows.
+    A window is the value of the window function for its rows' event times. Spec:
+    docs/spec/engine-semantics.md#late-rows.
     """
 
     function: Function
     lateness: int
     reach: int | None
-    """How far behind the watermark a row may come and still count; ``None``: as far as it likes."""
+    """How far behind the watermark a row may come and still count, microseconds; ``None``: unlimited."""
 
     def of(self, times: np.ndarray) -> np.ndarray:
         for step in self.function:
@@ -220,20 +223,20 @@ class InputWindows:
         return times
 
     def last_instants(self, times: np.ndarray) -> np.ndarray:
-        """The last instant of each time's window: a watermark after it settles the window."""
+        """Returns the last instant of each time's window: a watermark after it settles the window."""
         following = first(self.function)
         windows, index = np.unique(self.of(times), return_inverse=True)
         return np.array([apply(following, int(window) + 1) - 1 for window in windows], np.int64)[index]
 
     def accepted_from(self, before: int | None) -> int:
-        """Rows of a block with this watermark before it that are earlier do not count."""
+        """Returns the event time before which rows do not count, in a block with the watermark ``before`` it."""
         if before is None or self.reach is None:
             return EARLIEST
         return least(self.function, apply(self.function, before - self.lateness - self.reach))
 
     def open_from(self, reached: int | None) -> int:
-        """Returns the earliest row that can still change something when all inputs' watermarks, less lateness, have
-        ``reached`` so far, among future rows and waiting ones."""
+        """Returns the least event time of rows, future or waiting, that can still change something once all inputs'
+        watermarks, less lateness, have reached ``reached``."""
         if reached is None or self.reach is None:
             return EARLIEST
         return least(self.function, apply(self.function, reached - self.reach))
@@ -241,25 +244,26 @@ class InputWindows:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Decides which windows are final. They are dropped at once, so that state is a function of the cut."""
+    """Decides which windows are final. Final ones are dropped from the state at once, so that it is a function of the
+    cut."""
 
     oldest: int
-    """The first window that rows to come can bear on."""
+    """The first window that future rows can change."""
     earliest: int
     """The least event time of its output rows, microseconds."""
     column: str
-    """Event time of output rows."""
+    """Name of the event time column of the output."""
 
     def open_windows(self, windows: np.ndarray, waiting: np.ndarray) -> np.ndarray:
         """Marks the windows that are still open.
 
-        ``waiting``: those of rows that will still come into force or end: a correction into the future retracts its old
-        row only then.
+        ``waiting``: windows of rows that have yet to come into force or to end: a correction that takes effect in the
+        future retracts its old row only then.
         """
         still: np.ndarray = (windows >= self.oldest) | np.isin(windows, waiting)
         return still
 
     def open_rows(self, written: pa.Table) -> pa.Table:
-        """Returns output rows of windows that are still open, where rows are never retracted."""
+        """Returns the output rows of windows that are still open, for output whose rows are never retracted."""
         times = microseconds(written.column(self.column).combine_chunks())
         return written.filter(pc.greater_equal(times, self.earliest))

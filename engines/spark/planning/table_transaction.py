@@ -1,8 +1,8 @@
-"""Plans a transaction of a changing table: which ticks are reached, which blocks are new. Pure.
+"""Plans a transaction of a changing table: which ticks are reached, and which blocks are new. Pure.
 
-Ticks are the values of all inputs' watermarks up to the slowest, or the places of a grid up to it at which something
-happens: both are in the chains, so they are the same however blocks are grouped. Windows that late rows correct are
-such a table too, keyed by window. Spec: docs/spec/engine-semantics.md#table-mode, #late-rows.
+Ticks are the values of all inputs' watermarks up to the slowest input's, or else the points of a grid up to it at which
+something happens. Both follow from the chains, so they are the same however blocks are grouped. Windows that late rows
+correct are such a table too, keyed by window. Spec: docs/spec/engine-semantics.md#table-mode, #late-rows.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from engines.spark.rows.ordering import distinct
 from engines.spark.state.checkpoint import Checkpoint, OpenInput
 
 Tick: TypeAlias = Floor | FloorMonths
-"""A grid of times."""
+"""A grid of times at which ticks may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """Times are microseconds."""
+    """A planned step of a changing table, from one tick to a later one. Times are microseconds."""
 
     since: int | None
-    """The tick reached before."""
+    """The tick reached before; ``None``: none."""
     until: int | None
-    """The tick reached now; rows that count from it on wait."""
+    """The tick reached now; rows that count from this time on wait. ``None``: none."""
     ticks: tuple[int, ...]
-    """Those after ``since``, up to ``until``, if they are watermarks."""
+    """Without a grid: the watermarks after ``since`` up to ``until``, which are the ticks."""
     blocks: Mapping[str, tuple[BlockFacts, ...]]
-    """New ones by alias."""
+    """New blocks by alias."""
     lateness: Mapping[str, int]
     grid: Tick | None = None
-    """Ticks are its places, if there is one."""
+    """The grid whose points are the ticks; ``None``: the ticks are watermarks."""
     closing: Closing | None = None
-    """Of windows that late rows correct those that nothing can change any more."""
+    """For windows that late rows correct: which windows nothing can change any more; ``None``: never any."""
 
     def times(self, moments: np.ndarray) -> np.ndarray:
-        """Returns the previous tick (``LONG_AGO``: none), and those that show events at ``moments``, ascending."""
+        """Returns the previous tick (``LONG_AGO``: none) and the ticks that show events at ``moments``, ascending."""
         since = LONG_AGO if self.since is None else self.since
         if self.grid is None:
             return np.array([since, *self.ticks], np.int64)
@@ -65,7 +65,7 @@ class TableStep:
 
 
 def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
-    """The first place of a grid after each moment."""
+    """Returns the first point of a grid after each moment."""
     if isinstance(grid, Floor):
         after: np.ndarray = (moments - grid.origin) // grid.size * grid.size + grid.origin + grid.size
         return after
@@ -77,9 +77,10 @@ def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
 def plan_table(
     inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
-    """Plans the step, and lists ticks that wait for slower inputs or are after ``limit`` (microseconds).
+    """Plans the step, and lists the ticks that wait for slower inputs or are after ``limit`` (microseconds).
 
-    At least one tick is reached that can be. Raises Invalid when blocks and checkpoint contradict each other.
+    If any tick can be reached, at least one is, whatever the limit. Raises Invalid when blocks and checkpoint
+    contradict each other.
     """
     at: InputProgress = progress(inputs, previous)
     marks = [] if previous is None or previous.ticks is msgspec.UNSET else list(previous.ticks)
@@ -106,7 +107,7 @@ def plan_table(
 
 
 def _paced(grid: Tick, done: int | None, limit: int) -> int:
-    """The last place of a grid up to ``limit``; if that is not after ``done``, the one that is."""
+    """Returns the last point of a grid up to ``limit``, or the first point after ``done`` if that is later."""
     place = grid(limit)
     if done is None or place > done:
         return place
@@ -114,7 +115,7 @@ def _paced(grid: Tick, done: int | None, limit: int) -> int:
 
 
 def windows_of(ruling: Ruling, declared: Declarations) -> dict[str, InputWindows]:
-    """Returns the windows by alias, if late rows correct windows."""
+    """Returns by alias the windows that late rows correct; empty if late rows correct none."""
     found = ruling.windows.of if ruling.windows is not None else {}
     return {
         alias: InputWindows(function, declared.lateness_of(alias), ruling.reach.get(alias, 0))
@@ -130,10 +131,11 @@ def plan_windows(
     output: Vocabulary,
     grid: Tick | None = None,
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
-    """Plans as ``plan_table``, but the watermark promises settled windows, as it does without late rows.
+    """Plans as ``plan_table`` does, except that the watermark follows the settled windows, as it does without late
+    rows.
 
     A row counts from its effective time as in any changing table, but not before its window is settled; so a window's
-    rows appear together at the tick that settles it, and what comes later corrects exactly what it changes.
+    rows appear together at the tick that settles it, and later rows correct exactly what they change.
     """
     reached = None
     if previous is not None and None not in (marks := [item.w for item in previous.inputs]):
@@ -161,7 +163,8 @@ def plan_windows(
 def _closing(
     windows: Mapping[str, InputWindows], paths: Sequence[Path], output: Vocabulary, reached: int | None
 ) -> Closing | None:
-    """What is closed when all inputs' watermarks, less lateness, have ``reached`` so far; ``None``: nothing ever is."""
+    """Returns which windows are final once all inputs' watermarks, less lateness, have ``reached`` this time; ``None``:
+    none is ever."""
     if any(each.reach is None for each in windows.values()):
         return None
     # In windows, since those of one input may lie elsewhere in time than those of another.

@@ -1,6 +1,6 @@
 """Plans one transaction: which rows are late, settled, needed by the query, and kept.
 
-Pure: facts about blocks in, a plan out; nothing is read and no query runs here. All of it follows from the influence
+Pure: takes facts about blocks and returns a plan; reads nothing and runs no query. All of it follows from the influence
 intervals of the query's paths, whatever its windows are. Spec: docs/spec/engine-semantics.md#law, #final-mode,
 #influence, #changelogs, #state.
 """
@@ -29,20 +29,20 @@ class BlockFacts:
     """The facts of one data block of an input for planning. Times are microseconds."""
 
     name: str
-    """Hash as text; empty when the coordinator did not say."""
+    """Hash as text; empty if the coordinator did not give it."""
     path: str | None
     before: int | None
     """Watermark before the block; ``None``: there was none."""
     after: int | None
     rows: int = 0
     untimed: int = 0
-    """Rows without event time."""
+    """Number of rows without event time."""
     first: int | None = None
     """Least event time of its rows, ``None`` if no row has one."""
     last: int | None = None
     reopened: bool = False
     changes: bool | None = None
-    """Whether a row is anything but an addition; ``None``: unknown."""
+    """Whether any row is not an addition; ``None``: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +53,30 @@ class InputFacts:
     alias: str
     blocks: tuple[BlockFacts, ...]
     lateness: int = 0
-    """Allowed lateness, microseconds: the watermark counts as that much earlier."""
+    """Allowed lateness, microseconds: it is subtracted from the watermark."""
     only_late: bool = False
-    """In log mode: only rows that came late are wanted."""
+    """In log mode: only late rows are wanted."""
     reach: int | None = 0
-    """In final mode: rows count that come after what they could change was settled, if they are no later than this,
-    microseconds; ``None``: however late they are."""
+    """In final mode: how long after its output was settled a row may come and still count, microseconds; ``None``: any
+    time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows of some slices with ``low <= event_time < high``, in microseconds; bounds at the ends of time are none."""
+    """Rows of some slices with ``low <= event_time < high`` (microseconds); the ends of time mean no bound."""
 
     paths: tuple[str, ...]
     low: int = EARLIEST
     high: int = LATEST
     before: int = EARLIEST
-    """The watermark before these slices' block, for merged rows; in final mode the least output time of their rows."""
+    """Watermark before these slices' block, for merged rows; in final mode the least output time of their rows."""
 
 
 Judged: TypeAlias = Sequence[tuple[BlockFacts, int]]
-"""Blocks of an input, with the times before which their rows are late."""
+"""Blocks of an input, each with the time before which its rows are late."""
 Oldest: TypeAlias = Callable[[Session, Mapping[str, Judged], int], int]
-"""(sessions, blocks by alias, end) -> when the oldest session begins that ends then or later, in the times by which the
-query makes sessions; ``LATEST`` if there is none. Sessions are over accepted rows of all their members."""
+"""(sessions, blocks by alias, end) -> start of the oldest session that ends at ``end`` or later, in the times by which
+the query forms sessions; ``LATEST`` if there is none. Sessions are over accepted rows of all their members."""
 
 
 def no_sessions(sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
@@ -85,7 +85,8 @@ def no_sessions(sessions: Session, judged: Mapping[str, Judged], end: int) -> in
 
 @dataclass(frozen=True, slots=True)
 class LateCheck:
-    """Rows of a new slice before ``threshold`` are late; how many there are only the slice can tell."""
+    """A check to make: rows of a new slice before ``threshold`` are late, and only the slice can tell how many there
+    are."""
 
     alias: str
     path: str
@@ -94,14 +95,14 @@ class LateCheck:
 
 @dataclass(frozen=True, slots=True)
 class VersionStep:
-    """The change of an input whose rows are in force until superseded. Times are microseconds."""
+    """How the versions of an input change, whose rows are in force until superseded. Times are microseconds."""
 
     blocks: tuple[tuple[BlockFacts, int], ...]
-    """New blocks, with the times before which their rows are late."""
+    """New blocks, each with the time before which its rows are late."""
     lateness: int
     life: VersionedInput
     seen_until: int
-    """The query sees versions that begin before this time ..."""
+    """The query sees the versions that begin before this time ..."""
     seen_from: int
     """... and end at this one or later."""
     kept_from: int
@@ -111,22 +112,22 @@ class VersionStep:
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
     reads: Mapping[str, tuple[Read, ...]]
-    """By alias; all empty: no query has to run."""
+    """Rows to read, by alias; if all are empty, no query has to run."""
     late_checks: tuple[LateCheck, ...]
     emit_from: int | None
-    """Output rows before this time are out already, microseconds; ``None``: nothing is."""
+    """Output rows before this time have been emitted already, microseconds; ``None``: none have."""
     emit_until: int | None
-    """Output rows from this time on wait; ``None`` in log mode, or when nothing is settled."""
+    """Output rows from this time on wait, microseconds; ``None`` in log mode, or when nothing is settled."""
     watermark: int | None
-    """Of the output, microseconds."""
+    """Watermark of the output, microseconds."""
     inputs: tuple[OpenInput, ...]
     untimed: Mapping[str, int]
     versions: Mapping[str, VersionStep] = field(default_factory=dict)
-    """By alias, for inputs that have no part in ``reads``."""
+    """Changes by alias, for versioned inputs, which are not in ``reads``."""
     kept: Mapping[str, tuple[Read, ...]] = field(default_factory=dict)
-    """By alias the rows that are needed again, for coordinators that cannot mount their blocks again."""
+    """Rows needed again, by alias, for coordinators that cannot mount their blocks again."""
     settled: int | None = None
-    """Up to where output could have been emitted, if that is more than was asked for."""
+    """Time before which output could have been emitted; ``None``: no later than what was asked for."""
 
     @property
     def idle(self) -> bool:
@@ -144,7 +145,7 @@ def plan_step(
     oldest: Oldest = no_sessions,
     limit: int | None = None,
 ) -> TransactionStep:
-    """Plans the next step after ``previous``, which settles nothing from ``limit`` (microseconds) on.
+    """Plans the next step after the checkpoint ``previous``; settles nothing at ``limit`` (microseconds) or later.
 
     Raises Invalid when blocks and checkpoint contradict each other.
     """
@@ -199,18 +200,18 @@ def plan_step(
 
 @dataclass(frozen=True, slots=True)
 class InputProgress:
-    """The progress of inputs, for modes that keep no blocks open."""
+    """How far the inputs have come, for modes that keep no blocks open."""
 
     done: int | None
-    """What was reached before, microseconds."""
+    """Time before which output was emitted earlier, microseconds; ``None``: none was."""
     slowest: int | None
-    """The least of the watermarks; ``None`` if there is an input without."""
+    """The least of the inputs' watermarks, microseconds; ``None`` if an input has none."""
     inputs: tuple[OpenInput, ...]
     untimed: Mapping[str, int]
 
 
 def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> InputProgress:
-    """Raises Invalid when blocks and checkpoint contradict each other."""
+    """Computes how far the inputs have come. Raises Invalid when blocks and checkpoint contradict each other."""
     known = {item.alias: item for item in previous.inputs} if previous is not None else {}
     for given in inputs:
         _check_continues(given, known.get(given.alias))
@@ -231,7 +232,10 @@ def _version_step(
     seen_after: int | None,
     kept_after: int | None,
 ) -> VersionStep:
-    """``seen_after`` and ``kept_after``: the least output time of rows that are joined now, and of those to come."""
+    """Plans the versions of an input.
+
+    ``seen_after`` and ``kept_after``: the least output time of rows that are joined now, and of rows to come.
+    """
     fresh = [block for block in given.blocks if not block.reopened]
     judged = [(block, EARLIEST if life.clamped else _threshold(paths, block.before, given.lateness)) for block in fresh]
     from_done, from_bound = (
@@ -248,9 +252,10 @@ def _log_step(
     watermarks: Mapping[str, int | None],
     done: int | None,
 ) -> TransactionStep:
-    """Rows that speak for themselves: of one input at once; of several when each has come as far as the row's block.
+    """Plans a step in log mode, where each row is passed on by itself. Rows of a single input are read at once; of
+    several inputs, once each input's watermark has passed that before the row's block.
 
-    Then they are in the order of the watermarks before their blocks, which is the same however chains interleave.
+    Rows are then in the order of the watermarks before their blocks, which is the same however chains interleave.
     """
     promised = not any(given.only_late for given in inputs)
     if len(inputs) == 1:
@@ -286,7 +291,7 @@ def _log_step(
 
 
 def _slowest(watermarks: Iterable[int | None]) -> int | None:
-    """``None`` if there is one that is not known yet."""
+    """Returns the least watermark; ``None`` if any is not known yet."""
     marks = list(watermarks)
     return None if None in marks else min((mark for mark in marks if mark is not None), default=None)
 
@@ -299,7 +304,7 @@ def next_checkpoint(
     previous: Checkpoint | None,
     ticks: Sequence[int] = (),
 ) -> Checkpoint:
-    """The state after ``step``, which dropped ``late`` rows; ``ticks`` (microseconds) wait for slower inputs."""
+    """Returns the state after ``step``, which dropped ``late`` rows; ``ticks`` (microseconds) are not reached yet."""
     old_late = previous.late if previous is not None else {}
     old_untimed = previous.untimed if previous is not None else {}
     return Checkpoint(
@@ -321,7 +326,7 @@ def _sum(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
 
 
 def _check_continues(given: InputFacts, known: OpenInput | None) -> None:
-    """The blocks must be those that the checkpoint waits for, and no others."""
+    """Raises Invalid if a block that the checkpoint needs again is missing, or a new one begins before its watermark."""
     reopened = [block.name for block in given.blocks if block.reopened]
     missing = [name for run in (known.open if known is not None else ()) for name in run if name not in reopened]
     if missing:
@@ -354,7 +359,7 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int | None:
-    """Before which output is settled: the least of what each path's watermark reaches."""
+    """Returns the time before which output is settled: the least that any path's watermark reaches, if all do."""
     reached = []
     for path in paths:
         watermark = watermarks[path.input]
@@ -373,21 +378,21 @@ def _new_slices(query: Classification, given: InputFacts) -> tuple[Read, ...]:
 
 
 def _is_needed(query: Classification, given: InputFacts, block: BlockFacts) -> bool:
-    """Whether a block has rows for a query in log mode."""
+    """Whether a block has rows that a query in log mode reads."""
     if block.path is None or not block.rows:
         return False
     return not given.only_late or (block.first is not None and block.first < _needed_before(query, given, block))
 
 
 def _needed_before(query: Classification, given: InputFacts, block: BlockFacts) -> int:
-    """In log mode a query sees the rows of a block before this time: all of them, or those that are late."""
+    """Returns the time before which a query in log mode sees rows of a block: no bound, or only its late rows."""
     if not given.only_late:
         return LATEST
     return _threshold([path for path in query.paths if path.input == given.alias], block.before, given.lateness)
 
 
 def _late_input(query: Classification, given: InputFacts) -> LateInput[BlockFacts]:
-    """An input of which late rows count."""
+    """Makes the planning view of an input whose late rows count."""
     paths = [path for path in query.paths if path.input == given.alias]
     back = None if given.reach is None else given.lateness + given.reach
     judged = [(block, EARLIEST if back is None else _threshold(paths, block.before, back)) for block in given.blocks]
@@ -400,7 +405,8 @@ def _judged(query: Classification, given: InputFacts) -> Judged:
 
 
 def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:
-    """Rows of a block before this time are late: they could change what was settled when the block was written."""
+    """Returns the time before which rows of a block are late: they could change output that was settled when it was
+    written."""
     if before is None:
         return EARLIEST
     occurrences = [-1 - at if path.occurrence is None else path.occurrence for at, path in enumerate(paths)]
@@ -420,7 +426,7 @@ def _late_checks(alias: str, judged: Judged) -> list[LateCheck]:
 
 
 def _since(paths: Sequence[Path], judged: Mapping[str, Judged], oldest: Oldest, time: int | None) -> int:
-    """The earliest event time of rows whose influence reaches ``time`` or beyond."""
+    """Returns the earliest event time of rows whose influence reaches ``time`` or later."""
     if time is None:
         return EARLIEST
     return min((_reaching(path, judged, oldest, time) for path in paths), default=LATEST)
@@ -435,7 +441,8 @@ def _reaching(path: Path, judged: Mapping[str, Judged], oldest: Oldest, time: in
 
 
 def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[Read, ...]:
-    """Accepted rows from ``low`` on whose influence begins before ``bound``, slices with equal bounds together."""
+    """Returns the accepted rows from ``low`` on whose influence begins before ``bound``; slices with equal bounds
+    together."""
     high = max((least(path.low, bound) for path in paths), default=EARLIEST)
     groups: dict[int, list[str]] = {}
     for block, threshold in judged:
@@ -450,7 +457,7 @@ def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tupl
 
 
 def _still_open(judged: Judged, since: int) -> tuple[tuple[BlockFacts, int], ...]:
-    """Blocks that may hold accepted rows from ``since`` on."""
+    """Returns the blocks that may hold accepted rows from ``since`` on."""
     return tuple(
         (block, threshold)
         for block, threshold in judged

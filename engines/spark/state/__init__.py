@@ -1,1 +1,1 @@
-"""Keeps the state of a transform between transactions: the checkpoint, the tables behind it, their buckets, files."""
+"""Stores the state of a transform between transactions: the checkpoint, its tables, their buckets, and files."""

@@ -1,9 +1,9 @@
-"""Keeps state by key: rows in buckets of bounded size, of which a transaction opens those whose keys it changes.
+"""Stores state by key, in buckets of bounded size, so that a transaction opens only buckets of keys that it changes.
 
 Buckets are the leaves of a tree over the bits of a hash of the key. A leaf is split when it holds more than ``BUCKET``
-rows, and put together with its neighbour when both together do not: so the tree is a function of the rows, however they
-came there, and changes only where they do. Leaves that nobody opens are copied as they are.
-Spec: docs/spec/engine-semantics.md#state, #cost.
+rows, and merged with its neighbour when both together hold no more. So the tree is a function of the rows, whatever the
+order in which they came, and changes only where they change. Leaves that are not opened are copied as they are. Spec:
+docs/spec/engine-semantics.md#state, #cost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from engines.spark.rows.ordering import distinct
 from engines.spark.state.files import Kept, Stored
 
 BUCKET: Final = 4096
-"""Rows."""
+"""Most rows of a bucket, unless it is as deep as the tree may be."""
 MAX_BITS: Final = 24
-"""Depth of the tree; rows of one key are never parted, so a leaf this deep may hold any number."""
+"""Greatest depth of the tree. Rows of one key are never separated, so a leaf this deep may hold any number."""
 _WIDTH: Final = 64
 _PRIME: Final = np.uint64(0x100000001B3)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -30,7 +30,7 @@ _NULL: Final = np.uint64(0x2545F4914F6CDD1D)
 
 
 def hashes_of(keys: pa.Table) -> np.ndarray:
-    """Computes 64 bits of all columns for each row: the same for equal rows on every machine and in every version."""
+    """Computes a 64-bit hash of all columns for each row: the same on every machine and in every version."""
     found = np.full(keys.num_rows, _STEP, np.uint64)
     for column in keys.columns:
         array = column.combine_chunks()
@@ -41,7 +41,7 @@ def hashes_of(keys: pa.Table) -> np.ndarray:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
+    """Applies the finaliser of splitmix64: every bit of the result depends on every bit of the value."""
     values = (values ^ (values >> np.uint64(30))) * _MIX[0]
     values = (values ^ (values >> np.uint64(27))) * _MIX[1]
     mixed: np.ndarray = values ^ (values >> np.uint64(31))
@@ -49,7 +49,8 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def _values(array: pa.Array) -> np.ndarray:
-    """Numbers as they are, texts by their bytes; what is neither tells nothing apart here."""
+    """Converts a column to 64-bit numbers: numbers as they are, texts by hash; other types give 0, so do not tell rows
+    apart."""
     kind = array.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return np.asarray(array.cast(pa.int64(), safe=False).fill_null(0)).view(np.uint64)
@@ -65,7 +66,7 @@ def _values(array: pa.Array) -> np.ndarray:
 
 
 def _texts(array: pa.Array) -> np.ndarray:
-    """A polynomial of the bytes, modulo 2^64."""
+    """Hashes each text as a polynomial of its bytes, modulo 2^64."""
     array = array.fill_null(b"")
     _, offsets_buffer, body_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
@@ -80,10 +81,10 @@ def _texts(array: pa.Array) -> np.ndarray:
 
 
 class BucketedTable:
-    """The buckets of one table of the state, in one transaction: ``take`` reads some, ``keep`` writes the results."""
+    """The buckets of one table of the state in one transaction: ``take`` reads some, ``keep`` writes the results."""
 
     def __init__(self, name: str, schema: pa.Schema, state: Mapping[str, Stored]) -> None:
-        """``schema``: of the rows now; buckets of rows as they were before it grew are all opened."""
+        """``schema``: of the rows now. Buckets written with an older schema are all opened, to be rewritten."""
         described = hashlib.sha3_256(str(schema.remove_metadata()).encode()).hexdigest()[:8]
         self._stem = f"{name}/{described}/"
         found = {key.removeprefix(self._stem): each for key, each in state.items() if key.startswith(self._stem)}
@@ -93,7 +94,8 @@ class BucketedTable:
         self._opened: list[str] = []
 
     def take(self, hashes: np.ndarray) -> list[pa.Table]:
-        """Reads the buckets of keys: all their rows, those of other keys too. Raises Invalid for damaged ones."""
+        """Reads the buckets that hold the keys, with all their rows, also those of other keys. Raises Invalid for
+        damaged ones."""
         leaves = list(self._closed)
         known = distinct(hashes)
         begin, end = (np.array([int(bits.ljust(_WIDTH, fill), 2) for bits in leaves], np.uint64) for fill in "01")
@@ -108,7 +110,7 @@ class BucketedTable:
         return self.take(np.array([int(bits.ljust(_WIDTH, "0"), 2) for bits in self._closed], np.uint64))
 
     def keep(self, rows: pa.Table, hash_of: Callable[[pa.Table], np.ndarray]) -> dict[str, Kept]:
-        """Returns the new state. ``rows``: of read buckets, and of other keys without one."""
+        """Returns the new state. ``rows``: those of the buckets that were read, and rows of keys that had no bucket."""
         found: dict[str, Kept] = {}
         hashes = hash_of(rows)
         waiting = [("", np.arange(rows.num_rows), list(self._closed), self._opened)]

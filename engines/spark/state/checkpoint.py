@@ -3,9 +3,9 @@
 Rows of windows are named by the blocks that hold them. Rows that no block holds as they are (versions in force, the
 table that was last written) follow after the JSON and a newline; ``tables`` packs them.
 
-State is a function of the cut of the inputs alone, so any route to a cut gives these bytes, and whoever lacks a
-checkpoint can rebuild it. Pure: also read by coordinators, which mount again what ``open_blocks`` lists. Made by the
-engine after every transaction that succeeded. Spec: docs/spec/engine-semantics.md#state.
+State is a function of the cut of the inputs alone, so every way to reach a cut gives these bytes, and a node without
+the checkpoint can rebuild it. Pure. Coordinators read checkpoints too, to mount again the blocks that ``open_blocks``
+lists. The engine makes one after every transaction that succeeded. Spec: docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from chain.multihash import Multihash
 
 VERSION: Final = 1
 MAX_CHECKPOINT: Final = 1 << 20
-"""Bytes of the JSON."""
+"""Most bytes of the JSON."""
 MAX_RANGES: Final = 64
-"""Open ranges written for one input: supersets are sound, so more are merged."""
+"""Most open ranges written for one input. If there are more they are merged, since a superset is sound."""
 
 MAX_TABLES: Final = 4096
-"""Tables that follow the JSON: buckets of rows, mostly."""
+"""Most tables that follow the JSON; mostly they are buckets of rows."""
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Millis = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -34,43 +34,43 @@ Millis = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: Name
-    """``did:odf:…``"""
+    """DID of the input dataset, ``did:odf:…``."""
     alias: Name
     block: Name | None = None
-    """Hash of the last block consumed that the coordinator named."""
+    """Hash of the last consumed block that the coordinator named; ``None``: it named none."""
     w: Millis | None = None
     """Watermark, milliseconds; ``None`` before the first."""
     open: Annotated[tuple[tuple[Name, Name], ...], msgspec.Meta(max_length=MAX_RANGES)] = ()
-    """First and last block of runs, in chain order, whose slices may hold rows that are needed again."""
+    """First and last block of each run, in chain order, whose slices may hold rows that are needed again."""
 
 
 class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     rows: Annotated[int, msgspec.Meta(ge=0)]
     size: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-    """Bytes."""
+    """Length of the table in bytes."""
     digest: Name
-    """sha3-256 of the bytes, hexadecimal."""
+    """sha3-256 of the table's bytes, hexadecimal."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     v: int
     transform: Name
-    """sha3-256 of the transform's canonical JSON: a checkpoint of another query is no use."""
+    """sha3-256 of the transform's canonical JSON: a checkpoint of another query must not be used."""
     mode: Name
     g: Millis | None = None
-    """Output rows before this time have been emitted, milliseconds."""
+    """Output rows before this time have been emitted, milliseconds; ``None``: none have."""
     inputs: Annotated[tuple[OpenInput, ...], msgspec.Meta(max_length=256)]
     late: dict[Name, int]
-    """Rows not accepted because they came late, so far, by alias."""
+    """Rows dropped because they came late, so far, by alias."""
     untimed: dict[Name, int]
-    """Rows not accepted because they have no event time, so far, by alias."""
+    """Rows dropped because they have no event time, so far, by alias."""
     ticks: Annotated[tuple[Millis, ...], msgspec.Meta(max_length=1 << 16)] | msgspec.UnsetType = msgspec.UNSET
-    """Watermarks of inputs that are still to come for the others, milliseconds."""
+    """Ticks: watermarks of some inputs that the slower inputs have yet to reach, milliseconds."""
     settled: Millis | msgspec.UnsetType = msgspec.UNSET
-    """Output before this time could have been emitted, and waits because the coordinator asked for less; else unset."""
+    """Time before which output could have been emitted; it waits because the coordinator asked for less. Else unset."""
     arranged: Annotated[tuple[Arranged, ...], msgspec.Meta(max_length=MAX_TABLES)] | msgspec.UnsetType = msgspec.UNSET
-    """Tables that follow; unset when there are none."""
+    """Descriptions of the tables that follow; unset when there are none."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -84,7 +84,7 @@ def split(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_checkpoint(raw: bytes) -> Checkpoint:
-    """Decodes the JSON; its body may be absent. Raises Invalid: it comes from disk, perhaps from another node."""
+    """Decodes the JSON; the tables after it may be absent. Raises Invalid: the bytes may come from another node."""
     raw, _ = split(raw)
     if len(raw) > MAX_CHECKPOINT:
         raise Invalid(f"a checkpoint of {len(raw)} bytes", rule="checkpoint-size", hint=f"at most {MAX_CHECKPOINT}")
@@ -103,7 +103,7 @@ def open_blocks(checkpoint: bytes) -> dict[DatasetId, list[tuple[Multihash, Mult
     """Returns which blocks of each input the next transaction needs again: (first, last) of runs, both included.
 
     Give them as ``InputBlock(reopened=True)``, in chain order, before the new ones. Inputs that need none are left out.
-    Raises Invalid.
+    Raises Invalid for a malformed hash.
     """
     found: dict[DatasetId, list[tuple[Multihash, Multihash]]] = {}
     for item in decode_checkpoint(checkpoint).inputs:
@@ -117,8 +117,8 @@ def open_blocks(checkpoint: bytes) -> dict[DatasetId, list[tuple[Multihash, Mult
 def runs_of(blocks: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Returns at most ``MAX_RANGES`` runs that cover blocks given in chain order. A function of the blocks alone.
 
-    Neighbours are merged by their number in the list, not by whether the chain has others between them: that would
-    depend on which others were mounted, so on the route.
+    Runs are merged by their position in the list, not by whether the chain has other blocks between them: that would
+    depend on which others were mounted, and so on the way to the cut.
     """
     share = -(-len(blocks) // MAX_RANGES) or 1
     return tuple((blocks[start], blocks[min(start + share, len(blocks)) - 1]) for start in range(0, len(blocks), share))

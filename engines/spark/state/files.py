@@ -1,7 +1,8 @@
-"""Reads and writes checkpoint files, whole and under limits: canonical JSON, and behind it tables named with digests.
+"""Reads and writes checkpoint files whole and within limits: canonical JSON, then tables, which the JSON names by
+digest.
 
-The rows of tables are few against the history (one per live key, or the versions in force), and a function of the cut
-like all of the state: sorted, and written as Parquet without anything that could tell how they came about. Spec:
+Tables hold few rows compared with the history (one per live key, or the versions in force), and are a function of the
+cut like all of the state: sorted, and written as Parquet without anything that depends on how they came about. Spec:
 docs/spec/engine-semantics.md#state.
 """
 
@@ -33,14 +34,14 @@ from engines.spark.state.checkpoint import (
 
 _HINT: Final = "start the transform anew after a change of its query"
 MAX_STATE: Final = 1 << 30
-"""Bytes of all tables together."""
+"""Most bytes of all tables together."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     checkpoint: Checkpoint | None = None
     tables: Tables = field(default_factory=lambda: Tables({}))
-    """By name, each read when it is asked for; empty ones are missing."""
+    """Tables by name, each read on first use; empty tables are absent."""
 
     @property
     def stored(self) -> Mapping[str, Stored]:
@@ -67,13 +68,13 @@ def load(path: str | None, transform: str, mode: str | None) -> State:
 
 
 def _mapped(file: Path) -> bytes | mmap.mmap:
-    """The bytes of a file, read where they are looked at. Raises OSError."""
+    """Maps the bytes of a file into memory, so that only what is used is read. Raises OSError."""
     with file.open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(opened.fileno()).st_size else b""
 
 
 def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
-    """Raises Invalid for a state that cannot be kept, Environment."""
+    """Writes a checkpoint file. Raises Invalid for a state that cannot be kept, Environment."""
     for item in checkpoint.inputs:
         if any("" in run for run in item.open):
             raise Invalid(
@@ -93,7 +94,7 @@ def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A table of a checkpoint, not read yet."""
+    """A table of a checkpoint that is not read yet."""
 
     described: Arranged
     raw: memoryview
@@ -103,7 +104,7 @@ class Stored:
         return self.described.rows
 
     def table(self) -> pa.Table:
-        """Reads its rows. Raises Invalid when the bytes differ from their description."""
+        """Reads the table's rows. Raises Invalid when the bytes differ from their description."""
         raw = bytes(self.raw)
         if _digest(raw) != self.described.digest:
             raise Invalid(
@@ -115,7 +116,7 @@ class Stored:
 
 
 Kept: TypeAlias = pa.Table | Stored
-"""Rows of the state: new ones, or unchanged ones, which are copied as they are."""
+"""Rows of the state: new rows, or a stored table that is unchanged and copied as it is."""
 
 
 class Tables(Mapping[str, pa.Table]):
@@ -160,7 +161,7 @@ def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes |
 
 
 def unpack(described: Sequence[Arranged], body: memoryview) -> Tables:
-    """Reads the tables. Raises Invalid for more or fewer bytes than described."""
+    """Splits the body into the tables described. Raises Invalid for more or fewer bytes than described."""
     stored, at = {}, 0
     for one in described:
         stored[one.name] = Stored(one, body[at : at + one.size])
