@@ -1,1 +1,1 @@
-"""Carries out a transaction of a transform: views of inputs, the query, tables that are kept up, handovers, replays."""
+"""Executes a transaction of a transform: views of inputs, the query, changing tables, handovers and replays."""

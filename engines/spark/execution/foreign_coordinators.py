@@ -1,8 +1,8 @@
-"""Serves coordinators that do not send blocks: makes blocks of their requests, keeps open rows in the checkpoint.
+"""Serves coordinators that do not send blocks: derives blocks from their requests, keeps open rows in the checkpoint.
 
-Such a coordinator gives only new slices and the watermarks of its blocks with their system times. Slices carry the
-system time of their block, so each watermark finds its place among them. Rows that are needed again cannot be mounted
-again, so they are written into the checkpoint and laid out as slices of their own for the next transaction.
+Such a coordinator gives only new slices, and the watermarks of its blocks with their system times. Slices carry the
+system time of their block, so each watermark finds its place among them. The coordinator cannot mount again the rows
+that are needed again, so they are written into the checkpoint, and into slices of their own for the next transaction.
 Spec: docs/spec/engine-semantics.md#state; ODF engine contract.
 """
 
@@ -30,13 +30,14 @@ from engines.spark.state.files import State
 
 _OPEN: Final = "open"
 _NANOS: Final = 1_000_000
-"""In a millisecond."""
+"""Nanoseconds in a millisecond."""
 
 
 def blocks_of(given: TransformInput, state: State, lateness: int, folder: Path) -> tuple[InputBlock, ...]:
-    """Rows kept in the state as reopened blocks, then new slices and watermarks in the order of their system times.
+    """Returns the blocks of an input: rows kept in the state as reopened blocks, then new slices and watermarks in the
+    order of their system times.
 
-    ``folder``: where kept rows are laid out as slices, for as long as the transaction lasts. Raises Invalid.
+    ``folder``: where the kept rows are written as slices, for as long as the transaction lasts. Raises Invalid.
     """
     known = {item.alias: item.w for item in state.checkpoint.inputs} if state.checkpoint is not None else {}
     stated = known.get(given.query_alias)
@@ -71,14 +72,17 @@ def _greater(one: Instant | None, other: Instant) -> Instant:
 
 
 def _millis(instant: Instant) -> int:
-    """Blocks say when they were made in nanoseconds, their rows in milliseconds: cut, as the reference cuts them."""
+    """Converts nanoseconds, in which blocks have their times, to milliseconds as in rows;
+    truncates, as the reference does."""
     return instant // _NANOS
 
 
 def _check_offsets(given: TransformInput, rows: int) -> None:
-    """Raises Invalid unless as many rows are given as are told of: what lacks would be a hole in the output for ever.
+    """Raises Invalid if the slices hold more or fewer rows than the request states: missing rows would be missing for
+    ever.
 
-    The reference (0.265) was seen to ask so when it verifies a derivation of several transactions (docs/kamu.md).
+    The reference (0.265) was seen to send such requests when it verifies a derivation of several transactions
+    (docs/kamu.md).
     """
     told = given.offset_interval
     if told is not None and rows != told.end - told.start + 1:
@@ -91,7 +95,8 @@ def _check_offsets(given: TransformInput, rows: int) -> None:
 
 
 def _looked_at(path: Path, vocab: Vocabulary) -> tuple[int | None, int]:
-    """When the block of a slice was made, milliseconds, ``None`` for one without rows; how many. Raises Invalid."""
+    """Returns when the slice's block was made, milliseconds (``None`` without rows), and
+    the number of rows. Raises Invalid."""
     with open_slice(path) as source:
         if vocab.system_time_column not in source.schema.names:
             raise Invalid(f"slice {path.name} has no column {vocab.system_time_column}", rule="input-vocabulary")
@@ -120,7 +125,7 @@ def _laid_out(given: TransformInput, state: State, folder: Path) -> list[InputBl
 
 
 def _digest(alias: str) -> str:
-    """A file's name for an alias, which may hold anything."""
+    """Returns a file name for an alias, which may hold any characters."""
     return hashlib.sha3_256(alias.encode()).hexdigest()[:16]
 
 
@@ -132,7 +137,7 @@ def _place(name: str) -> tuple[int, str]:
 def kept_rows(
     kept: Mapping[str, tuple[Read, ...]], schemas: Mapping[str, st.StructType], vocabs: Mapping[str, Vocabulary]
 ) -> dict[str, pa.Table]:
-    """Tables for the state: the rows that are needed again, by input and the watermark before their blocks."""
+    """Returns tables for the state: the rows that are needed again, by input and the watermark before their blocks."""
     found: dict[str, list[pa.Table]] = {}
     for alias, reads in kept.items():
         for read in reads:

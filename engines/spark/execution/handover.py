@@ -1,8 +1,9 @@
-"""Hands over from one query to the next: the new one continues as if it had always run.
+"""Hands a dataset over from one query to the next: the new query continues as if it had always run.
 
-What the old one has emitted stays. In final mode the new one emits from the old one's bound on; in log mode from the
-next block on; in table mode the difference between both tables, at the tick that was reached. The state is rebuilt from
-the blocks, never translated: it is a function of the cut. Spec: docs/spec/engine-semantics.md#handover.
+Rows that the old query emitted stay. In final mode the new query emits from where the old one's output ends; in log
+mode from the next block on; in table mode it writes the difference between both tables, at the tick that was reached.
+The state is rebuilt from the blocks, never converted: it is a function of the cut. Spec:
+docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from engines.spark.state.files import State, load, save
 
 
 class _NewDerivation(Exception):
-    """Why the new query cannot go on where the old one stopped."""
+    """The new query cannot continue where the old one stopped; the message says why."""
 
 
 def run_migration(
@@ -68,7 +69,7 @@ class _Handover:
         old = _as_transaction(request, old=True)
         self._request = request
         self._control = control
-        # Both may call an input by the same name and mean other columns.
+        # Both may call an input by the same name and mean other columns, so each has a session of its own.
         self._old = Replay(session.newSession(), old, control, caches, folder)
         self._new = Replay(session, _as_transaction(request, old=False), control, caches, folder)
 
@@ -112,13 +113,15 @@ class _Handover:
         return Success(new_offset_interval=interval, new_watermark=None if g is None else from_millis(g), schema=told)
 
     def _former(self, old: Classification, table: TableShape, state: State, since: int | None) -> pa.Table | None:
-        """All that the old table says. Of windows that are closed for good its state has nothing any more."""
+        """Returns all rows of the old table. If it is of windows, they are rebuilt, since
+        the state has dropped closed ones."""
         if self._old.windows:
             return self._old.rebuild(old, since).rows
         return None if since is None else self._old.table_of(table, state.tables, since)
 
     def _is_relabelled(self) -> bool:
-        """The same query over the same columns, for another engine: state is neutral to engines."""
+        """Whether only the engine's version differs, not the query or its columns: state
+        does not depend on the engine."""
         bare = [msgspec.structs.replace(each, version=None)
                 for each in (self._request.old_transform, self._request.transform)]  # fmt: skip
         return bare[0] == bare[1] and self._old.knows == self._new.knows
@@ -158,7 +161,8 @@ class _Handover:
                 )
 
     def _check_meaning(self, new: Classification) -> None:
-        """Consumers chose how they read the rows by whether they can be taken back."""
+        """Raises _NewDerivation if the output becomes a changelog or ceases to be one:
+        consumers chose their reading by that."""
         now, said = self._new.changes(new), says_changelog(self._request.output_schema)
         if said is not None and now is not None and said != now:
             raise _NewDerivation(f"its rows can{'' if now else 'not'} be taken back, unlike those so far")
@@ -166,7 +170,8 @@ class _Handover:
     def _differences(
         self, old: pa.Table | None, new: pa.Table | None, before: TableShape, after: TableShape, schema: pa.Schema
     ) -> pa.Table | None:
-        """Returns what takes the old table to the new one, as ops in the order of any tick."""
+        """Returns the rows, with ops in the order of any tick, that change the old table
+        into the new one; ``None``: no rows."""
         columns = pa.schema([field.with_nullable(True) for field in schema if field.name not in self._supplied])
         tables = [as_in_force(as_written(table, columns), columns) for table in (old, new) if table is not None]
         both = pa.concat_tables([columns.empty_table(), *tables])
@@ -199,7 +204,8 @@ def _check_carries_over(old: Classification, new: Classification) -> None:
 
 
 def _check_cut(old: Checkpoint, new: Checkpoint, mode: Mode) -> None:
-    """Both must stand for the same cut, else rows would be lost or come twice."""
+    """Raises Invalid unless both checkpoints are of the same cut, else rows would be lost or come twice; raises
+    _NewDerivation if rows of several inputs would change their order."""
     reached = {item.id: item for item in old.inputs}
     for item in new.inputs:
         known = reached.get(item.id)

@@ -1,6 +1,6 @@
-"""Opens the inputs of one request: their columns, their blocks as facts for planning, their rows as views.
+"""Opens the inputs of one request: their columns, the facts of their blocks for planning, their rows as views.
 
-Made for a request and gone with it. Reads slices, writes nothing.
+Made for one request. Reads slices, writes nothing.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from engines.spark.sql.input_views import InputView
 from engines.spark.sql.views import FEW_ROWS, few_rows, slices_view, view_schema
 
 _NANOS: Final = 1_000_000
-"""In a millisecond."""
+"""Nanoseconds in a millisecond."""
 MANY: Final = 1 << 20
-"""Bytes of slices from which on a look at all ops costs less than taking them through a query."""
+"""Bytes of slices from which on it is cheaper to inspect all ops than to carry them through a query."""
 
 LOCAL: Final = 1 << 24
-"""Bytes of rows that Spark keeps as given, below the 48 MiB where it makes tasks. Small slices expand much."""
+"""Most bytes of rows that Spark is given in memory, below the 48 MiB from which it makes
+tasks. Small slices expand much."""
 
 
 class Inputs:
-    """The inputs of one request, by alias."""
+    """The inputs of one request, by alias: reads their columns, facts and rows."""
 
     def __init__(self, given: Sequence[TransformInput], query: Query, slices: SliceReader) -> None:
         self._given = {each.query_alias: each for each in given}
@@ -56,7 +57,7 @@ class Inputs:
         self._changes: set[str] = set()
 
     def views(self) -> list[InputView]:
-        """Lists the views that the query is analysed over."""
+        """Lists the views over which the query is analysed."""
         return [
             InputView(
                 alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
@@ -75,7 +76,7 @@ class Inputs:
         return self._given[alias].changelog
 
     def ranks_by_time(self, alias: str) -> bool:
-        """Whether event time ranks the rows of a key, also where they can be retracted."""
+        """Whether event time ranks the rows of a key even if they can be retracted."""
         return bool(self._given[alias].by_time)
 
     @property
@@ -84,7 +85,7 @@ class Inputs:
         return all(self.ranks_by_time(alias) for alias in self._given if self.changelog(alias) is not False)
 
     def is_log(self, alias: str) -> bool:
-        """Whether the query sees every statement as an event."""
+        """Whether the query sees every statement of the input, retractions included, as an event."""
         return self._query.declarations.reading_of(alias) is Reading.LOG
 
     def can_change(self, alias: str) -> bool | None:
@@ -92,7 +93,8 @@ class Inputs:
         return False if self.is_log(alias) else self.changelog(alias)
 
     def facts(self, ruling: Ruling, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
-        """Collects the facts of the given blocks for planning. Raises Invalid for an input that the query forbids."""
+        """Collects the facts of the given blocks for planning. Raises Invalid for an
+        input that the query cannot take."""
         found = []
         for alias, given in self._given.items():
             facts = tuple(self._block(block, given, ruling) for block in blocks[alias])
@@ -141,10 +143,11 @@ class Inputs:
         self._changes.add(alias)
 
     def hidden(self, reads: Mapping[str, Sequence[Read]]) -> tuple[str, ...]:
-        """Returns the columns needed to order the rows of a log and to fix their op; few, as every column costs the
-        JVM.
+        """Returns the hidden columns needed to order the rows of a log and to correct their ops; as few as possible, as
+        every column costs time in the JVM.
 
-        Of one input, source and place are the same for all rows; so is op where many rows are all additions.
+        With a single input, rows have the same source and place; so they have the same op where many rows are all
+        additions.
         """
         if len(reads) > 1:
             return HIDDEN
@@ -154,9 +157,9 @@ class Inputs:
         return HIDDEN_OF_ADDITIONS if alike else HIDDEN_OF_ONE
 
     def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
-        """Rows of an input for the query; of an input with changes those that were not taken back.
+        """Returns the rows of an input for the query; of an input with changes, the rows that were not taken back.
 
-        ``number``: of the input, if its rows shall carry where they came from.
+        ``number``: of the input, if the rows are to carry their origin; else ``None``.
         """
         if alias not in self._changes:
             schema, vocab = self.schemas[alias], self.vocabs[alias]
@@ -166,9 +169,8 @@ class Inputs:
     def few(
         self, reads: Mapping[str, Sequence[Read]], versions: Mapping[str, pa.Table], numbered: bool
     ) -> tuple[dict[str, pa.Table], dict[str, int]] | None:
-        """Returns the tables that ``view`` shows of each input, in memory, with versions, and how many columns the
-        query sees of each; ``None``: one is too large. ``numbered``: each input has its number.
-        """
+        """Returns the rows of each input in memory, as ``view`` shows them, and those of versions; and how many of its
+        columns the query sees. ``None``: an input is too large. ``numbered``: rows carry the number of their input."""
         found: dict[str, pa.Table] = {}
         for number, (alias, each) in enumerate(reads.items()):
             schema, vocab, place = self.schemas[alias], self.vocabs[alias], number if numbered else None
@@ -189,7 +191,7 @@ class Inputs:
         return found, widths
 
     def _standing(self, alias: str, reads: Sequence[Read]) -> pa.Table:
-        """Rows of an input that were not taken back."""
+        """Returns the rows of an input that were not taken back."""
         schema, vocab = self.schemas[alias], self.vocabs[alias]
         parts = []
         for read in reads:
@@ -200,7 +202,7 @@ class Inputs:
 
 
 def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
-    """Rows asserted and not taken back, in chain order; equal rows cancel one another."""
+    """Returns the rows asserted and not taken back, in chain order; a retraction cancels a row of equal data."""
     order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
     rows = rows.take(pa.array(order))
     ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
@@ -209,7 +211,8 @@ def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 
 def _input_schema(given: TransformInput) -> pa.Schema:
-    """Schema of an input's slices: from the file that states it, else from a slice. Raises Invalid."""
+    """Returns the schema of an input's slices: from the file that states it, else from a
+    slice. Raises Invalid if neither."""
     slices = [block.data_path for block in given.blocks or () if block.data_path is not None]
     sources = [given.schema_file, *reversed(slices), *reversed(given.data_paths)]
     for source in sources:

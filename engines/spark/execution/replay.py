@@ -1,7 +1,7 @@
-"""Runs a query over all blocks up to a cut without emitting rows: computes the state of an uninterrupted run.
+"""Runs a query over all blocks up to a cut without emitting rows, to compute the state of an uninterrupted run.
 
-State is a function of the cut, so it is made from the blocks, a few at a time.
-Spec: docs/spec/engine-semantics.md#state, #handover.
+State is a function of the cut, so it can be made from the blocks, a few at a time. Spec:
+docs/spec/engine-semantics.md#state, #handover.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from engines.spark.state.checkpoint import VERSION, Checkpoint
 from engines.spark.state.files import Kept, State, Tables, pack, unpack
 
 NOT_SETTLED: Final = "running-not-settled"
-"""Rule of what ``rebuild`` raises for a query that adds up rows which are not all there yet."""
+"""Rule of the fault that ``rebuild`` raises for a query whose running aggregates lack rows that may still come."""
 CHUNK: Final = 64
-"""Blocks of history that a table is rebuilt from at a time."""
+"""Blocks of history that are read at a time to rebuild a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The state of a query after an uninterrupted run up to a cut."""
+    """The state of a query as after an uninterrupted run up to a cut."""
 
     checkpoint: Checkpoint
     tables: Mapping[str, Kept]
     rows: pa.Table | None = None
-    """In table mode all of the table, in the types that Spark gave."""
+    """In table mode all rows of the table, in the types that Spark gave; else ``None``."""
 
 
 class Replay(Transaction):
-    """A query over all blocks up to a cut that emits nothing."""
+    """Runs a query over all blocks up to a cut and emits nothing."""
 
     _ruling: Ruling
-    """Known once the query was analysed."""
+    """The rules on late rows; set by ``analysed``."""
 
     @property
     def knows(self) -> list[tuple[str, str, str]]:
-        """Inputs with their columns."""
+        """Lists (dataset id, alias, columns as JSON) of the inputs."""
         ids = {each.query_alias: str(each.dataset_id) for each in self._request.query_inputs}
         return [(ids[alias], alias, schema.json()) for alias, schema in self._inputs.schemas.items()]
 
     def analysed(self) -> tuple[Classification, pa.Schema]:
-        """Raises Invalid for a query that this engine does not run."""
+        """Returns the query's classification and columns. Raises Invalid for a query that this engine does not run."""
         query = self._query
         found = self._caches.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
         if found.classification is None or found.columns is None:
@@ -89,7 +89,7 @@ class Replay(Transaction):
         return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
 
     def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
-        """Rebuilds the state when output before ``since`` (microseconds) is emitted. Raises Invalid."""
+        """Rebuilds the state in which output before ``since`` (microseconds) has been emitted. Raises Invalid."""
         facts = self._inputs.facts(self._ruling, self._blocks(State()))
         if shape.table is not None:
             return self._rebuilt_table(shape, shape.table, facts, since)
@@ -101,7 +101,7 @@ class Replay(Transaction):
             v=VERSION, transform=identity, mode=shape.mode.value, g=None if since is None else since // MILLISECOND,
             inputs=(), late={}, untimed={},
         )  # fmt: skip
-        # With the earliest limit nothing is settled but what is out already.
+        # With the earliest limit nothing is settled beyond what has been emitted already.
         step = plan_step(shape, facts, start, Sessions(self._inputs.vocabs).oldest, EARLIEST)
         late = self._late(step, self._query.declarations)
         versions = self._versions(step, State())
@@ -111,7 +111,10 @@ class Replay(Transaction):
     def _earlier_rows(
         self, shape: Classification, facts: tuple[InputFacts, ...], since: int | None
     ) -> Mapping[str, Kept]:
-        """The state of an OVER query over history before ``since`` (microseconds). Raises Invalid if rows remain."""
+        """Returns the state of an OVER query over history before ``since`` (microseconds).
+
+        Raises Invalid if more rows from before ``since`` may come.
+        """
         if not shape.running or since is None:
             return {}
         step = plan_step(shape, facts, None, Sessions(self._inputs.vocabs).oldest, since)
@@ -128,10 +131,10 @@ class Replay(Transaction):
     def _rebuilt_table(
         self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], since: int | None
     ) -> Rebuilt:
-        """History is read a few blocks at a time: what is kept is a row for each key, or the rows that stand.
+        """Rebuilds a changing table; reads its history a few blocks at a time, and keeps a row per key or the rows that
+        stand.
 
-        Windows stand as they do at the tick that the inputs have reached; how far the output's watermark has come is
-        another thing.
+        Windows are rebuilt as of the tick that the inputs have reached, which need not be the watermark of the output.
         """
         windows, grid = self.windows, self._query.declarations.tick
         if windows:
@@ -151,7 +154,7 @@ class Replay(Transaction):
         self, shape: Classification, table: TableShape, planned: tuple[TransactionStep, TableStep, tuple[int, ...]],
         since: int | None,
     ) -> Rebuilt:  # fmt: skip
-        """All windows, to be compared; kept are those that something can still change."""
+        """Rebuilds all windows, for the comparison, and keeps in the state those that something can still change."""
         whole, ticking, waiting = planned
         until = ticking.until
         state = self._state_at(table, replace(ticking, closing=None), until)
@@ -176,7 +179,7 @@ class Replay(Transaction):
         return state
 
     def _kept_up(self, table: TableShape, step: TableStep, former: Tables) -> dict[str, Kept]:
-        """The state after a step, as a transaction makes it."""
+        """Returns the state after a step, computed as a transaction computes it."""
         sources = self._sources(self.windows)
         if self._keeps_rows(table):
             first = table.first and not self._changes and not self.windows
@@ -207,7 +210,7 @@ class Replay(Transaction):
 
 
 def _alive(state: Tables, alias: str, source: TableInput, since: int) -> pa.Table:
-    """Rows of an input that count at the tick ``since``, for one round."""
+    """Returns the rows of an input that count at the tick ``since``, as one round."""
     names = [
         name
         for name in state
@@ -223,11 +226,11 @@ def _in_round(rows: pa.Table) -> pa.Table:
 
 
 def _stored(state: Mapping[str, Kept]) -> Tables:
-    """As a checkpoint would give it back."""
+    """Packs a state and unpacks it again, into the form in which a checkpoint gives it."""
     described, parts = pack(state)
     return unpack(described, memoryview(b"".join(parts)))
 
 
 def _at(step: TableStep, since: int | None) -> TableStep:
-    """All of the past as one tick."""
+    """Changes a step into one that takes all of the past as a single tick, ``since``."""
     return replace(step, since=None, until=since, ticks=() if since is None else (since,), grid=None)

@@ -1,8 +1,8 @@
-"""Computes running aggregates: of a key's history only the sums of its settled rows are kept.
+"""Computes running aggregates, whose state is what a key's settled rows add up to, not those rows.
 
-State is a table for each window operator, by key: of a function over all rows so far its value, of one over the last
-n rows, or the first n, what each of these adds, and of one over all rows but the last n both. New rows of a transaction
-are put after them, and one query over both gives the value of every new row.
+State is a table for each window operator, by key. For a function over all rows so far it keeps the value; for a
+function over the last n or the first n rows, what each of these adds; for a function over all rows but the last n,
+both. A transaction puts its new rows after the kept ones, and one query over both gives the value of every new row.
 Spec: docs/spec/engine-semantics.md#running, #state.
 """
 
@@ -41,16 +41,17 @@ from engines.spark.state.files import Kept, Stored
 
 RUNNING: Final = "running"
 _PLACE: Final = "__odf_place"
-"""Of a row among those of its key."""
+"""Column with the number of a row among the rows of its key, from 1."""
 _SO_FAR: Final = "__odf_so_far"
-"""What a function whose frame ends before the row would be if it ended with it."""
+"""Prefix of columns with the value that a function, whose frame ends before the row,
+would have if it ended with the row."""
 
 
 def run_over_history(
     session: SparkSession, query: Staged, windows: int, former: Mapping[str, Stored],
     emit_from: int | None, emit_until: int,
 ) -> tuple[pa.Table, dict[str, Kept]]:  # fmt: skip
-    """Returns rows with ``emit_from <= time < emit_until`` (microseconds), and the state. Raises Invalid."""
+    """Returns rows with ``emit_from <= time < emit_until`` (microseconds), and the new state. Raises Invalid."""
     state: dict[str, Kept] = {}
     for number in range(windows):
         stage = query.stage()
@@ -75,7 +76,7 @@ def _between(rows: pa.Table, since: int | None, until: int) -> pa.Table:
 def _advanced(
     session: SparkSession, name: str, stage: Stage, fresh: pa.Table, former: Mapping[str, Stored]
 ) -> tuple[pa.Table, dict[str, Kept]]:
-    """Rows with the value of each function, and what is kept."""
+    """Computes one window operator: returns the new rows with the value of each function, and the new state."""
     keys = [each for each in fresh.column_names if each.startswith(KEY)]
     fresh = fresh.append_column(HIDDEN_ROW, pa.array(np.zeros(fresh.num_rows, np.int64)))
     columns = [*keys, *(f"{PART}{at}" for at in range(len(stage.parts))), HIDDEN_ROW]
@@ -104,14 +105,15 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With columns of ``schema`` that it lacks, null."""
+    """Adds the columns of ``schema`` that the rows lack, as nulls."""
     known = rows.column_names
     columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.table(columns, schema=_nullable(schema))
 
 
 def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Returns what was kept, and the new rows in their order: values, and places among the rows of a key."""
+    """Returns the expressions to select over kept and new rows in order: columns, values,
+    and row numbers within the key."""
     partition = f"partition by {', '.join(keys)} " if keys else ""
     order = [HIDDEN_ROW, *(f"{ORDER}{at} {direction}" for at, direction in enumerate(stage.directions))]
     by = f"{partition}order by {', '.join(order)}"
@@ -141,7 +143,7 @@ def _value(part: Part, column: str, by: str, default: str) -> str:
 
 
 def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
-    """Returns the last rows of each key: as many as the longest frame reaches back, numbered backwards from -1."""
+    """Returns the last rows of each key, numbered backwards from -1: as many as the longest frame reaches back."""
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.maximum.at(lengths, codes, places)
@@ -165,14 +167,15 @@ def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa
 
 
 def _reach(part: Part) -> int:
-    """How many rows of a key are kept for a function."""
+    """Returns how many rows of a key are kept for a function."""
     return max(1, part.until + part.place) if part.preceding is None else part.preceding
 
 
 def _so_far(part: Part, at: int, rows: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
-    """Of a function over all rows: its value in the last row that the frame of the next row holds, nothing in those
-    before it, and what each row adds in those after it. The first and the last value of all rows are told in each,
-    since a null may be one.
+    """Returns the kept values of a function over all rows so far.
+
+    The last row that the frame of the next row holds has the function's value so far; rows before it have null, and
+    rows after it what each adds. For first and last values every row has the value so far, since null may be a value.
     """
     value = rows.column(f"{_SO_FAR if part.until else VALUE}{at}")
     if part.function in PICKED.values():
@@ -183,16 +186,16 @@ def _so_far(part: Part, at: int, rows: pa.Table, kind: pa.DataType) -> pa.Chunke
 
 
 def _has_places_of_its_own(part: Part) -> bool:
-    """Whether the values that count are not simply those of the last rows."""
+    """Whether the values that count may be those of other rows than the last."""
     return part.preceding is None if part.function == NTH else part.function == LAG and part.passes_nulls
 
 
 def _found(part: Part, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """For each row of ``kept`` the row whose value it is given, -1: none.
+    """Returns for each row of ``kept`` the row whose value it gets, -1: none.
 
-    What looks for the first n values of all rows, or for the last n that are none null, has these, whatever rows they
-    came from: a column is read by its own function alone. Rows that the frame of the next row does not hold yet keep
-    their own.
+    A function that looks for the first n values of all rows, or for the last n that are not null, gets just these,
+    whatever rows they came from: only this function reads the column. Rows that the frame of the next row does not hold
+    yet keep their own values.
     """
     before = numbers <= -max(1, part.until if part.function == NTH else 0)
     counted = np.flatnonzero(before & valid if part.passes_nulls else before)
@@ -203,8 +206,10 @@ def _found(part: Part, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray
 
 
 def _lined_up(codes: np.ndarray, numbers: np.ndarray, counted: np.ndarray, kept: np.ndarray, most: int) -> np.ndarray:
-    """For each row of ``kept`` the row that gives its value, -1: none. Of each key (``codes``) these are the first
-    ``most`` of the rows ``counted``, in its first places; or the last ``-most`` of them, in its last places.
+    """Returns for each row of ``kept`` the row that gives its value, -1: none.
+
+    The values of each key (``codes``) are the first ``most`` of the rows ``counted``, given to its first rows; or the
+    last ``-most`` of them, given to its last rows.
     """
     sign = 1 if most > 0 else -1
     values, places = (each[np.lexsort((sign * numbers[each], codes[each]))] for each in (counted, kept))
@@ -223,7 +228,7 @@ def _lined_up(codes: np.ndarray, numbers: np.ndarray, counted: np.ndarray, kept:
 
 
 def _ranks(sorted_codes: np.ndarray) -> np.ndarray:
-    """Number of each within its stretch of equal codes, from 0."""
+    """Returns the position of each element within its run of equal codes, from 0."""
     if not len(sorted_codes):
         return np.empty(0, np.int64)
     begins = np.flatnonzero(np.append(True, sorted_codes[1:] != sorted_codes[:-1]))

@@ -1,8 +1,8 @@
-"""Reads slices of a changing table's inputs in Spark, and computes the round of each row in the query.
+"""Reads slices of a changing table's inputs in Spark, and computes in the query the round of each row.
 
-Rows that all count in this transaction need not pass through Python: that they do is known of a slice from what
-planning read of it, or from its times where ticks are places of a grid. Small slices do, which is faster than one more
-scan. Spec: docs/spec/engine-semantics.md#table-mode.
+Rows that all count in this transaction need not pass through Python. Whether they do is known of a slice from what
+planning read of it, or from its times where ticks are points of a grid. Small slices do pass through Python, which is
+faster than one more scan. Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from engines.spark.sql.views import slices_view
 SCANNED: Final = 1 << 20
 """Bytes from which on a slice is worth a scan of its own."""
 MAX_TICKS: Final = 64
-"""About as many ticks may be between the rows of a slice: each is a comparison of the query."""
+"""Most ticks, about, between the rows of a slice: each is a comparison in the query."""
 
 
 class Scanned(Protocol):
-    """The slices of an input."""
+    """The properties of an input whose slices are scanned."""
 
     @property
     def schema(self) -> st.StructType: ...
@@ -38,25 +38,25 @@ class Scanned(Protocol):
     def vocab(self) -> Vocabulary: ...
     @property
     def log(self) -> bool:
-        """Operations do not matter."""
+        """Whether the query sees every statement as an event, so that operations do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A slice that only adds rows, all of which are in force now."""
+    """A slice that only adds rows, all of which count in this transaction."""
 
     path: str
     moments: np.ndarray
-    """From when each row counts, microseconds; the first and the last alone where no more is asked."""
+    """Times from which the rows count, microseconds; only the least and the greatest unless all were asked for."""
     round: str = ""
-    """The number of a row's round, as SQL; empty until the ticks are known."""
+    """SQL expression for the number of a row's round; empty until the ticks are known."""
 
 
 def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *, every: bool) -> Scan | None:
-    """Returns the scan of a block, or ``None`` if its rows have to be inspected.
+    """Returns the scan of a block, or ``None`` if its rows must be read in Python.
 
-    Rows are in force from ``counts_from`` at the earliest, and now if before ``until``. ``every``: all moments are
-    needed. Raises Invalid, Environment.
+    Rows count from ``counts_from`` at the earliest, and in this transaction if before ``until``. ``every``: all moments
+    are needed. Raises Invalid, Environment.
     """
     if block.path is None or Path(block.path).stat().st_size < SCANNED:
         return None
@@ -69,7 +69,7 @@ def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *,
 
 
 def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan | None:
-    """By the times of all rows."""
+    """Does as ``scan_of``, from the times of all rows."""
     schema, vocab, log = source.schema, source.vocab, source.log
     names = {vocab.event_time_column, vocab.operation_type_column}
     rows = read_rows([path], st.StructType([field for field in schema if field.name in names]))
@@ -81,21 +81,21 @@ def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan
 
 
 def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
-    """Whether too many ticks occur between its rows."""
+    """Whether more than ``MAX_TICKS`` ticks occur between its rows."""
     return bool(np.diff(_ends(scan, ticks))[0] > MAX_TICKS)
 
 
 def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
-    """Adds the number of ticks before each row is in force."""
+    """Adds the expression for a row's round: the number of ticks up to when the row counts."""
     low, high = _ends(scan, ticks).tolist()
     time = f"unix_micros(cast({_quoted(vocab.event_time_column)} as timestamp))"
-    # Ticks behind the least moment are behind what no row counts before: then the row's own time decides.
+    # No row counts before the least moment, so for ticks after it the row's own time decides.
     steps = [f"cast({time} >= {tick}L as bigint)" for tick in ticks[low:high].tolist()]
     return Scan(scan.path, scan.moments, " + ".join([f"{low}L", *steps]))
 
 
 def scanned(session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocabulary) -> list[DataFrame]:
-    """Rows that have a time, with ``HIDDEN_ROUND``."""
+    """Returns the rows of scans that have a time, with the column ``HIDDEN_ROUND``."""
     rounds = dict.fromkeys(scan.round for scan in scans)
     return [
         slices_view(session, [Read(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)

@@ -1,9 +1,9 @@
-"""Keeps up a changing table: its rows at every tick, and the corrections from one to the next.
+"""Updates a changing table: computes its rows at every tick, and the corrections from one tick to the next.
 
-Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, where the
-query computes something of them: new rows are aggregated and merged with it. Over changelogs the rows that stand are
-kept, and those of a changed key are evaluated anew. Either way the user's query runs once for many ticks, with the
-round as one more column to group by. Spec: docs/spec/engine-semantics.md#table-mode.
+Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, if the query
+computes something from them: new rows are aggregated and merged with it. Over changelogs the rows that stand are kept,
+and those of a changed key are evaluated anew. Either way the user's query runs once for many ticks, with the round as
+one more column to group by. Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from engines.spark.state.files import Kept, Tables
 
 ENTER: Final = "__odf_enter"
 LEAVE: Final = "__odf_leave"
-"""From when a row counts, and up to when: effective times, microseconds."""
+"""Columns with the time from which a row counts, and the time up to which: effective times, microseconds."""
 WINDOW: Final = "__odf_window"
-"""In which window a row is, if it bears on one."""
+"""Column with a row's window, if the table is of windows."""
 ROWS: Final = "rows"
-"""Rows of inputs that stand."""
+"""Name of the state with the rows of inputs that stand."""
 FIRST: Final = "first"
-"""Of those, the ones that rank among the first of their key; the others never will."""
+"""Name of the state with only those standing rows that rank among the first of their key; the others never will."""
 WRITTEN: Final = "written"
 WAITING: Final = "waiting"
 MAX_ROUND_ROWS: Final = 1 << 20
-"""About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
+"""Most rows, about, that are evaluated at once; a row counts once for every tick at which it is evaluated."""
 Scans: TypeAlias = Mapping[str, Sequence[Scan]]
 NO_SCANS: Final[Scans] = MappingProxyType({})
 
@@ -61,26 +61,26 @@ class Evaluate(Protocol):
 
 
 class Split(Protocol):
-    """The evaluation of a table in two steps."""
+    """Evaluates the query's bare aggregates, to be merged with kept ones before the rest of the query is computed."""
 
     def __call__(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """The rows of an input of a table."""
+    """How to read the rows of an input of a table."""
 
     schema: st.StructType
     vocab: Vocabulary
     log: bool = False
-    """Every statement is an event."""
+    """Whether every statement is an event, so that nothing is taken back."""
     windows: InputWindows | None = None
-    """If there are, a row counts once its window is settled, and bears on nothing else."""
+    """Windows of the rows, if the table is of windows: a row then counts once its window is settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rows in the types that Spark gave, ops, and the state tables."""
+    """Changed rows in the types that Spark gave (``None``: none), their ops, and the tables of the new state."""
 
     rows: pa.Table | None
     ops: np.ndarray
@@ -90,7 +90,8 @@ class Outcome:
 def _fresh(
     step: TableStep, sources: Mapping[str, TableInput], former: Tables, scans: Scans = NO_SCANS
 ) -> dict[str, pa.Table]:
-    """By alias the rows with future changes, and new ones, with effective times. ``scans``: slices left out."""
+    """Returns by alias the rows that were waiting and the new rows, with effective times,
+    but not those of ``scans``."""
     found = {}
     for alias, source in sources.items():
         schema = dated(source)
@@ -105,7 +106,7 @@ def _fresh(
 
 
 def _scans(step: TableStep, sources: Mapping[str, TableInput]) -> dict[str, list[Scan]]:
-    """By alias the slices that Spark can read by itself. Raises Invalid, Environment."""
+    """Returns by alias the slices that Spark can read by itself. Raises Invalid, Environment."""
     found: dict[str, list[Scan]] = {alias: [] for alias in sources}
     for alias, source in sources.items():
         if source.windows is not None or step.until is None:
@@ -121,13 +122,13 @@ def _scans(step: TableStep, sources: Mapping[str, TableInput]) -> dict[str, list
 
 
 def dated(source: TableInput) -> pa.Schema:
-    """Columns of rows of the state, each row with when it counts."""
+    """Returns the columns of rows in the state: those of the input, and when each row counts."""
     more = [ENTER, LEAVE] if source.windows is None else [ENTER, LEAVE, WINDOW]
     return pa.schema([*arrow_columns(source.schema), *(pa.field(name, pa.int64()) for name in more)])
 
 
 def _new(path: str, before: int | None, after: int | None, lateness: int, source: TableInput) -> pa.Table:
-    """Rows of a slice that have a time, with when each statement counts by itself."""
+    """Returns the rows of a slice that have a time, with the time from which each statement counts by itself."""
     rows = read_rows([path], source.schema)
     times, timed = event_times(rows, source.vocab)
     marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
@@ -145,7 +146,8 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
 
 
 def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
-    """Rows asserted, each with when it is taken back, if it is; those that never count are left out."""
+    """Returns the rows asserted, each with the time at which it is taken back, if it is;
+    leaves out those that never count."""
     order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
     rows = rows.take(pa.array(order))
     ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
@@ -216,7 +218,7 @@ def accumulate(
         result = bare.whole(visible.append_column(HIDDEN_ROUND, pa.array(at)))
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, single=True)
-    # Of each key; there is no key at all where the query passes none of the new rows on.
+    # Marks each key's last round; there may be no key, if the query passes on none of the new rows.
     last = np.append(rounds.first[1:], True)[: len(rounds.first)]
     still = both.select(written.names).filter(pa.array(~touched))
     rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
@@ -226,7 +228,7 @@ def accumulate(
 
 
 def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
-    """Keeps what was written of windows that something can still change."""
+    """Returns what was written for windows that something can still change."""
     rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
     bucketed = BucketedTable(WRITTEN, rows.schema, former.stored)
     bucketed.take_all()
@@ -240,10 +242,10 @@ def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
 def _summed_up(
     session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table, codes: np.ndarray
 ) -> pa.Table:
-    """What was kept and what each tick adds, summed up from tick to tick. ``codes``: a number for the key of each part.
+    """Adds up what was kept and what each tick adds, from tick to tick. ``codes``: a number for the key of each part.
 
-    The only part of a key is its sum already, so that what is summed up is no more than what meets. Lists of one part
-    are still to be sorted.
+    A key's only part is its sum already, so only the parts of keys with several are added up. A single list may still
+    have to be sorted.
     """
     meets = np.bincount(codes)[codes] > 1 if len(codes) else np.zeros(0, bool)
     for name, function in merge.items():
@@ -257,7 +259,7 @@ def _summed_up(
 
 
 def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
-    """The same of parts that meet, by the functions for each column."""
+    """Adds up the parts of keys that have several, by the function for each column."""
     frame = frame_of_rows(session, parts)
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
     partition = f"partition by {', '.join(quoted[key] for key in keys)} " if keys else ""
@@ -277,9 +279,10 @@ def reevaluate(
     shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables, evaluate: Evaluate,
     first: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Evaluates changelogs again: all rows in force, for the affected keys. Raises Invalid, Environment.
+    """Updates a table over changelogs: evaluates all rows in force anew, for the affected keys. Raises Invalid,
+    Environment.
 
-    ``first``: over inputs that only grow, of which only the first rows of a key are kept.
+    ``first``: the inputs only grow, and only the first rows of a key are kept.
     """
     name = FIRST if first else ROWS
     shelves = {
@@ -343,7 +346,7 @@ def reevaluate(
 
 
 class OutrankedRows:
-    """Selects rows that no longer rank among the first of their key."""
+    """Finds the rows that no longer rank among the first of their key, and never will again."""
 
     def __init__(self, rows: Mapping[str, pa.Table]) -> None:
         sizes = [table.num_rows for table in rows.values()]
@@ -351,7 +354,7 @@ class OutrankedRows:
         self.rows = {alias: np.zeros(table.num_rows, bool) for alias, table in rows.items()}
 
     def numbered(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
-        """Adds the number of each row, in one order for all inputs."""
+        """Adds a column with the number of each row, unique over all inputs."""
         return table.append_column(HIDDEN_ROW, pa.array((rows + self._begins[alias]).astype(np.int64)))
 
     def learn(
@@ -373,7 +376,7 @@ def _with_standing(
     fresh: Mapping[str, pa.Table], sources: Mapping[str, TableInput], shelves: Mapping[str, BucketedTable],
     by: Mapping[str, Sequence[str]], between: tuple[int, int], everything: bool,
 ) -> dict[str, pa.Table]:  # fmt: skip
-    """With the rows that stand of all keys to which something happens, or that take something back."""
+    """Adds the rows that stand, for all keys to which something happens or of which something is taken back."""
     concerned = []
     for alias, table in fresh.items():
         ops = np.asarray(table.column(sources[alias].vocab.operation_type_column))
@@ -397,7 +400,7 @@ def _stretches(
     times: np.ndarray,
     spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
 ) -> list[tuple[int, int]]:
-    """From which tick to which to go at once: a catch-up over years is not evaluated as a whole."""
+    """Returns (first, last) ticks to evaluate at once: a catch-up over years must not be evaluated as a whole."""
     if not len(happening[0]):
         return []
     cuts = stretches(rounds_of(*happening, times), spans, MAX_ROUND_ROWS)
@@ -409,12 +412,12 @@ def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Drops the column of effective times, which is not of the input."""
+    """Drops the columns of effective times and windows, which the input does not have."""
     return table.drop_columns([name for name in (ENTER, LEAVE, WINDOW) if name in table.column_names])
 
 
 def _common_codes(keys: Sequence[pa.Table]) -> list[np.ndarray]:
-    """Numbers of keys, the same for the same key in all tables; columns correspond by position."""
+    """Returns numbers of keys, equal for equal keys in all tables; columns correspond by position."""
     sizes = [table.num_rows for table in keys]
     renamed = [table.rename_columns([str(at) for at in range(table.num_columns)]) for table in keys]
     if not renamed[0].num_columns:

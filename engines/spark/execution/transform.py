@@ -79,9 +79,9 @@ def run_transform(
     control: RequestControl,
     caches: SharedCaches,
 ) -> TransformOutcome:
-    """Runs a transaction; ``session`` is this request's alone, or opens one when Spark is needed.
+    """Runs a transaction; ``session`` is this request's alone, or a function that opens one once Spark is needed.
 
-    Raises Environment, and what Spark raises when the fault is the engine's.
+    Raises Environment, and Spark's exceptions when the fault is the engine's.
     """
 
     def run() -> TransformOutcome:
@@ -92,19 +92,19 @@ def run_transform(
 
 
 def identity_of(transform: Transform) -> str:
-    """Identifies the query of a checkpoint."""
+    """Returns the digest of a transform, by which a checkpoint names its query."""
     return str(Multihash.sha3_256(msgspec.json.encode(transform, order="sorted")))
 
 
 def _folder(request: TransformRequest) -> contextlib.AbstractContextManager[str]:
-    """For rows out of the checkpoint; no more than a name where the coordinator mounts slices again."""
+    """Makes a folder for rows out of the checkpoint; only an empty name if the coordinator mounts slices again."""
     if all(given.blocks is not None for given in request.query_inputs):
         return contextlib.nullcontext("")
     return tempfile.TemporaryDirectory(prefix="transaction-")
 
 
 def check_tick(shape: Classification, query: Query) -> None:
-    """Raises Invalid for a grid of ticks where nothing ticks."""
+    """Raises Invalid for a declared grid of ticks in a query that makes no changing table."""
     if query.declarations.tick is not None and shape.mode is not Mode.TABLE:
         raise Invalid(
             "SET odf.tick says when a table that changes for ever is looked at, and this query makes none", rule="tick",
@@ -113,7 +113,7 @@ def check_tick(shape: Classification, query: Query) -> None:
 
 
 class Transaction:
-    """One request for a transaction."""
+    """Runs one transaction of a transform."""
 
     def __init__(
         self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: RequestControl,
@@ -190,9 +190,9 @@ class Transaction:
         self, ruling: Ruling, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
         schema: pa.Schema,
     ) -> TransformOutcome:  # fmt: skip
-        """A transaction in table mode."""
+        """Runs a transaction in table mode."""
         request = self._request
-        # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
+        # If it is unknown whether rows can be taken back, all that stand are kept: right in both cases.
         changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
         if changelog and any(name.startswith((f"{WRITTEN}/", f"{FIRST}:")) for name in state.tables):
             raise Invalid(
@@ -233,7 +233,7 @@ class Transaction:
         }
 
     def _evaluate(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> pa.Table:
-        """The query over rows in memory, with the round that each is for carried through."""
+        """Runs the query over rows in memory, and carries through the column with the round that each row is for."""
         numbered = any(HIDDEN_ROW in table.column_names for table in rows.values())
         hidden = (HIDDEN_ROUND, HIDDEN_ROW) if numbered else (HIDDEN_ROUND,)
         return run_exactly(
@@ -267,7 +267,7 @@ class Transaction:
         interval = None
         count = rows if isinstance(rows, int) else 0 if rows is None else rows.num_rows
         if self._foreign and not count:
-            # The reference coordinator learns the schema of the output from the file, also when nothing is in it.
+            # The reference coordinator reads the output's schema from the file, even from one without rows.
             write_slice(schema.empty_table(), Path(self._request.new_data_path))
         if count:
             if not isinstance(rows, int):
@@ -275,14 +275,14 @@ class Transaction:
             start = self._request.next_offset
             interval = OffsetInterval(start=start, end=start + count - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
-        # As the dataset says it, with attributes and what is left unsaid, if it does.
+        # The dataset's own schema if it has one, with its attributes, even if it does not state whether rows change.
         told = self._told(from_arrow(schema), changelog, by_time)
         dropped = sum(late.values())
         counts = RowCounts(late=dropped, untimed=sum(step.untimed.values()))
         return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
 
     def _told(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
-        """Returns the schema from now on: it says more of changes once an input was corrected."""
+        """Returns the output schema to state: as in force, but with changes allowed once an input was corrected."""
         said = self._request.output_schema
         if said is not None and (says_changelog(said) is not False or changelog is False):
             return said
@@ -327,7 +327,8 @@ class Transaction:
         return found
 
     def _embedding(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Without blocks to mount again where the coordinator cannot: their rows are kept instead."""
+        """Removes the open blocks from the checkpoint where the coordinator cannot mount
+        them; their rows are kept instead."""
         inputs = tuple(
             msgspec.structs.replace(item, open=()) if item.alias in self._foreign else item
             for item in checkpoint.inputs
@@ -335,7 +336,8 @@ class Transaction:
         return msgspec.structs.replace(checkpoint, inputs=inputs)
 
     def _kept(self, step: TransactionStep, versions: Mapping[str, VersionRows]) -> dict[str, pa.Table]:
-        """State that is rows."""
+        """Returns the part of the state that is rows: versions, and rows of inputs whose
+        blocks cannot be mounted again."""
         embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
         return {
             **{f"versions:{alias}": each.kept for alias, each in versions.items()},
@@ -343,7 +345,7 @@ class Transaction:
         }
 
     def _show(self, ruling: Ruling, step: TransactionStep, versions: Mapping[str, VersionRows]) -> None:
-        """Name the views that the query reads."""
+        """Registers the views that the query reads."""
         for number, (alias, reads) in enumerate(step.reads.items()):
             origin = number if ruling.shape.mode is Mode.LOG or ruling.reach else None
             name_input(self._inputs.view(self._session, alias, reads, origin), self._inputs.schemas[alias], alias)
@@ -353,7 +355,7 @@ class Transaction:
     def _over_history(
         self, windows: int, step: TransactionStep, former: Mapping[str, Stored]
     ) -> tuple[pa.Table, dict[str, Kept]]:
-        """Returns what is settled of a query with OVER over all history, and what that keeps."""
+        """Returns the settled rows of a query with OVER over all history, and its new state."""
         if step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
         query = RunningQuery.of(self._session, run_queries(self._session, self._query.steps), windows)
@@ -363,7 +365,7 @@ class Transaction:
     def _rows(
         self, ruling: Ruling, step: TransactionStep, schema: pa.Schema, versions: Mapping[str, VersionRows]
     ) -> pa.Table | int:
-        """The rows to write, or how many were written already."""
+        """Returns the rows to write, or how many were written already."""
         shape = ruling.shape
         one_by_one = shape.mode is Mode.LOG or bool(ruling.reach)
         large = not one_by_one and is_large(step.paths)
@@ -405,7 +407,7 @@ class Transaction:
     def _settled(
         self, result: pa.Table, before: int, step: TransactionStep, schema: pa.Schema, operation: str | None
     ) -> pa.Table:
-        """Rows of final mode, ``before`` of which are written already."""
+        """Returns rows of final mode as rows of the slice; ``before``: number of rows written already."""
         if step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
         request = self._request

@@ -1,8 +1,8 @@
-"""Computes the versions of an input's keys: which are in force when, as rows that a query can join.
+"""Computes the versions of an input's keys, each with the time for which it is in force, as rows that a query can join.
 
 State is one table: versions that end at the bound or later, each with its effective time and its end as far as it is
-known. Made of the former state and new rows, in columns; knows no queries.
-Spec: docs/spec/engine-semantics.md#versions.
+known. Computed from the former state and new rows, in columns; knows no queries. Spec:
+docs/spec/engine-semantics.md#versions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ TAU: Final = "__odf_tau"
 UNTIL: Final = "__odf_until"
 ERA: Final = "__odf_era"
 LATEST: Final = "__odf_latest_era"
-"""Of an input that may be a changelog or not: how often its key had been taken back before the row, and by now."""
+"""Columns of an input that may or may not be a changelog: how often the row's key had
+been taken back before the row, and by now."""
 _UNKNOWN: Final = -1
 _FAR: Final = 253_370_764_800_000_000
-"""The year 9999, which SQL can still write: the end of a version that nothing supersedes."""
+"""The year 9999, which SQL can still write: shown as the end of a version that nothing supersedes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,19 @@ class VersionRows:
     """The versions after a transaction."""
 
     seen: pa.Table
-    """What the query sees: the input's columns, and ``valid_from`` and ``valid_to`` if it asked for them."""
+    """Versions that the query sees: the input's columns, and ``valid_from`` and ``valid_to`` if it asked for them."""
     kept: pa.Table
-    """State: the input's columns, tau and until."""
+    """Versions for the state: the input's columns, effective time (tau) and end (until)."""
 
 
 def advance(
     step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None,
     by_time: bool = False,
 ) -> VersionRows:  # fmt: skip
-    """Advances versions; ``changelog``: chain order ranks them, else event time does; unknown: see ``_eras``.
+    """Advances versions. A ``changelog``'s are ranked in chain order, others by event time; ``None``: see ``_eras``.
 
-    ``by_time``: of a changelog event time ranks them all the same, as in a ledger that was corrected: a correction has
-    the place of what it corrects. Raises Invalid.
+    ``by_time``: event time ranks also the versions of a changelog, as in a ledger that was corrected, where a
+    correction takes the place of what it corrects. Raises Invalid.
     """
     columns = arrow_columns(schema)
     fresh, before, after = _statements(step, schema, vocab)
@@ -74,7 +75,7 @@ def advance(
     taus = effective_times(ops, times, since, then, keys, taus)
     if by_time:
         _check_stays(ops, times)
-        # What is taken back by hand repeats the time of its row, and is gone by when it was said.
+        # A retraction by hand repeats the time of its row, but counts from when it was stated.
         taus = np.where(fresh_ops == RETRACT, np.maximum(np.maximum(times, since), then), taus)
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     ranks, eras = offsets, []
@@ -89,7 +90,7 @@ def advance(
     until[speaks] = valid_until(keys[speaks], ranks[speaks], taus[speaks], limits[speaks])
     standing = taus < until
     version = positive(ops) & standing
-    # In the order of time what was taken back is a version too, of nothing: an older row that comes later is behind it.
+    # Ranked by time, a retraction is an empty version too: an older row that comes later must not replace it.
     kept = (version | (by_time & (ops == RETRACT) & standing)) & (until >= step.kept_from)
     seen = version & (until >= step.seen_from) & (taus < step.seen_until)
     state = rows.append_column(TAU, pa.array(taus)).append_column(UNTIL, pa.array(until))
@@ -100,7 +101,7 @@ def advance(
 
 
 def _check_stays(ops: np.ndarray, times: np.ndarray) -> None:
-    """Raises Invalid for a row that was corrected to another time: its place among the versions is another one."""
+    """Raises Invalid for a row that was corrected to another event time: its place among the versions would change."""
     before = np.flatnonzero(ops == CORRECT_FROM)
     if np.any(times[before] != times[np.minimum(before + 1, len(times) - 1)]):
         raise Invalid(
@@ -112,11 +113,12 @@ def _check_stays(ops: np.ndarray, times: np.ndarray) -> None:
 
 
 def _eras(keys: np.ndarray, ops: np.ndarray, former: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """How often the key of each row was taken back before it, and has been by now; rows are in the chain's order.
+    """Returns how often the key of each row was taken back before the row, and has been by now; rows are in chain
+    order.
 
-    A coordinator may not say whether an input is a changelog. Where versions of a key follow each other without being
-    taken back, event time ranks them, as for inputs that only grow; what follows a retraction or correction comes
-    after all before it, as for changelogs. A legal chain of either kind so gets the ranks of its kind.
+    A coordinator may not say whether an input is a changelog. Versions of a key that follow each other without being
+    taken back are ranked by event time, as for inputs that only grow; a version after a retraction or correction ranks
+    after all before it, as for changelogs. So a valid chain of either kind gets the ranks of its kind.
     """
     era, latest = former
     count = int(keys.max(initial=-1)) + 1
@@ -154,7 +156,7 @@ def _column(table: pa.Table | None, name: str) -> np.ndarray:
 
 
 def _statements(step: VersionStep, schema: st.StructType, vocab: Vocabulary) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """New rows that are accepted, and the watermarks before and after the block of each."""
+    """Returns the new rows that are accepted, and the watermarks before and after the block of each."""
     tables = [arrow_columns(schema).empty_table()]
     befores: list[np.ndarray] = []
     afters: list[np.ndarray] = []

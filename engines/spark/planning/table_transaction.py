@@ -167,7 +167,7 @@ def _closing(
     none is ever."""
     if any(each.reach is None for each in windows.values()):
         return None
-    # In windows, since those of one input may lie elsewhere in time than those of another.
+    # Compared as windows, since the inputs' rows of one window may have different times.
     oldest = min(apply(each.function, each.open_from(reached)) for each in windows.values())
     earliest = min(apply(path.low, least(windows[path.input].function, oldest)) for path in paths)
     return Closing(oldest, earliest, output.event_time_column)

@@ -326,7 +326,7 @@ def _sum(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
 
 
 def _check_continues(given: InputFacts, known: OpenInput | None) -> None:
-    """Raises Invalid if a block that the checkpoint needs again is missing, or a new one begins before its watermark."""
+    """Raises Invalid if a block that the checkpoint needs is missing, or a new one begins before its watermark."""
     reopened = [block.name for block in given.blocks if block.reopened]
     missing = [name for run in (known.open if known is not None else ()) for name in run if name not in reopened]
     if missing:
@@ -451,7 +451,7 @@ def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tupl
         start = max(low, threshold)
         if block.first >= high or block.last < start:
             continue
-        # Without rows before the bound the bound says nothing, and fewer different bounds are fewer scans.
+        # A bound before all rows of a block has no effect, and fewer different bounds mean fewer scans.
         groups.setdefault(start if block.first < start else low, []).append(block.path)
     return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
 
