@@ -76,17 +76,17 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
 
 
 def _holds(kind: pa.DataType, made: pa.Field) -> bool:
-    """A dataset has a column's own type, or the wider one that Spark has for it."""
+    """Whether a dataset's column type is the query's own, or the wider one that Spark computes it in."""
     return bool(kind.equals(made.type) or kind.equals(computed_type(spark_type(made.type, made.name), made.name)))
 
 
 def final_rows(
     result: pa.Table, schema: pa.Schema, vocab: Vocabulary, emit_from: int | None, emit_until: int
 ) -> pa.Table:
-    """Rows with ``emit_from <= event time < emit_until`` (microseconds), in total order by event time first.
+    """Returns rows with ``emit_from <= event time < emit_until`` (microseconds), in total order, by event time first.
 
-    With the hidden columns of their inputs, rows that came late are placed where their block says, and that comes
-    before event time. In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    If the rows have the hidden columns of their inputs, late rows are placed and sorted first by the watermark before
+    their block. Rows are cast to the types of ``schema``; raises Invalid for values that these cannot hold.
     """
     times = pc.floor_temporal(result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond")
     instants = times.cast(pa.int64())
@@ -106,12 +106,12 @@ def final_rows(
 
 
 def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
-    """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
+    """Returns rows in the order of the input rows they came from, with the op of each, after mending split corrections.
 
-    The order is by the watermark before a row's block, then input, then offset; of a single input only the offset need
-    be there, and the op if there is another than additions. A query may drop one half of a
-    correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
-    out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    The order is by the watermark before a row's block, then input, then offset. For a single input only the hidden
+    offset is needed, and the op unless all are additions. A query may drop one half of a correction: ``-C`` alone
+    becomes ``-R``, ``+C`` alone ``+A``. A correction without a difference is left out. Rows are cast to the types of
+    ``schema``; raises Invalid for values that these cannot hold.
     """
     rows, ops, _, _ = _in_log_order(result, schema)
     return rows, ops
@@ -124,7 +124,7 @@ def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.A
 
 
 def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray, np.ndarray]:
-    """Rows, ops, and of each row the number of its input and the offset there."""
+    """Returns rows in log order, their ops, and of each row the number of its input and the offset there."""
     rows = as_written(result, schema)
     hidden = [name for name in HIDDEN if name in rows.column_names]
     if rows.num_rows and not _in_order(rows):
@@ -156,7 +156,7 @@ def stated_ops(rows: pa.Table, name: str) -> pa.Array:
 
 
 def behind(rows: pa.Table | None, vocab: Vocabulary, span: int, reached: int | None) -> int | None:
-    """Returns the greatest event time emitted so far less ``span``, as a watermark in microseconds.
+    """Returns the watermark, microseconds: the greatest event time emitted so far less ``span``.
 
     ``reached``: the same before these rows, ``None`` if there were none. A watermark is in whole milliseconds.
     """
@@ -174,7 +174,8 @@ def _numbers(rows: pa.Table, name: str) -> np.ndarray:
 
 
 def _in_order(rows: pa.Table) -> bool:
-    """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
+    """Whether the rows are in order already: of a single block, or blocks with one
+    watermark, with ascending offsets."""
     for name in (HIDDEN_BEFORE, HIDDEN_SOURCE):
         if name in rows.column_names:
             ends = pc.min_max(rows.column(name))
@@ -191,7 +192,7 @@ def _in_order(rows: pa.Table) -> bool:
 
 
 def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndarray) -> np.ndarray:
-    """Sets ops of halves without their other half, in place; returns which rows stay."""
+    """Corrects in place the ops of corrections of which one half is missing; returns a mask of the rows that stay."""
     single = np.ones(len(offsets), bool)
     repeated = (offsets[1:] == offsets[:-1]) & (sources[1:] == sources[:-1])
     single[1:] &= ~repeated
@@ -243,7 +244,7 @@ def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Lists are the same if they are of one length and every element is: elements are compared all at once."""
+    """Marks the positions where two lists have the same length and elements; compares all elements at once."""
     lengths, others = (np.asarray(pc.fill_null(pc.list_value_length(side), 0)) for side in (one, other))
     alike: np.ndarray = lengths == others
     kept = pa.array(alike)
@@ -258,7 +259,7 @@ def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
 def slice_of(
     rows: pa.Table, ops: pa.Array, schema: pa.Schema, vocab: Vocabulary, system_time: Instant, next_offset: int
 ) -> pa.Table:
-    """Makes complete rows of ``schema``. Raises Invalid when a value does not fit it."""
+    """Adds system columns to rows and casts them to ``schema``. Raises Invalid when a value does not fit it."""
     count = rows.num_rows
     system = {
         vocab.offset_column: pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64)),

@@ -1,8 +1,8 @@
-"""Writes results too large for memory: Spark sorts runs in the total order, which become row groups of one slice.
+"""Writes results that are too large for memory: Spark sorts runs in the total order, which become parts of one slice.
 
-A run is a range of the order and bounded in size; within it Arrow orders rows as it orders small results, so that only
-the run that a row is in is left to Spark. Spec: docs/spec/engine-semantics.md#clusters. This is for final mode: a log
-follows its inputs' offsets and a table its keys, and both leave by Arrow.
+A run is a range of the order and bounded in size. Within it Arrow orders rows as it orders small results, so Spark only
+decides in which run a row is. Spec: docs/spec/engine-semantics.md#clusters. Used in final mode alone: the rows of a log
+follow their inputs' offsets and those of a table its keys, and both are ordered by Arrow.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from chain.data.parquet import SliceWriter
 from engines.spark.rows.tables import arrow_columns
 
 LARGE: Final = 512 << 20
-"""Bytes of slices that a transaction reads, above which its result is not held at once: Parquet of three times as many
-rows as a heap of 2 GB holds easily. A result larger than its inputs is for the limits of a request."""
+"""Bytes of slices read by a transaction from which on its result is not held in memory at once: a heap of 2 GB easily
+holds the rows of three times as much Parquet. Results larger than their inputs are left to the limits of a request."""
 RUN: Final = 64 << 20
-"""Bytes of one run as Parquet."""
+"""Target size of one run, as bytes of Parquet."""
 _PLAIN: Final = (
     st.StringType, st.BinaryType, st.BooleanType, st.IntegralType, st.DecimalType, st.DateType, st.TimestampType,
     st.TimestampNTZType,
@@ -32,7 +32,7 @@ _PLAIN: Final = (
 
 
 def is_large(paths: Iterable[str]) -> bool:
-    """Whether the result over these slices is written in runs."""
+    """Whether the result over these slices is to be written in runs."""
     return sum(Path(path).stat().st_size for path in paths) > LARGE
 
 
@@ -40,10 +40,10 @@ def write_in_runs(
     session: SparkSession, frame: DataFrame, target: Path, schema: pa.Schema, event_time: str,
     settle: Callable[[pa.Table, int], pa.Table],
 ) -> int:  # fmt: skip
-    """Writes all rows of ``frame`` to a slice of ``schema``, or none for no rows. Returns their number.
+    """Writes all rows of ``frame`` to a slice of ``schema``, or no file if there are none. Returns their number.
 
-    ``settle`` makes complete, ordered rows of a run and of the rows before it. Beside the slice, where executors of a
-    cluster can write too, and gone at the end.
+    ``settle`` takes the rows of a run and the number of rows before it, and returns complete, ordered rows. Runs are
+    written beside the slice, where executors of a cluster can write too, and deleted at the end.
     """
     folder = target.with_name(target.name + ".runs")
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -65,7 +65,7 @@ def _join(
     runs: Iterable[Path], target: Path, schema: pa.Schema, columns: st.StructType,
     settle: Callable[[pa.Table, int], pa.Table],
 ) -> int:  # fmt: skip
-    """One run in memory at a time. Names of Spark's files sort by partition."""
+    """Joins runs to a slice, with one run in memory at a time. Names of Spark's files sort by partition."""
     count, wanted = 0, arrow_columns(columns)
     with SliceWriter(target, schema) as writer:
         for run in runs:
@@ -78,9 +78,9 @@ def _join(
 
 
 def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
-    """Expressions that sort as the total order does, as far as Spark's order of a type is the same.
+    """Yields expressions that sort as the total order does, up to the first nested column, where Spark's order differs.
 
-    Up to the first nested column: rows equal so far lie in one run. Of floating point Spark takes -0.0 for 0.0.
+    Rows that are equal so far are in one run. A float has a second expression, since to Spark -0.0 equals 0.0.
     """
     yield f"unix_millis(cast({_quoted(event_time)} as timestamp))"
     for column in columns:

@@ -1,1 +1,1 @@
-"""Handles rows as Arrow columns, without queries: slices, order, event times, changelogs, ticks of a table."""
+"""Handles rows as Arrow columns, without queries: reading slices, order, event times, changelogs, ticks of a table."""

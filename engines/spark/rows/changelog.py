@@ -1,8 +1,9 @@
-"""Computes changelogs on columns: which row retracts which, when each comes into force, and versions in force.
+"""Computes on changelogs: which statement retracts which row, when each takes effect, and until when versions are in
+force.
 
 Works on whole columns, in the order of the chain; knows no files and no queries. Effective time: a fact counts from its
-own time, but never from before what its chain had promised when it was said.
-Spec: docs/spec/engine-semantics.md#effective-time.
+own time, but never from before the watermark that its chain had when the fact was stated. Spec:
+docs/spec/engine-semantics.md#effective-time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from engines.contract import Vocabulary
 from engines.spark.rows.ordering import order_keys
 
 NEVER: Final = 2**62
-"""An effective time after all others."""
+"""An effective time later than all others."""
 LONG_AGO: Final = -(2**62)
 
 
@@ -26,7 +27,7 @@ def positive(ops: np.ndarray) -> np.ndarray:
 
 
 def row_codes(rows: pa.Table) -> np.ndarray:
-    """Numbers rows, equal exactly where all columns are the same value, nested ones too."""
+    """Returns a number for each row, equal exactly where all columns, nested ones too, have the same value."""
     codes: np.ndarray | None = None
     for name in rows.column_names:
         for key in order_keys(rows.column(name), name):
@@ -44,10 +45,11 @@ def _codes(key: pa.Array) -> np.ndarray:
 
 
 def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds which statement retracts each row, and which statements retract nothing.
+    """Finds which statement retracts each row, and which retractions have no row.
 
-    In chain order; ``groups``: rows that may cancel each other. The first of several equal rows goes first. Returns for
-    each position the position of its canceller (-1: none), and a mask of retractions without a row.
+    Statements are in chain order; those of one number in ``groups`` may cancel each other. Of several equal rows the
+    first is cancelled first. Returns for each position the position of its canceller (-1: none), and a mask of
+    retractions without a row.
     """
     count = len(ops)
     order = np.argsort(groups, kind="stable")
@@ -73,7 +75,8 @@ def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _keyed(groups: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """For each chosen row, one number for its group and its place among the chosen of that group."""
+    """Returns a number for each chosen row that identifies its group and its place among
+    the chosen rows of that group."""
     numbers = _within(groups, np.cumsum(chosen))
     keyed: np.ndarray = groups[chosen] * (len(groups) + 1) + numbers[chosen]
     return keyed
@@ -91,7 +94,7 @@ def _within(groups: np.ndarray, running: np.ndarray) -> np.ndarray:
 
 
 def _running_least(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The least so far within each of the sorted groups."""
+    """Returns the least value so far within each of the sorted groups."""
     if not len(values):
         return values
     ranks = np.cumsum(np.append(0, groups[1:] != groups[:-1]))
@@ -124,7 +127,7 @@ def effective_times(
 
 
 def _current(ops: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Position of the row of the same key in force before each statement, -1 if there is none."""
+    """Returns the position of the row of the same key in force before each statement, -1 if there is none."""
     count = len(ops)
     order = np.argsort(keys, kind="stable")
     sorted_ops, sorted_keys = ops[order], keys[order]

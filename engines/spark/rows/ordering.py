@@ -1,7 +1,7 @@
-"""Sorts rows in the total order: all columns ascending, so that rows which compare equal are the same row.
+"""Sorts rows in the total order: by all columns ascending, so that rows which compare equal are the same row.
 
-Nulls first, NaN last, -0.0 before 0.0, text by its UTF-8 bytes, structs and lists field by field. Vectorised: a
-column becomes one or more key columns that Arrow can sort. Pure. Spec: docs/spec/engine-semantics.md#determinism.
+Nulls first, NaN last, -0.0 before 0.0, text by its UTF-8 bytes, structs and lists field by field. Vectorised: a column
+becomes one or more key columns that Arrow can sort. Pure. Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from chain.errors import Invalid
 from chain.libraries import np, pa, pc
 
 MAX_LIST: Final = 4096
-"""Elements of a list that takes part in an order; each position is a key."""
+"""Most elements of a list that can be ordered; each position is a sort key."""
 
 
 def total_order(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """Indices that sort ``table`` by ``columns``, the first first. Raises Invalid for a type without an order."""
+    """Returns the indices that sort ``table`` by ``columns``, the first column first.
+    Raises Invalid for unordered types."""
     keys: list[pa.Array] = []
     for name in columns:
         keys.extend(order_keys(table.column(name).combine_chunks(), name))
@@ -27,7 +28,8 @@ def total_order(table: pa.Table, columns: Sequence[str]) -> pa.Array:
 
 
 def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
-    """Columns that sort as the values do, in turn; equal in all of them exactly where the values are the same."""
+    """Yields columns that sort as the values do, one after another; they are all equal
+    exactly where the values are the same."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_floating(kind):
@@ -47,7 +49,7 @@ def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Arr
 
 
 def _float_key(array: pa.Array) -> pa.Array:
-    """Bits of the number, turned so that they sort as whole numbers; all NaN are one, and the greatest."""
+    """Converts floats to whole numbers of the same order, by their bits; all NaN become one number, the greatest."""
     valid = np.asarray(array.is_valid())
     numbers = np.asarray(array.cast(pa.float64()).fill_null(0.0)).copy()
     numbers[np.isnan(numbers)] = np.nan
@@ -57,7 +59,8 @@ def _float_key(array: pa.Array) -> pa.Array:
 
 
 def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
-    """A null list, then position by position: a list that has ended comes before one that goes on."""
+    """Yields keys for whether a list is null, then for each position: a list that has
+    ended comes before one that goes on."""
     yield array.is_valid()
     lengths = pc.list_value_length(array).fill_null(0)
     longest = pc.max(lengths).as_py() or 0
@@ -76,8 +79,8 @@ def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
 def distinct(numbers: np.ndarray) -> np.ndarray:
     """Returns each number once, ascending.
 
-    ``np.unique`` alone puts them into a hash table first, which takes many times as long for numbers as regular as
-    those of keys and rounds.
+    ``np.unique`` alone would hash the numbers first, which takes many times as long for numbers as regular as those of
+    keys and rounds.
     """
     ordered = np.sort(numbers)
     kept = np.ones(len(ordered), bool)

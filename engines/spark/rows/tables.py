@@ -1,6 +1,7 @@
-"""Reads rows of slices as Arrow tables in the columns of their input, for work outside of Spark.
+"""Reads rows of slices as Arrow tables with the columns of their input, for work outside of Spark.
 
-The same columns and types as a view of the input has, whatever a slice has. Synchronous; reads files, keeps nothing.
+The columns and types are those of the input's view in a query, whatever a slice has. Synchronous; reads files, keeps
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from engines.contract import Vocabulary
 
 
 def arrow_columns(schema: st.StructType) -> pa.Schema:
-    """Columns of a view as Arrow has them; times in microseconds."""
+    """Returns the columns of a view as Arrow types; times in microseconds."""
     return to_arrow_schema(schema, timezone="UTC").remove_metadata()
 
 
@@ -51,7 +52,8 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType, safe: bool) -> pa.ChunkedArr
 def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
     """Makes a DataFrame over rows in memory; an empty one keeps its columns.
 
-    The only way from Arrow into Spark: at an empty batch between others Spark 4.3 stops, and what follows is lost.
+    The only way from Arrow into Spark: given an empty batch among others, Spark 4.3 stops there, and later rows are
+    lost.
     """
     batches = rows.to_batches()
     held = [batch for batch in batches if batch.num_rows]
@@ -60,7 +62,8 @@ def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def microseconds(times: pa.Array) -> pa.Array:
-    """Dates or timestamps as int64, nanoseconds rounded towards the past as Spark does. Raises Invalid."""
+    """Converts dates or timestamps to int64 microseconds; rounds nanoseconds towards the
+    past, as Spark does. Raises Invalid."""
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"))
     if not pa.types.is_timestamp(times.type):
@@ -71,6 +74,6 @@ def microseconds(times: pa.Array) -> pa.Array:
 
 
 def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Microseconds, and which rows have a time at all."""
+    """Returns event times in microseconds, and a mask of the rows that have one."""
     times = microseconds(rows.column(vocab.event_time_column).combine_chunks())
     return np.asarray(pc.fill_null(times, 0)), np.asarray(times.is_valid())

@@ -1,7 +1,7 @@
-"""Computes ticks of a changing table: the rows of a key at each, and the changes between them.
+"""Computes the rows of each key of a changing table at each tick, and the changes from one tick to the next.
 
 A round is one key at one tick. All rounds of a transaction are evaluated at once, so the work is that of the keys that
-change, whatever the history. ``Lifetimes`` keeps besides which statement took a row back, for provenance. Pure, in
+change, whatever the history. For provenance, ``Lifetimes`` also has the statement that took a row back. Pure, in
 columns. Spec: docs/spec/engine-semantics.md#table-mode, #effective-time.
 """
 
@@ -22,37 +22,38 @@ from engines.spark.rows.ordering import distinct, total_order
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Rounds, sorted by key, then tick."""
+    """The rounds of a transaction, sorted by key, then tick."""
 
     places: np.ndarray
-    """key number * number of ticks + number of the tick; tick 0 is the one that was reached before."""
+    """Of each round: key number * number of ticks + number of its tick. Tick 0 is the tick that was reached earlier."""
     times: np.ndarray
-    """Of the ticks, microseconds, ascending; the first of the tick reached before."""
+    """Times of the ticks, microseconds, ascending; the first is the tick that was reached earlier."""
 
     @property
     def ticks(self) -> np.ndarray:
-        """Number of each round's tick."""
+        """The number of each round's tick."""
         found: np.ndarray = self.places % len(self.times)
         return found
 
     @property
     def first(self) -> np.ndarray:
-        """Marks rounds that represent earlier output, and give nothing new."""
+        """Marks rounds of the tick that was reached earlier, which give nothing new."""
         known: np.ndarray = self.ticks == 0
         return known
 
 
 def rounds_of(keys: np.ndarray, ticks: np.ndarray, times: np.ndarray) -> Rounds:
-    """Returns the rounds of keys with events at ticks (numbers from 1); each key also gets its previous round."""
+    """Returns the rounds of keys with events at ticks (numbers from 1); each key also gets a round of tick 0."""
     unique = distinct(keys)
     return Rounds(distinct(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
 
 
 def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], most: int) -> np.ndarray:
-    """Numbers of ticks at which to cut, from 0 to the last, so that between two of them few rows are evaluated.
+    """Returns the numbers of ticks at which to cut, from 0 to the last, so that few rows are evaluated between two of
+    them.
 
-    ``spans``: keys, ``enter`` and ``leave`` of the rows of each input; each row counts once for every round that it
-    lives in. About ``most`` rows to a stretch; a single tick is never cut.
+    ``spans``: keys, ``enter`` and ``leave`` of the rows of each input; each row counts once for every round in which it
+    is in force. About ``most`` rows to a stretch; a single tick is never cut.
     """
     count = len(rounds.times)
     ends = np.zeros(len(rounds.places) + 1, np.int64)
@@ -67,7 +68,7 @@ def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.n
 
 
 def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (row, round) for every round of a row's key with the row in force: ``enter < tick <= leave``."""
+    """Returns (row, round) for every round of a row's key in which the row is in force: ``enter < tick <= leave``."""
     begin, sizes = _spans(rounds, keys, enter, leave)
     rows = np.repeat(np.arange(len(keys)), sizes)
     starts = np.cumsum(sizes) - sizes
@@ -75,7 +76,7 @@ def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray
 
 
 def _spans(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First round of each row, and how many it lives in; they stand side by side."""
+    """Returns the first round of each row, and the number of its rounds, which are consecutive."""
     count = len(rounds.times)
     low = keys * count + np.searchsorted(rounds.times, enter, side="right")
     high = keys * count + np.searchsorted(rounds.times, leave, side="right") - 1
@@ -86,7 +87,8 @@ def _spans(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarra
 def differences(
     rows: pa.Table, of: np.ndarray, rounds: Rounds, keys: Sequence[str], single: bool
 ) -> tuple[pa.Table, np.ndarray]:
-    """Returns the changes from each round of a key to its next: rows with ops, by tick, key, and retractions first.
+    """Returns the changes from each round of a key to its next: rows with ops, ordered by tick, then key, retractions
+    first.
 
     ``of``: the round of each row. ``single``: a key has at most one row, so its change is a correction.
     """
@@ -128,15 +130,16 @@ class Lifetimes:
     rows: pa.Table
     enter: np.ndarray
     leave: np.ndarray
-    """Microseconds: a row counts at ticks with ``enter < tick <= leave``."""
+    """Time at which a row is taken back, microseconds: the row counts at ticks with ``enter < tick <= leave``."""
     ended_by: np.ndarray
     """Offset of the statement that takes the row back; -1: none."""
     dated_by: np.ndarray
-    """Offset of the statement that tells when it is taken back: of a correction the second half; -1: none."""
+    """Offset of the statement whose time says when the row is taken back, of a correction its second half; -1: none."""
 
 
 def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int | None) -> np.ndarray:
-    """Returns from when each statement of a block is in force; ``before`` and ``after``: its watermarks."""
+    """Returns the time from which each statement of a block is in force; ``before`` and
+    ``after``: the block's watermarks."""
     low, high = (-NEVER if mark is None else mark for mark in (before, after))
     enter = np.maximum(times, low)
     enter = np.where(ops == RETRACT, np.maximum(enter, high), enter)
@@ -144,14 +147,14 @@ def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int 
 
 
 def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Returns for each statement of a block the offset of the one that dates it, as ``entering`` does."""
+    """Returns for each statement of a block the offset of the statement whose time it takes, as ``entering`` does."""
     following = np.append(ops[1:], APPEND) == CORRECT_TO
     dated: np.ndarray = np.where((ops == CORRECT_FROM) & following, np.append(offsets[1:], offsets[-1:]), offsets)
     return dated
 
 
 def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lifetimes:
-    """Returns lifetimes; ``rows``: all statements about some keys, in chain order, with effective times."""
+    """Returns the lifetimes of rows; ``rows``: all statements about some keys, in chain order, with effective times."""
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     leave = np.full(len(ops), NEVER, np.int64)
     ended_by, dated_by = (np.full(len(ops), -1, np.int64) for _ in range(2))
@@ -165,7 +168,7 @@ def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray,
 
 
 def of_key(rows: pa.Table, columns: dict[str, pa.Scalar]) -> np.ndarray:
-    """Marks the rows with these values; a value that a column cannot hold is in no row."""
+    """Marks the rows with these values; a value that a column's type cannot hold is in no row."""
     chosen = np.ones(rows.num_rows, bool)
     for name, value in columns.items():
         column = rows.column(name)

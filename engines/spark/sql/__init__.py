@@ -1,1 +1,1 @@
-"""Turns SQL texts into analysed plans: the check before Spark analyses a text, views over slices, and queries."""
+"""Turns SQL texts into analysed plans: checks a text before Spark analyses it, and makes views over slices."""

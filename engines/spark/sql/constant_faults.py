@@ -1,7 +1,8 @@
-"""Finds constants of a query that fail for any rows, to refuse it before its first row.
+"""Finds constants in a query that fail for every row, so that the query is refused before its first row.
 
-A regular expression that nobody can read, a division by zero, ``cast('abc' as int)``: ``trials`` finds them in a plan
-without columns that nobody uses; Spark's own evaluation says which fail. What may not be evaluated is left alone.
+Examples: an invalid regular expression, a division by zero, ``cast('abc' as int)``. ``trials`` finds candidates in a
+plan from which unused columns were removed; Spark's own evaluation says which fail. Expressions that may never be
+evaluated are left alone.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ _RULES: Final = (
 )  # fmt: skip
 """Spark's rules that remove unused columns."""
 UNREADABLE: Final = "INVALID_PARAMETER_VALUE.PATTERN"
-"""What Spark says of an unreadable pattern, but for ``split``, which lets Java's exception through."""
+"""Spark's condition for an invalid pattern, except in ``split``, where Java's exception comes through."""
 _JAVA: Final = re.compile(r"PatternSyntaxException: ([^\n]+)")
 MAX_TRIED: Final = 64
-"""Constants of one query that are tried."""
+"""Most constants of one query that are tried."""
 PATTERNS: Final = frozenset({
     "RLike", "Like", "ILike", "RegExpReplace", "RegExpExtract", "RegExpExtractAll", "RegExpInStr", "RegExpCount",
     "RegExpSubStr", "StringSplit",
 })  # fmt: skip
-"""Functions of a text and of a pattern: no constant text is matched here, which could take long."""
+"""Functions of a text and a pattern. Constant texts are not matched here, which could take long."""
 _DIVISIONS: Final = frozenset({"Divide", "IntegralDivide", "Remainder", "Pmod"})
 _BY_SECOND: Final = PATTERNS | _DIVISIONS | {"Encode", "Decode", "StringDecode", "NextDay"}
-"""Functions that fail by their second argument alone, whatever the first one is; null if that is null."""
+"""Functions that can fail by their second argument alone, whatever the first is; they
+give null if the second is null."""
 _SECOND: Final = 1
 _PLAINLY_A_PATTERN: Final = re.compile(r"[\w\s%^$.|-]*")
 _PLAINLY_A_DIVISOR: Final = re.compile(r"[1-9]")
@@ -48,29 +50,30 @@ _GUARDS: Final = {
     **dict.fromkeys(("TryEval", "LambdaFunction", "GetStructField", "GetArrayStructFields", "GetArrayItem"), 0),
     **dict.fromkeys(("GetMapValue", "ElementAt", "IsNull", "IsNotNull"), 0),
 }
-"""Expressions that may not evaluate all that is below them; how many of their first arguments they do for certain."""
+"""Expressions that may not evaluate all their arguments -> how many of the first ones they certainly evaluate."""
 _AGGREGATE: Final = "AggregateExpression"
 _FUNCTIONS: Final = frozenset({_AGGREGATE, "WindowExpression"})
-"""Expressions around a function of many rows, which has no value by itself; its arguments do."""
+"""Expressions around a function of many rows, which cannot be evaluated by itself, though its arguments can."""
 _NO_VALUES: Final = _FUNCTIONS | {"Alias", "SortOrder"}
 """Expressions that are not evaluated by themselves."""
 _PLAIN: Final = frozenset({"Literal", "UnaryMinus", "CreateArray", "CreateNamedStruct", "Cast"})
-"""Expressions that do not fail, but for casts of texts."""
+"""Expressions that never fail, except for casts of texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An expression that has no value for any row."""
+    """An expression that fails for every row."""
 
     node: Node
     expression: Any
-    """Of the JVM."""
+    """The expression as an object of the JVM."""
     fault: PySparkException | str
-    """What Spark says, or Java of a pattern that is none."""
+    """Spark's error, or Java's message about an invalid pattern."""
 
 
 def failing(session: SparkSession, plan: Any, root: Node) -> list[Failure]:
-    """Lists expressions of an analysed plan, ``root`` as a tree, that fail for every row; of nested ones the inner."""
+    """Lists the expressions of an analysed plan that fail for every row; of nested ones
+    the innermost. ``root``: the plan as a tree."""
     if next(trials(root), None) is None:
         return []
     try:
@@ -100,7 +103,7 @@ def _pruned(session: SparkSession, plan: Any) -> Any:
 
 
 def _call(session: SparkSession, trial: Trial, found: Any) -> Any:
-    """The expression with a plain value for each argument that rows give."""
+    """Returns the expression with a default value in place of each argument that depends on rows."""
     plain = jvm_object(session, "org.apache.spark.sql.catalyst.expressions.Literal.default")
     children = found.children()
     for at in trial.variables:
@@ -109,7 +112,7 @@ def _call(session: SparkSession, trial: Trial, found: Any) -> Any:
 
 
 def _fault(session: SparkSession, catalyst: Catalyst, calls: Sequence[Any]) -> PySparkException | Py4JJavaError | None:
-    """Why expressions over constants have no values; ``None`` if they have."""
+    """Evaluates expressions over constants. Returns the error if any fails, else ``None``."""
     nothing = jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical.OneRowRelation")
     try:
         frame = frame_of(session, catalyst.project([catalyst.named(call, "x") for call in calls], nothing()))
@@ -120,7 +123,7 @@ def _fault(session: SparkSession, catalyst: Catalyst, calls: Sequence[Any]) -> P
 
 
 def _failure(node: Node, found: Any, fault: PySparkException | Py4JJavaError | None) -> Failure | None:
-    """``None`` as well for what is not known to be the query's fault."""
+    """Makes the failure for an error; ``None`` if there is none, or if it may not be the query's fault."""
     if isinstance(fault, PySparkException) and fault.getCondition() is not None:
         return Failure(node, found, fault)
     said = _JAVA.search(str(fault)) if node.kind in PATTERNS else None
@@ -132,11 +135,11 @@ def _failure(node: Node, found: Any, fault: PySparkException | Py4JJavaError | N
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An expression that is evaluated with every row of its operator, and that may fail by its constants."""
+    """An expression that is evaluated for every row of its operator, and that may fail because of its constants."""
 
     node: Node
     variables: tuple[int, ...] = ()
-    """Arguments that are put a plain value in place of; none: it is all constant."""
+    """Arguments to replace by a default value; empty: all arguments are constant."""
 
 
 def trials(plan: Node) -> Iterator[Trial]:
@@ -175,13 +178,13 @@ def _may_fail_by_second(node: Node) -> bool:
 
 
 def _variables(node: Node) -> tuple[int, ...]:
-    """Lists the places of variables; of a pattern the text too, if it is constant."""
+    """Lists the positions of arguments that depend on rows; of a pattern function also that of the text."""
     first = (0,) if node.kind in PATTERNS else ()
     return tuple(dict.fromkeys([*first, *(at for at, each in enumerate(node.children) if not _is_constant(each))]))
 
 
 def _conjuncts(condition: Node) -> list[Node]:
-    """``where a and b`` is a filter after another one."""
+    """Splits ``a and b``: it is evaluated like one filter after another."""
     if condition.kind != "And":
         return [condition]
     return [part for each in condition.children for part in _conjuncts(each)]

@@ -1,6 +1,7 @@
-"""Diagnostics of queries, from whatever found them: the walk, a limit, Spark, another dialect, a constant that fails.
+"""Makes diagnostics of queries from faults of all kinds: of the walk, a limit, Spark, another dialect, a failing
+constant.
 
-And one refusal of all that is wrong with a transform.
+Also joins everything that is wrong with a transform into one refusal.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagno
 
 
 def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
-    """Converts Spark's error in query number ``query``, with tokens ``text``, its place, and a remedy if known."""
+    """Converts Spark's error in query number ``query``, whose text is ``text``, with its
+    place, and a remedy if known."""
     window = _CALENDAR_WINDOW.search(str(fault))
     if window is not None:
         return _calendar_window(window[1], text, query)
@@ -59,7 +61,8 @@ def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
 
 
 def _calendar_window(interval: str, text: str, query: int) -> Diagnostic:
-    """Of a window() of months, whose place Spark does not tell: where the interval stands as a literal."""
+    """Makes the diagnostic for a window() of months. Spark does not report its place, so
+    it is the interval's in the text."""
     at = max(text.find(f"'{interval}'"), text.find(f'"{interval}"'))
     return Diagnostic(
         code=HOP_CALENDAR.code,
@@ -102,9 +105,10 @@ def of_phrase(phrase: Phrase, query: int) -> Diagnostic:
 
 
 def in_other_words(said: Diagnostic, phrases: Sequence[Phrase], *, fully: bool) -> list[Diagnostic]:
-    """Reports phrases of another dialect as errors, in place of the errors ``said`` that they cause.
+    """Reports phrases of another dialect as errors, in place of the error ``said`` that they cause.
 
-    ``fully``: it tells of nothing else, since nothing was understood. What has no place is looked for again later.
+    ``fully``: nothing of the query could be read, so ``said`` has nothing to add. If ``said`` has no place, it is taken
+    to be caused by the phrases: it is found again once they are corrected.
     """
     certain = [of_phrase(phrase, said.query) for phrase in phrases if phrase.certain]
     here = said.line is None or any((each.line, each.column) == (said.line, said.column) for each in certain)
@@ -116,7 +120,7 @@ def certainly(doubt: Diagnostic) -> Diagnostic:
 
 
 def refusal(diagnostics: Sequence[Diagnostic], steps: int) -> Invalid:
-    """Joins all errors of several queries, a line each, with the rule of the first."""
+    """Joins all errors of several queries, one per line, under the rule of the first."""
     first = diagnostics[0]
     if len(diagnostics) == 1:
         return Invalid(first.message, rule=first.code, hint=first.replace or "", place=_place(first, steps))

@@ -1,4 +1,4 @@
-"""Describes inputs as a query is analysed over them: names, columns, and known properties of their rows."""
+"""Describes the inputs over which a query is analysed: names, columns, and known properties of their rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from engines.spark.sql.views import name_empty_view
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """An input in a query."""
+    """One input as a query sees it."""
 
     alias: str
     schema: st.StructType
     event_time: str
     primary_key: tuple[str, ...] = ()
-    """If there is one, the query sees the versions of each key, with when they were in force."""
+    """If not empty, the query sees the versions of each key, with the times at which they were in force."""
     operation: str = "op"
     """Name of the column that says whether a row adds or takes back."""
     changes: bool | None = None
     """Whether rows can be taken back; ``None``: not known."""
     log: bool = False
-    """The query sees every statement as an event."""
+    """Whether the query sees every statement as an event."""
     offset: str = "offset"
     """Name of the column that numbers the rows of the input's chain."""
 

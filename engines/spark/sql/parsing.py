@@ -1,8 +1,8 @@
-"""Parses texts to analysed plans, through one check: unchecked text is not analysed.
+"""Parses SQL texts to analysed plans; a text is never analysed unchecked.
 
-Spark's analyser runs some statements while it looks at them, and evaluates constants. So a text is cut into words by
-Spark's lexer, bounded, parsed, and its plan judged by ``analysis.parsed``; only a ``ParsedQuery`` can be analysed.
-Nothing is executed to be looked at. Whoever gives Spark a text that a person or a peer wrote does it here.
+Spark's analyser runs some statements while it analyses them, and evaluates constants. So a text is first cut into words
+by Spark's lexer, bounded in size and parsed, and its plan judged by ``analysis.parsed``; only a ``ParsedQuery`` can be
+analysed. Nothing is executed for the check. All texts that a person or a peer wrote reach Spark through this module.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from engines.spark.catalyst.plans import items, json_of, jvm_object, place_of
 
 Answer = TypeVar("Answer")
 _REMEMBERED: Final = 1024
-"""Texts whose judgement is kept: it depends on nothing but them."""
+"""Most texts whose judgement is kept; a judgement depends on nothing but the text."""
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ")
-"""What an error of Spark's own begins with, also where PySpark does not know its class."""
+"""Start of the message of Spark's own errors, also where PySpark does not know the class."""
 _PARSER: Final = "org.apache.spark.sql.catalyst.parser"
 MAX_SAID: Final = 1000
-"""Characters of what Spark says; it repeats queries and plans in it."""
+"""Most characters of Spark's message that are passed on; it may repeat queries and plans."""
 _WINDOWS: Final = '"class":"org.apache.spark.sql.catalyst.plans.logical.WithWindowDefinition"'
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
 _NOTHING: Final[Mapping[str, Size]] = MappingProxyType({})
 _INTERNAL: Final = "INTERNAL_ERROR"
 _SESSION: Final = "org.apache.spark.sql.classic.SparkSession.setActiveSession"
 _SQL_PARSER: Final = "org.apache.spark.sql.execution.SparkSqlParser"
-"""That of every session: one without extensions keeps nothing of its session."""
+"""Spark's parser class, the same in every session; without extensions it keeps nothing of its session."""
 _UTILS: Final = "org.apache.spark.api.python.PythonErrorUtils."
 
 
 @dataclass(frozen=True, slots=True)
 class TextFindings:
-    """The findings on a text that may be analysed."""
+    """The findings about a text that may be analysed."""
 
     size: Size
     undated: tuple[tuple[str, int, int], ...]
-    """Typed literals of a time that does not say its day: text, line, column."""
+    """Typed literals of a time that does not state its day: text, line, column."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query that was checked and is not analysed yet."""
+    """A query that was checked but is not analysed yet."""
 
     plan: Any
-    """Of the JVM."""
+    """The parsed plan, an object of the JVM."""
     judgement: TextFindings
 
 
@@ -75,7 +75,8 @@ _lock = threading.Lock()
 def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> ParsedQuery:
     """Parses a text and bounds its cost. ``known``: sizes of the queries before it, by alias.
 
-    Raises Invalid for what does more than ask or is too large, Spark's ParseException for what it cannot read.
+    Raises Invalid for a text that is not only a query, or is too large; Spark's ParseException for one that it cannot
+    read.
     """
     key = sql, tuple((name, known[name]) for name in sorted(known))
     judgement = _judged.get(key)
@@ -107,15 +108,15 @@ def words_of(session: SparkSession, sql: str) -> list[Word]:
 
 
 def analysed(session: SparkSession, query: ParsedQuery) -> Any:
-    """Returns the analysed plan (a JVM object); runs nothing of it. Raises Spark's AnalysisException, and Invalid."""
+    """Returns the analysed plan (a JVM object); executes nothing. Raises Spark's AnalysisException, and Invalid."""
     skip = skip_commands(session)
     return within_the_jvm(lambda: analyse(session, query.plan, skip))
 
 
 def within_the_jvm(work: Callable[[], Answer]) -> Answer:
-    """Returns the JVM's result for a query.
+    """Calls ``work``, which uses the JVM, and returns its result.
 
-    Raises Invalid for failures that no query should meet: a stack overflow, or a fault of Spark. Spark's errors of a
+    Raises Invalid for failures that no query should cause: a stack overflow, or a fault of Spark. Spark's errors of a
     query pass through.
     """
     try:
@@ -143,7 +144,7 @@ def _parse(session: SparkSession, sql: str) -> Any:
 
 
 def _tokens_of(session: SparkSession, sql: str) -> str:
-    """The tokens of Spark's lexer, as a Java list shows them."""
+    """Returns the tokens of Spark's lexer, as the text of a Java list."""
     characters = jvm_object(session, "org.antlr.v4.runtime.CharStreams.fromString")(sql)
     text = jvm_object(session, f"{_PARSER}.UpperCaseCharStream")(characters)
 
@@ -156,7 +157,7 @@ def _tokens_of(session: SparkSession, sql: str) -> str:
 
 
 def _name_of(session: SparkSession, kind: int) -> str:
-    """Returns the name of a token type; they stay as they are for as long as Spark does."""
+    """Returns the name of a token type, which is fixed for a version of Spark."""
     if kind not in _kinds:
         lexer = jvm_object(session, f"{_PARSER}.SqlBaseLexer")
         _kinds[kind] = str(lexer.VOCABULARY.getSymbolicName(kind))
@@ -164,7 +165,8 @@ def _name_of(session: SparkSession, kind: int) -> str:
 
 
 def _named_windows(plan: Any, text: str) -> list[Node]:
-    """Definitions of ``WINDOW w AS (...)``, which a plan's JSON leaves out. Raises Invalid if one is not found."""
+    """Returns definitions of ``WINDOW w AS (...)``, which a plan's JSON leaves out.
+    Raises Invalid if one is not found."""
     wanted = text.count(_WINDOWS)
     found: list[Node] = []
     for node in _operators(plan) if wanted else ():
@@ -178,7 +180,7 @@ def _named_windows(plan: Any, text: str) -> list[Node]:
 
 
 def _operators(plan: Any) -> Iterator[Any]:
-    """All of a parsed plan, with those of common table expressions and of queries inside expressions."""
+    """Yields all operators of a parsed plan, also in common table expressions and in queries inside expressions."""
     stack = [plan]
     while stack:
         node = stack.pop()
@@ -188,11 +190,11 @@ def _operators(plan: Any) -> Iterator[Any]:
 
 
 class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors have no types here
-    """An error of Spark's with a condition, whose other parts are asked of the JVM when they are wanted.
+    """An error of Spark's with a condition; its other parts are read from the JVM only when they are needed.
 
-    PySpark turns an error of the JVM into one of Python's with some fifty calls: it asks for its class in turn, for the
-    stacks of it and of its causes as texts, and for what it would log. A query that is judged is most often judged
-    wrong, so that these calls took longer than judging did.
+    PySpark converts an error of the JVM by some fifty calls: for its class, for the stacks of it and of its causes as
+    texts, and for what it would log. Most queries that are judged are wrong, so these calls took longer than the
+    judging.
     """
 
     def __init__(self, session: SparkSession, thrown: Any, condition: str) -> None:
@@ -224,11 +226,11 @@ class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors 
 
 
 class UnreadableText(_SparkError, ParseException):  # type: ignore[misc]  # see above
-    """Spark's parser cannot read a text."""
+    """Raised if Spark's parser cannot read a text."""
 
 
 class WrongQuery(_SparkError):
-    """Spark's analyser refuses a query."""
+    """Raised if Spark's analyser refuses a query."""
 
 
 def parse(session: SparkSession, sql: str) -> Any:
@@ -242,7 +244,7 @@ def parse(session: SparkSession, sql: str) -> Any:
 
 
 def analyse(session: SparkSession, plan: Any, skip: Any) -> Any:
-    """Returns the analysed plan of a parsed one; runs nothing of it. Raises WrongQuery, Py4JJavaError."""
+    """Returns the analysed plan of a parsed one; executes nothing. Raises WrongQuery, Py4JJavaError."""
     execution = _call(session, session._jsparkSession.sessionState().executePlan, WrongQuery, plan, skip)
     return _call(session, execution.analyzed, WrongQuery)
 
@@ -250,7 +252,7 @@ def analyse(session: SparkSession, plan: Any, skip: Any) -> Any:
 def _call(
     session: SparkSession, method: Any, kind: Callable[[SparkSession, Any, str], _SparkError], *given: Any
 ) -> Any:
-    """A method of an object of the JVM, as py4j calls it, and without what PySpark does with its errors."""
+    """Calls a method of a JVM object as py4j does, without PySpark's costly conversion of errors."""
     words, passing = method._build_args(*given)
     answer = method.gateway_client.send_command(
         protocol.CALL_COMMAND_NAME + method.command_header + words + protocol.END_COMMAND_PART
@@ -267,7 +269,8 @@ def _call(
 def _python_error(
     session: SparkSession, fault: Py4JJavaError, kind: Callable[[SparkSession, Any, str], _SparkError]
 ) -> Exception:
-    """The error in Python's words; itself where Spark meets what it does not expect."""
+    """Converts an error of the JVM to an exception of Python; returns it as it is if it
+    is internal to Spark or unknown."""
     condition = _condition_of(session, fault.java_exception)
     if condition is not None:
         return fault if condition.startswith(_INTERNAL) else kind(session, fault.java_exception, condition)
@@ -276,7 +279,7 @@ def _python_error(
 
 
 def _condition_of(session: SparkSession, thrown: Any) -> str | None:
-    """``None`` for what is not Spark's own error, or names none."""
+    """Returns the condition that an error of Spark names; ``None`` for other errors."""
     try:
         condition = jvm_object(session, _UTILS + "getCondition")(thrown)
     except Py4JError:

@@ -1,10 +1,10 @@
-"""Keeps the plans of queries: a small transaction puts its rows into one that was made before.
+"""Keeps plans of queries, so that a small transaction puts its rows into a plan that was made earlier.
 
-To name views, parse, analyse, rewrite and optimise a query takes Spark longer than a thousand rows do, and gives the
-same each time: a plan depends on the texts, on the columns of the inputs and on what is carried through it, on nothing
-of the rows but that there are not more than ``FEW_ROWS``. So it is made once, over as many rows that are none, and what
-stands for an input in it is replaced. Names were resolved then: kept plans run in one session, in which nothing is ever
-named, and without the records that Spark keeps of queries for its pages.
+To name views, parse, analyse, rewrite and optimise a query takes Spark longer than to compute a thousand rows, and
+gives the same result each time: a plan depends on the texts, on the columns of the inputs and on the hidden columns
+carried through it; of the rows it depends only on there being no more than ``FEW_ROWS``. So a plan is made once, over
+empty placeholders for the inputs, which are then replaced by rows. Its names are resolved already: kept plans run in
+one session, in which nothing is ever named, and without the records that Spark keeps of queries for its web pages.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import FEW_ROWS, name_view, without_hidden
 
 REMEMBERED: Final = 256
-"""Queries whose plans are kept."""
+"""Most queries whose plans are kept."""
 _SPARK: Final = "org.apache.spark"
 _SETTLED: Final = {"callSite.short": "transaction", "callSite.long": "transaction"}
-"""Else Spark walks through the stack for each."""
+"""Settings that spare Spark a walk through the stack for each query."""
 _ONE: Final = "scala.collection.immutable.Map$Map1"
-"""A map of one key: to Scala it is a partial function, by which a plan can be transformed."""
+"""Scala's map of one key; it is a partial function too, by which a plan can be transformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class _Kept:
     """The prepared queries of one JVM."""
 
     session: SparkSession
-    """In which kept plans run."""
+    """The session in which kept plans run."""
     properties: Any
-    """Its settings, which tasks receive."""
+    """The session's settings, which tasks receive."""
     queries: OrderedDict[tuple[object, ...], PreparedQuery] = field(default_factory=OrderedDict)
 
     @classmethod
@@ -65,11 +65,11 @@ _KEPT: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
 @dataclass(frozen=True, slots=True)
 class _Plan:
     frame: DataFrame
-    """Of the analysed plan: what comes out has its columns."""
+    """DataFrame of the analysed plan, with the columns of the result."""
     root: Any
-    """Optimised."""
+    """The optimised plan, an object of the JVM."""
     inputs: Sequence[tuple[Any, str]]
-    """Its leaves, and the input that each stands for: a union or join with itself has several for one."""
+    """The leaves of the plan, each with the alias of its input; a union or join of an input with itself has several."""
 
     def run(self, data: Mapping[str, Any], properties: Any) -> pa.Table:
         session, root = self.frame.sparkSession, self.root
@@ -93,13 +93,13 @@ class PreparedQuery:
     analysed: Any
     aliases: Sequence[str]
     hidden: tuple[str, ...]
-    """Columns that are carried through."""
+    """Hidden columns that are carried through."""
     plans: Sequence[_Plan]
-    """The quickest first; they may fail of what the complete plan can do."""
+    """Plans to try, the quickest first; they may fail where the complete plan does not."""
     kept: _Kept
 
     def run(self, rows: Mapping[str, pa.Table]) -> pa.Table:
-        """Runs the query over rows in memory; its aggregates are exact."""
+        """Runs the query over rows in memory, with exact aggregates."""
         data = {alias: _relation(self.kept.session, rows[alias]).data() for alias in self.aliases}
         return first_exact(self._all(), lambda plan: plan.run(data, self.kept.properties))
 
@@ -113,7 +113,8 @@ def prepared(
     session: SparkSession, steps: Sequence[SqlQueryStep], rows: Mapping[str, pa.Table], widths: Mapping[str, int],
     hidden: tuple[str, ...], exact: bool,
 ) -> PreparedQuery:  # fmt: skip
-    """Prepares a query over inputs, of which it sees the first ``widths`` columns; carries ``hidden`` through it."""
+    """Prepares a query, or returns it if it was prepared before. ``widths``: by alias, the number of leading columns
+    that the query sees; ``hidden``: columns to carry through it."""
     gateway = session.sparkContext._gateway
     kept = _KEPT.get(gateway) or _KEPT.setdefault(gateway, _Kept.of(session))
     key = tuple(steps), tuple((alias, table.schema, widths[alias]) for alias, table in rows.items()), hidden, exact
@@ -130,9 +131,11 @@ def prepared(
 
 
 def _bare(session: SparkSession, schema: pa.Schema, number: int) -> DataFrame:
-    """Stands for an input: a relation of more rows, that are none, than ever take their place, for an optimiser makes
-    use of there being few. By how many it is known again wherever Spark copied it to. As one partition, so that
-    grouping and joining need no exchange.
+    """Makes the placeholder of an input.
+
+    It has more (null) rows than will ever be put in its place, since the optimiser would make use of there being few;
+    their number identifies the input in whatever place Spark copied it to. It is one partition, so that grouping and
+    joining need no exchange.
     """
     relation = _relation(session, schema.empty_table())
     none = session.sparkContext._gateway.new_array(jvm_object(session, "java.lang.Object"), FEW_ROWS + 1 + number)

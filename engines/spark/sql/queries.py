@@ -1,6 +1,6 @@
-"""Analyses the queries of a transform over empty views, and runs them over filled ones.
+"""Analyses the queries of a transform over empty views, and plans them over filled ones.
 
-Analysis is done once per text and input schemas; its verdict holds nothing of the session. A query is judged before
+Analysis is done once per text and input schemas; its result holds nothing of the session. A query is judged before
 anything runs: a statement that is not a query has no rule in the walk, so it is refused, and never executed.
 """
 
@@ -49,21 +49,22 @@ from engines.spark.sql.time_patterns import unreadable, zones_in
 from engines.spark.sql.views import name_view
 
 REMEMBERED: Final = 256
-"""Queries whose analysis is kept."""
+"""Most queries whose analysis is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The analysis of a query: a classification and its columns, or errors; and warnings."""
+    """The result of analysing a query: a classification and its columns, or else errors; and warnings."""
 
     classification: Classification | None
     columns: pa.Schema | None
-    """As slices hold them."""
+    """Columns with the types that slices hold; ``None`` if there are errors."""
     diagnostics: tuple[Diagnostic, ...]
 
 
 class Analyst:
-    """Analyses queries, and remembers. Safe to use from several threads: at worst a text is analysed twice."""
+    """Analyses queries and remembers the results. Safe to use from several threads: at
+    worst a text is analysed twice."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[object, ...], Analysis] = OrderedDict()
@@ -72,7 +73,7 @@ class Analyst:
     def analyse(
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
     ) -> Analysis:
-        """Analyses the queries. Names views in ``session``. Faults are in the result."""
+        """Analyses the queries, over views that it names in ``session``. Faults are in the result."""
         known = self.known(steps, inputs, vocab)
         if known is None:
             zones = zones_in(session, [step.query for step in steps], self._zones)
@@ -83,7 +84,7 @@ class Analyst:
         return known
 
     def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> Analysis | None:
-        """Returns an earlier result for the same queries, which needs no session."""
+        """Returns an earlier result for the same queries and inputs, or ``None``; needs no session."""
         return self._known.get(_key(steps, inputs, vocab))
 
 
@@ -95,9 +96,7 @@ def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Voca
 def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
     """Returns the analysed plan of the last query over the views of this session; the others become views.
 
-    Runs nothing yet.
-
-    Only for queries that ``Analyst`` accepted.
+    Executes nothing yet. Only for queries that ``Analyst`` accepted.
     """
     sizes: dict[str, Size] = {}
     for step in steps[:-1]:
@@ -169,7 +168,7 @@ def _analyse(
 
 
 def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: int) -> Iterator[Diagnostic]:
-    """Yields what depends on inputs of which it is not known whether rows can be taken back."""
+    """Yields warnings about inputs that may or may not be changelogs, where the query's meaning depends on it."""
     unknown = {view.alias for view in inputs if view.changes is None and not view.log}
     for path in shape.paths if shape is not None else ():
         if path.input in unknown and isinstance(path.life, VersionedInput) and not path.life.clamped:
@@ -182,7 +181,8 @@ def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: in
 def _certain(
     session: SparkSession, plan: Any, root: Node, steps: Sequence[SqlQueryStep], doubts: Sequence[Diagnostic]
 ) -> Iterator[Diagnostic]:
-    """What has no value in any row; in place of one that holds a text called like a column, what was said of that."""
+    """Yields errors for expressions that fail for every row. If such an expression has a quoted text that was doubted
+    to be meant as a column, the doubt is reported in place of the failure."""
     told = set()
     for failure in failing(session, plan, root):
         if not isinstance(failure.fault, str) and not blames_query(failure.fault):
@@ -196,7 +196,8 @@ def _certain(
 
 
 def _phrases(session: SparkSession, text: str, columns: Collection[str]) -> list[Phrase]:
-    """What of a query may be written in another dialect; none of a text that is too large to be cut into words."""
+    """Returns the phrases of a query that may be of another dialect; none for a text that
+    is too large to be cut into words."""
     if not may_be_foreign(text):
         return []
     try:

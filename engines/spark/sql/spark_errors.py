@@ -1,4 +1,5 @@
-"""Explains Spark's errors of a query or a row to people: rule, place, remedy, and which part is at fault."""
+"""Explains Spark's errors of a query or a row to people: rule, place, remedy, and whether
+query, data or engine is at fault."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from chain.model.source import Transform
 from engines.contract import InvalidQuery
 
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
-"""Advice of Spark's that would not help: a query cannot change settings."""
+"""Advice in Spark's messages that would not help: a query cannot change settings."""
 _TRY_ADVICE: Final = re.compile(r" (Use|Try) `?(try_\w+|get)\b.*?(?= SQLSTATE|$)")
-"""Advice that the hint gives, in fewer words."""
+"""Advice in Spark's messages that our hint gives in fewer words."""
 _LABELS: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w{5}")
-"""Names of the condition, which the rule says."""
+"""Names of the condition in a message, which the rule repeats."""
 _POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 _CONTEXT: Final = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
-"""Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
+"""Classes of SQLSTATE by which the query or its data is at fault; by the others the engine is."""
 _DATA: Final = "22"
 Answer = TypeVar("Answer")
 NOT_DETERMINISTIC: Final = (
@@ -90,12 +91,13 @@ _DATA_HINTS: Final[Mapping[str, str]] = {
     "NUMERIC_VALUE_OUT_OF_RANGE": "cast to a type with more digits: decimal(38, 6); try_cast gives null instead",
     "REMAINDER_BY_ZERO": "try_mod(a, b) gives null where b is zero",
 }
-"""Of what a value of a row does to a query that is right in itself."""
+"""Hints for errors caused by a value of a row in a query that is right in itself, by condition."""
 _DATA_OTHERWISE: Final = "keep such values from it: case when … then … end, or where before it"
 
 
 def answered(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
-    """Returns the result of ``work``, or its faults in ``transform``'s queries or data. Raises engine faults."""
+    """Returns the result of ``work``, or as an answer its faults in ``transform``'s
+    queries or data. Raises engine faults."""
     try:
         return work()
     except Invalid as fault:
@@ -117,8 +119,8 @@ def blames_data(fault: PySparkException) -> bool:
 
 
 def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
-    """Converts Spark's error of a query, or of a row that one of its expressions cannot take: the condition's name as
-    rule, place and text of the expression where Spark knows them, and a remedy."""
+    """Converts Spark's error of a query, or of a row that one of its expressions cannot take. The condition's name
+    becomes the rule; place and text of the expression are given where Spark knows them, with a remedy."""
     condition = fault.getCondition()
     context, position = _CONTEXT.search(str(fault)), place_in(fault)
     place, named = "", ""
@@ -133,7 +135,7 @@ def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
 
 
 def place_in(fault: PySparkException) -> tuple[int, int] | None:
-    """Returns (line, column) of the query that an error names, both from one."""
+    """Returns the (line, column) in the query that an error names, both counted from 1, or ``None``."""
     found = _POSITION.search(str(fault))
     return (int(found[1]), int(found[2]) + 1) if found is not None else None
 
@@ -144,7 +146,7 @@ def message_of(fault: PySparkException) -> str:
 
 
 def _query_with(fragment: str, line: int, column: int, transform: Transform) -> str:
-    """``query 1, `` if that one of several has the fragment at this place, and no other has."""
+    """Returns ``query N, `` if exactly one of several queries has the fragment at this place, else an empty text."""
     steps = transform.queries or ()
     first = fragment.partition("\n")[0]
     lines = [[*step.query.split("\n"), *[""] * line][line - 1] for step in steps]
@@ -169,7 +171,7 @@ def _plain_words(fault: PySparkException) -> str:
 
 
 def _fragment(fault: PySparkException) -> str:
-    """Text of the expression that failed on some row, where Spark knows it."""
+    """Returns the text of the expression that failed on some row, or an empty text if Spark does not know it."""
     fragments = [context.fragment().strip() for context in fault.getQueryContext() or ()]
     return next((text for text in fragments if text), "")
 
@@ -179,17 +181,18 @@ def _in(fragment: str) -> str:
 
 
 def hint_of(condition: str | None) -> str:
-    """Returns the hint for a condition of Spark's: ``UNRESOLVED_COLUMN.WITH_SUGGESTION``."""
+    """Returns the hint for a condition of Spark's, like ``UNRESOLVED_COLUMN.WITH_SUGGESTION``."""
     return _found(_HINTS, condition) or _OTHERWISE
 
 
 def hint_of_data(condition: str | None) -> str:
-    """Returns the hint for a condition that a value of a row met while the query ran."""
+    """Returns the hint for a condition that a value of a row caused while the query ran."""
     return _found(_DATA_HINTS, condition) or _DATA_OTHERWISE
 
 
 def _found(hints: Mapping[str, str], condition: str | None) -> str | None:
-    """A condition is looked up with fewer and fewer of its parts, so each has an answer."""
+    """Looks up the hint of a condition, or else of the same with fewer and fewer of its
+    parts; ``None``: none is known."""
     parts = (condition or "").split(".")
     while parts:
         known = hints.get(".".join(parts))

@@ -1,4 +1,4 @@
-"""Tries the time patterns and time zones that a query names with Spark's own readers, before any row is read.
+"""Checks the time patterns and time zones in a query with Spark's own readers, before any row is read.
 
 Rules of zones come from the JVM's database, so that bounds of local calendars are those of its functions.
 """
@@ -20,21 +20,21 @@ from engines.spark.analysis.tree import Node
 from engines.spark.catalyst.plans import jvm_object
 
 _SHOWN: Final = 60
-"""Characters of a pattern in a message."""
+"""Most characters of a pattern in a message."""
 READS: Final = frozenset({"GetTimestamp", "ParseToDate", "ParseToTimestamp", "UnixTimestamp", "ToUnixTimestamp"})
 WRITES: Final = frozenset({"DateFormatClass", "FromUnixTime"})
 ZONES: Final = frozenset({"FromUTCTimestamp", "ToUTCTimestamp"})
-"""Conversions from and to local time: of a time, by a zone."""
+"""Functions that convert a time to or from the local time of a zone."""
 ZONE_CODE: Final = "time-zone"
 REPLACE_ZONE: Final = "UTC, a name like Europe/Vienna, or an offset like +01:00"
 _TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
-"""What is read without a pattern, though one is given."""
+"""Types that are converted without the pattern, though one is given."""
 CODE: Final = "time-pattern"
 REPLACE: Final = "letters like yyyy-MM-dd HH:mm:ss, and other text in single quotes: to_timestamp(k, 'yyyy-MM-dd')"
 LAST_YEAR: Final = 2099
-"""Of which changes of clocks are known one by one; later ones are only enclosed."""
+"""The last year whose clock changes are known one by one; later changes are only bounded."""
 MAX_ZONES: Final = 32
-"""That are remembered; more are only enclosed."""
+"""Most zones whose rules are remembered; for more the changes are only bounded."""
 _NAMES: Final = re.compile(r"'([A-Za-z]+(?:/[A-Za-z0-9_+-]+){1,2}|UTC)'|\"([A-Za-z]+(?:/[A-Za-z0-9_+-]+){1,2})\"")
 _UNTIL: Final = 4_102_444_800 * SECOND
 """The start of the year 2100."""
@@ -43,7 +43,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)
 
 
 def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
-    """Returns a finding for each constant pattern and zone in an analysed plan that Spark refuses for any rows."""
+    """Returns a finding for each constant pattern and zone in an analysed plan that Spark refuses whatever the rows."""
     tried: dict[tuple[str, bool], bool] = {}
     found = []
     for node, pattern, reads in patterns(plan):
@@ -98,7 +98,7 @@ def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
 
 
 def _all_nodes(plan: Node) -> Iterator[Node]:
-    """Operators, and expressions in their fields."""
+    """Yields all operators, and the expressions in their fields."""
     stack = [plan]
     while stack:
         node = stack.pop()
@@ -107,7 +107,8 @@ def _all_nodes(plan: Node) -> Iterator[Node]:
 
 
 def zones_in(session: SparkSession, texts: Iterable[str], known: dict[str, Zone]) -> dict[str, Zone]:
-    """Zones that are named in queries, by name. ``known`` is a memory for as long as the JVM lives: rules stay."""
+    """Returns the zones named in queries, by name. ``known``: a cache for the lifetime of
+    the JVM, whose rules never change."""
     names = {one or other for text in texts if "utc_timestamp" in text.lower() for one, other in _NAMES.findall(text)}
     for name in sorted(names - known.keys()):
         if len(known) < MAX_ZONES and session._jvm.java.time.ZoneId.getAvailableZoneIds().contains(name):
@@ -116,7 +117,8 @@ def zones_in(session: SparkSession, texts: Iterable[str], known: dict[str, Zone]
 
 
 def _zone(session: SparkSession, name: str) -> Zone:
-    """Read as texts, many changes of clocks at once: each call into the JVM takes long, and there are hundreds."""
+    """Reads a zone's rules as texts, many clock changes in one call: each call into the
+    JVM takes long, and there are hundreds."""
     time = session._jvm.java.time
     rules = time.ZoneId.of(name).getRules()
     changes = [_change(*found) for found in _CHANGE.findall(rules.getTransitions().toString())]
@@ -134,7 +136,7 @@ def _zone(session: SparkSession, name: str) -> Zone:
 
 
 def _change(local: str, before: str, after: str) -> tuple[int, int, int]:
-    """When, and the offsets before and after, microseconds."""
+    """Returns when a clock change happens, and the offsets before and after it, microseconds."""
     shown = (dt.datetime.fromisoformat(local) - _EPOCH) // dt.timedelta(microseconds=1)
     return shown - _offset(before), _offset(before), _offset(after)
 

@@ -1,7 +1,7 @@
 """Registers inputs as views: rows of some slices within bounds of event time, under the query's names.
 
-A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column, or
-a field inside of one, is missing; unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.
+A view has the columns and types of the input's schema whatever a slice has: if an old slice lacks a column or a field
+inside one, it reads as null; unsigned numbers become Spark's wider ones, offset and op Int64 and Int32.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from engines.spark.planning.transaction import Read
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 
 ONE_PARTITION: Final = 4 << 20
-"""Bytes of slices up to which a second core gains less than an exchange between two costs."""
+"""Bytes of slices up to which a second core gains less than the exchange between two cores costs."""
 
 FEW: Final = 1 << 18
 FEW_ROWS: Final = 10_000
-"""Bytes and rows of slices up to which they are read here: to set up a scan of a file takes Spark longer."""
+"""Most bytes and rows of slices that are read here in Python: setting up a scan of a file takes Spark longer."""
 _PLAIN: Final = (
     pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
     pa.types.is_binary, pa.types.is_date32, pa.types.is_decimal128,
 )  # fmt: skip
 
 SCHEMAS: Final = 256
-"""Of inputs, whose views' columns are remembered: every transaction asks, and they hardly ever change."""
+"""Most schemas whose view columns are remembered: every transaction needs them, and they hardly ever change."""
 
 _EMPTY: Final[WeakKeyDictionary[Any, OrderedDict[tuple[str, str], Any]]] = WeakKeyDictionary()
-"""Of each JVM, by alias and columns, what Spark makes of a view without rows."""
+"""Spark's plans of views without rows, for each JVM, by alias and columns."""
 
 
 @functools.lru_cache(maxsize=SCHEMAS)
 def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
-    """Columns of the view of an input. Raises Invalid for a type that Spark does not have."""
+    """Returns the columns of the view of an input. Raises Invalid for a type that Spark does not have."""
     _check_event_time(schema, vocab)
     ours = {vocab.offset_column: st.LongType(), vocab.operation_type_column: st.IntegerType()}
     return st.StructType(
@@ -64,7 +64,8 @@ def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
 
 
 def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
-    """Raises Invalid for an event time that Spark would have to round: other columns can be numbers, this one not."""
+    """Raises Invalid for an event time that Spark would round: other such columns can
+    become numbers, event time cannot."""
     name = vocab.event_time_column
     if name in schema.names and schema.field(name).type in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         raise Invalid(
@@ -80,7 +81,7 @@ def name_view(frame: DataFrame, alias: str) -> None:
 
 
 def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
-    """Columns without rows, made in the JVM alone: rows of Python, even none, go through an RDD."""
+    """Makes a DataFrame with columns and no rows, in the JVM alone: rows of Python, even none, go through an RDD."""
     within: Any = session._jsparkSession
     rows = jvm_object(session, "java.util.Collections.emptyList")()
     return DataFrame(within.createDataFrame(rows, within.parseDataType(schema.json())), session)
@@ -89,8 +90,7 @@ def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
 def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) -> None:
     """Registers a view without rows.
 
-    Spark's plan of it is cached, since it holds nothing of a session: many queries over the same inputs are analysed,
-    and make their views once.
+    Spark's plan of it is cached, since it holds nothing of a session: many queries are analysed over the same inputs.
     """
     catalog = session._jsparkSession.sessionState().catalog()
     kept = _EMPTY.setdefault(session.sparkContext._gateway, OrderedDict())
@@ -106,10 +106,10 @@ def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) ->
 
 
 def name_input(frame: DataFrame, schema: st.StructType, alias: str) -> None:
-    """Registers a view of this session, of an input whose columns are ``schema``.
+    """Registers a view of this session, for an input whose columns are ``schema``.
 
-    Runs no command, as ``name_view`` does: that is planned, logged and reported as a query is, and takes longer than a
-    small one.
+    Runs no command, as ``name_view`` does: Spark plans, logs and reports a command like a query, and takes longer for
+    it than for a small query.
     """
     session = frame.sparkSession
     definition = _EMPTY.get(session.sparkContext._gateway, OrderedDict()).get((alias, schema.json()))
@@ -125,11 +125,11 @@ def slices_view(
     session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
     events: bool = False,
 ) -> DataFrame:  # fmt: skip
-    """Rows of the given slices of input ``number`` within their bounds, with hidden columns below the visible ones.
+    """Returns the rows of the given slices of input ``number`` within their bounds, with hidden columns.
 
-    ``carried`` finds the hidden columns again; a query does not see them. ``None``: there shall be none, and few rows
-    come as one partition, so that grouping and joining them needs no exchange. ``events``: every row is an addition
-    in the hidden columns.
+    ``carried`` finds the hidden columns again; a query does not see them. ``number``: ``None`` for no hidden columns;
+    few rows then come as one partition, so that grouping and joining them needs no exchange. ``events``: the hidden
+    columns show every row as an addition.
     """
     few = few_rows(reads, schema, vocab, number, events)
     if few is not None:
@@ -151,13 +151,13 @@ def slices_view(
 
 
 def without_hidden(session: SparkSession, frame: DataFrame, count: int) -> DataFrame:
-    """Selects the first columns, those of the view, without hidden ones."""
+    """Selects the first ``count`` columns, those of the view, without hidden ones."""
     plan = frame._jdf.queryExecution().analyzed()
     return frame_of(session, project(session, plan.output().take(count), plan))
 
 
 def _are_few(reads: Sequence[Read], schema: st.StructType) -> bool:
-    """Whether slices are small, and of types that are the same however they are read."""
+    """Whether slices are small, with types that Arrow and Spark read alike."""
     paths = [Path(path) for read in reads for path in read.paths]
     if sum(path.stat().st_size for path in paths) > FEW:
         return False
@@ -179,7 +179,8 @@ def _is_plain(kind: pa.DataType) -> bool:
 def few_rows(
     reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
 ) -> pa.Table | None:
-    """Reads the rows of ``slices_view`` with the hidden columns; ``None``: too large, so Spark reads them."""
+    """Reads the rows of ``slices_view``, with their hidden columns; ``None``: there are
+    too many, so Spark must read them."""
     if not _are_few(reads, schema):
         return None
     parts = []
@@ -212,7 +213,7 @@ def _with_hidden(rows: pa.Table, before: int, vocab: Vocabulary, number: int, ev
 def _scans(
     session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int | None
 ) -> list[DataFrame]:
-    """One scan for each physical schema among the files."""
+    """Makes one scan for each physical schema among the files."""
     groups: dict[pa.Schema, list[str]] = {}
     for path in read.paths:
         with open_slice(Path(path)) as source:
@@ -249,9 +250,10 @@ def _scan(
 
 
 def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:
-    """How to read the columns of a file that the view has: nested ones at once as the view has them.
+    """Returns the types with which to read those columns of a file that the view has; nested ones directly as in the
+    view.
 
-    The reader of Parquet knows fields that are not there as null, a cast does not.
+    Spark's Parquet reader gives null for missing fields, which a cast does not.
     """
     nested = (st.StructType, st.ArrayType)
     wanted = {field.name: field for field in schema}
