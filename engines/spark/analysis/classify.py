@@ -1,7 +1,7 @@
-"""Decides from a plan in which mode a transform runs, and how its inputs bear on its event time.
+"""Decides from a plan in which mode a transform runs, and how its inputs affect its event time.
 
-``classify`` is a pure function of the plan and the names of columns. A value of ``Classification`` holds no ids of the
-plan, so it is kept for as long as query and input schemas stay the same. Spec: docs/spec/engine-semantics.md#modes,
+``classify`` is a pure function of the plan and the names of columns. A ``Classification`` holds no ids of the plan, so
+it stays valid as long as the query and input schemas stay the same. Spec: docs/spec/engine-semantics.md#modes,
 #influence, #output, #classification.
 """
 
@@ -28,18 +28,18 @@ from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
 
 END: Final = Floor(MILLISECOND)
-"""What every path ends with: output is written in milliseconds."""
+"""The last step of every path: output is written in milliseconds."""
 HIDDEN: Final = "__odf_"
-"""What the engine's own columns begin with."""
+"""Prefix of the engine's own columns."""
 
 
 class Mode(enum.Enum):
     LOG = "log"
-    """Each row speaks for itself: at once, in the input's order."""
+    """Each row is passed on by itself, at once, in the input's order."""
     FINAL = "final"
-    """When no later row can change them, sorted by event time and all columns."""
+    """Rows are emitted when no later row can change them, sorted by event time and all columns."""
     TABLE = "table"
-    """As the history of a table: additions, corrections and retractions, tick by tick."""
+    """The history of a table is emitted: additions, corrections and retractions, tick by tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,14 @@ class Path:
     """One path from an input to the result: event time *t* affects output times ``low(t)`` to ``high(t)``."""
 
     input: str
-    """Query alias."""
+    """Alias of the input in the query."""
     low: Function
     high: Function
     life: Life | None = None
-    """If there is one, ``high`` is of the end of the row's session, or of its being in force."""
+    """If given, ``high`` applies to the end of the row's session, or of the time for which it is in force."""
     occurrence: int | None = field(default=None, compare=False)
-    """Paths of one number are of one occurrence: a row in several overlapping windows. ``None``: a single one."""
+    """Paths with the same number are of one occurrence, as of a row in several overlapping windows.
+    ``None``: no other path is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +65,22 @@ class Classification:
     paths: tuple[Path, ...]
     """Empty in log mode when event time is computed: then the output has no watermark."""
     columns: tuple[str, ...]
-    """Names that the query selects."""
+    """Names of the columns that the query selects."""
     dropped: tuple[str, ...] = ()
-    """Of these, system columns from a ``*`` in log mode, which the engine computes itself."""
+    """Selected system columns, as from a ``*`` in log mode, that the engine computes itself."""
     operation: str | None = None
-    """Of these, the one that says what becomes of the output's rows, where inputs are read as logs."""
+    """The selected column that states the operation of each output row, if all inputs are read as logs."""
     table: TableShape | None = None
-    """In table mode."""
+    """In table mode, how the table is maintained; else ``None``."""
     correction: Correction | None = None
-    """In final mode how late rows could count."""
+    """In final mode, how late rows could count; else ``None``."""
     exact: bool = False
-    """Whether there are aggregates that are not computed as Spark does."""
+    """Whether there are aggregates that are computed exactly, not as Spark does."""
     running: int = 0
-    """In final mode how many window operators look at all history; nothing but projections and filters is above."""
+    """In final mode, the number of window operators over all history; only projections and filters are above them."""
 
     def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
-        """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
+        """Whether output rows can be taken back, given whether each input's can; ``None``: not known."""
         if self.mode is not Mode.LOG or self.operation is not None:
             return self.mode is Mode.TABLE or self.operation is not None
         told = set(inputs)
@@ -100,12 +101,11 @@ def classify(
     readings: Readings = UNKNOWN,
     zones: Mapping[str, Zone] = MappingProxyType({}),
 ) -> Verdict:
-    """Classifies an analysed plan, or its JSON. ``event_times``: the event time column of each input by alias;
+    """Classifies an analysed plan, or its JSON.
 
-    ``temporal``: primary keys of the inputs that the query sees as versions; ``readings``: how the query reads the rows
-    of inputs; ``zones``: rules of the zones that it names, as far as they are known.
-
-    Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
+    ``event_times``: the event time column of each input by alias; ``temporal``: primary keys of the inputs that the
+    query sees as versions; ``readings``: how the query reads the rows of inputs; ``zones``: rules of the zones that it
+    names, as far as they are known. Raises Invalid for JSON that is no plan; faults of the query are in the verdict.
     """
     walk = Walk(event_times, temporal, readings)
     try:
@@ -166,7 +166,8 @@ def classify(
 
 
 def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
-    """The column ``op`` of a query that sees nothing but statements: there it is data, to say what becomes of a row."""
+    """Returns the column ``op`` if all inputs are read as logs: there it is data, and states the
+    operation of each output row."""
     name = output.operation_type_column
     logs = bool(walk.paths) and set(walk.paths) <= walk.readings.logs
     return name if logs and name in names and not walk.tables else None
@@ -189,7 +190,7 @@ def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) 
 
 
 def _only_grow(walk: Walk) -> bool:
-    """Then all rows of a key would have to be kept for ever. Not said of what is not known."""
+    """Whether all inputs are known only to grow: all rows of a key would then have to be kept for ever."""
     return all(walk.readings.can_change(alias) is False for alias in walk.paths)
 
 
@@ -201,9 +202,9 @@ def _event_time(relation: Relation, output: Vocabulary) -> Influence:
 
 
 def _repeated(relation: Relation, output: Vocabulary) -> tuple[str, ...]:
-    """System columns of an input that a linear query selects under their own names, as ``*`` does.
+    """Lists the system columns of an input that a linear query selects under their own names, as ``*`` does.
 
-    Each output row has them from its one input row, so leaving them out loses nothing that anyone asked for.
+    Each output row has them from its one input row, so leaving them out loses nothing that was asked for.
     """
     ours = (output.offset_column, output.operation_type_column, output.system_time_column)
     if not relation.linear:
@@ -249,7 +250,7 @@ def _names(names: list[str], output: Vocabulary) -> list[Finding]:
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """An expression that is both a key and a column is one fault, not two."""
+    """Drops repeated findings: an expression that is both a key and a column is one fault, not two."""
     seen: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         seen.setdefault((finding.code, finding.message), finding)

@@ -1,4 +1,4 @@
-"""Decides what late rows change in a query that gives final rows: one row each, single windows, or too much.
+"""Decides what late rows change in a query with final rows: their own output, single windows, or too much to allow.
 
 Pure. Spec: docs/spec/engine-semantics.md#late-rows.
 """
@@ -21,7 +21,8 @@ from engines.spark.analysis.walk import JOINS, Walk
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Every row of an input gives its own output rows, at most joined with versions, so late rows can come out late."""
+    """Every input row gives its own output rows, at most joined with versions, so the output of late
+    rows can come late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,17 @@ class Windows:
 
     table: TableShape
     of: Mapping[str, Function]
-    """By alias: event time -> something that is equal exactly within a window, and grows from one to the next."""
+    """By alias, a function of event time whose value is the same exactly within a window, and grows
+    from one to the next."""
 
 
 Correction: TypeAlias = Passing | Windows | Finding
-"""How late rows can count, or why they cannot."""
+"""How late rows can count, or the reason why they cannot."""
 
 
 def correction(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Correction:
-    """Decides the correction of a walked plan with final rows; ``times``: of its event time, the column ``column``."""
+    """Decides the correction for a walked plan with final rows. ``times``: the influence of its event
+    time column ``column``."""
     if _passes(root, walk):
         return Passing()
     if _kinds(root, walk.shared) & set(JOINS):
@@ -111,7 +114,7 @@ _TOO_MUCH = Finding(
 
 
 def _timed_keys(core: Core) -> dict[int, Influence]:
-    """Keys that hold a time, by place."""
+    """Returns the keys that hold a time, by position."""
     field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
     keys: Sequence[Node] = core.node.expressions(field) if field else ()
     found = {place: time_of(influence(key, core.below.scope)) for place, key in enumerate(keys)}
@@ -119,7 +122,8 @@ def _timed_keys(core: Core) -> dict[int, Influence]:
 
 
 def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> Influence | None:
-    """The window of a row as a function of its event time: the output's event time, else the walk's bounded one."""
+    """Returns the window of a row as a function of its event time: preferably that in the output's
+    event time column."""
     keys = list(_timed_keys(core).values())
     if core.node.kind == "Distinct":
         keys = [time for _, identity in core.below.columns if (time := time_of(core.below.scope.get(identity)))]
@@ -132,7 +136,7 @@ def _is_exact(time: Influence) -> bool:
 
 
 def _follows(key: Influence, column: Influence) -> bool:
-    """Whether a key is the same in all rows whose column is: but for a shift, they are the same function."""
+    """Whether the key is the same in all rows with the same value of the column: they differ at most by a shift."""
     return (
         set(key) == set(column)
         and _is_exact(key)

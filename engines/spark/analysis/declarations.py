@@ -1,7 +1,8 @@
-"""Reads ``SET odf.x = y`` at the head of a query: the author's declarations on lateness; the rest is the query.
+"""Reads statements ``SET odf.x = y`` at the head of a query: the author's declarations, as on late rows. The rest is
+SQL.
 
-Declarations stand in statements of their own before the first query, or at the head of its text. No other SET is
-read. Pure. Spec: docs/spec/engine-semantics.md#declarations, #late-rows.
+Declarations are statements of their own before the first query, or at the head of its text. No other SET is accepted.
+Pure. Spec: docs/spec/engine-semantics.md#declarations, #late-rows.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.monotone import DAY, MILLISECOND, SECOND, Floor, FloorMonths
 
 MAX_STEPS: Final = 64
-"""Queries in one transform."""
+"""Most queries in one transform."""
 MAX_TEXT: Final = 1 << 20
-"""Characters of one query."""
+"""Most characters of one query."""
 _SET: Final = re.compile(
     r"(?is)\A(?:\s|--[^\n]*\n|/\*.*?\*/)*SET\s+(odf\.[\w.-]+)\s*=\s*('(?:[^']*)'|[^;\s]+)\s*(?:;|\Z)"
 )
@@ -27,7 +28,7 @@ _SPAN: Final = re.compile(r"(\d{1,6})\s+(second|minute|hour|day|week)s?\Z", re.I
 _GRID: Final = re.compile(r"(?:(\d{1,4})\s+)?(second|minute|hour|day|week|month|quarter|year)s?\Z", re.IGNORECASE)
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 _MONDAY: Final = 4 * DAY
-"""Weeks of the calendar begin on Mondays, and 5 January 1970 was one."""
+"""Origin of weeks: they begin on Mondays, and 5 January 1970 was one."""
 _UNIT: Final = {"second": SECOND, "minute": 60 * SECOND, "hour": 3600 * SECOND, "day": DAY, "week": 7 * DAY}
 
 
@@ -35,9 +36,9 @@ class Reading(enum.Enum):
     """How a query reads the rows of an input."""
 
     TABLE = "table"
-    """Facts: those asserted and not taken back."""
+    """The query sees facts: the rows asserted and not taken back."""
     LOG = "log"
-    """Statements: every one is an event, and ``op`` is a column like others."""
+    """The query sees statements: each one is an event, and ``op`` is a column like others."""
 
 
 class Late(enum.Enum):
@@ -50,29 +51,30 @@ class Late(enum.Enum):
 class Policy:
     late: Late
     within: int | None = None
-    """Of ``APPLY``: rows that are later than this are dropped, microseconds; ``None``: none are."""
+    """For ``APPLY``: rows later than this, in microseconds, are dropped; ``None``: none are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """The declarations of a query; an input without one has the value under ``""``."""
+    """The declarations of a query by alias; for inputs without one of their own, that under ``""`` applies."""
 
     late: Mapping[str, Policy] = field(default_factory=dict)
     lateness: Mapping[str, int] = field(default_factory=dict)
-    """Microseconds."""
+    """Allowed lateness by alias, microseconds."""
     readings: Mapping[str, Reading] = field(default_factory=dict)
     tick: Floor | FloorMonths | None = None
-    """Of a table the grid of times at which it is looked at; ``None``: at the watermarks of its inputs."""
+    """For a table: the grid of times at which it is evaluated; ``None``: at the watermarks of its inputs."""
     only_late: frozenset[str] = frozenset()
-    """Inputs of which the query sees late rows only; ``""``: all of them."""
+    """Inputs of which the query sees only late rows; ``""``: all inputs."""
     behind: int | None = None
-    """The watermark's lag behind the greatest emitted event time, microseconds; ``None``: the inputs' decide."""
+    """Lag of the watermark behind the greatest emitted event time, microseconds; ``None``: follows the
+    inputs' watermarks."""
 
     def reading_of(self, alias: str) -> Reading:
         return self.readings.get(alias, self.readings.get("", Reading.TABLE))
 
     def late_of(self, alias: str) -> Policy | None:
-        """Returns the declared policy; ``None`` without a declaration."""
+        """Returns the declared policy on late rows of an input; ``None`` without a declaration."""
         return self.late.get(alias, self.late.get(""))
 
     def sees_only_late(self, alias: str) -> bool:
@@ -86,13 +88,14 @@ class Declarations:
 @dataclass(frozen=True, slots=True)
 class Query:
     steps: tuple[SqlQueryStep, ...]
-    """Each a view over the former ones; the last is the result. Texts verbatim, but for declarations."""
+    """Queries, each over the views of those before it; the last gives the result. Texts are verbatim
+    but for declarations."""
     declarations: Declarations
     temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Primary keys of inputs that are seen as versions, by alias."""
+    """Primary keys of the inputs that are seen as versions, by alias."""
 
     def check_inputs(self, aliases: Collection[str]) -> None:
-        """Raises Invalid for declarations on what is no input."""
+        """Raises Invalid for declarations about an alias that is no input."""
         said = {"temporal-table": self.temporal, "late": self.declarations.late, "lateness": self.declarations.lateness,
                 "read": self.declarations.readings, "rows": self.declarations.only_late}  # fmt: skip
         for rule, named in said.items():
@@ -102,7 +105,7 @@ class Query:
 
 
 def read_query(transform: Transform) -> Query:
-    """Steps and declarations of a transform. Raises Invalid naming the statement."""
+    """Returns the steps and declarations of a transform. Raises Invalid, with the statement at fault."""
     said = Declarations({}, {})
     steps: list[SqlQueryStep] = []
     for number, step in enumerate(_given(transform)):
@@ -131,9 +134,9 @@ def read_query(transform: Transform) -> Query:
 
 
 def leading_declarations(text: str) -> tuple[list[tuple[str, str]], str]:
-    """Names and values of the declarations at the head of a text, and the rest of it.
+    """Splits a text into the names and values of the declarations at its head, and the rest.
 
-    Blank lines stand in place of the statements, so that places in the rest stay where a person sees them.
+    Statements are replaced by blank lines, so that line numbers in the rest stay those that a person sees.
     """
     said: list[tuple[str, str]] = []
     while (found := _SET.match(text)) is not None:
@@ -143,13 +146,13 @@ def leading_declarations(text: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def span_of(value: str) -> int | None:
-    """Parses ``2 days`` to microseconds; ``None`` for what is no duration."""
+    """Parses a duration like ``2 days`` to microseconds; ``None`` for other texts."""
     span = _SPAN.match(value)
     return None if span is None else _micros(span)
 
 
 def micros_behind(name: str, value: str) -> int:
-    """Parses ``max - 1 day``: the delay of a watermark in microseconds. Raises Invalid."""
+    """Parses ``max - 1 day`` to the lag of a watermark in microseconds. Raises Invalid."""
     head, _, rest = value.partition("-")
     span = span_of(rest.strip())
     if head.strip().lower() != "max" or span is None:
@@ -177,7 +180,7 @@ def _given(transform: Transform) -> Sequence[SqlQueryStep]:
 
 
 def _declared(said: Declarations, name: str, value: str) -> Declarations:
-    """With one more statement. Raises Invalid."""
+    """Returns the declarations with one more statement. Raises Invalid."""
     word, _, alias = name.removeprefix("odf.").partition(".")
     if word not in _WORDS or (alias and word in ("tick", "watermark")):
         raise Invalid(
@@ -248,4 +251,4 @@ def _tick(said: Declarations, name: str, _: str, value: str) -> Declarations:
 _WORDS: Final[Mapping[str, Callable[[Declarations, str, str, str], Declarations]]] = {
     "late": _late, "lateness": _lateness, "read": _read, "rows": _rows, "tick": _tick, "watermark": _watermark,
 }  # fmt: skip
-"""What can be declared."""
+"""Parser of each declaration, by the first word of its name."""

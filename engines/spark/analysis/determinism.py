@@ -1,7 +1,7 @@
 """Refuses expressions whose value could differ between two honest nodes.
 
-Looks at one expression tree at a time, against the closed lists of ``functions``; positions are found later by the
-place of the culprit among nodes of its kind (``Finding.kind``, ``Finding.nth``), since the plan's JSON has none.
+Examines one expression tree at a time, against the closed lists of ``functions``. Positions are found later by the
+place of the expression among nodes of its kind, since the plan's JSON has none.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _WRITTEN: Final = {
     "TypeOf": "typeof", "ListAgg": "listagg", "RandStr": "randstr", "ToDegrees": "degrees", "ToRadians": "radians",
     "Logarithm": "log", "CallMethodViaReflection": "reflect", "ApproximatePercentile": "approx_percentile",
 }  # fmt: skip
-"""Functions whose class is not named as they are called."""
+"""Functions whose Catalyst class is not named as in SQL, with their SQL name."""
 
 
 _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
-"""Functions whose result is of the type that they are given."""
+"""Functions whose result has the type that is given as an argument."""
 _TYPED: Final = _DOCUMENTS | {"AttributeReference"}
 _COMPARISON: Final = [
     *("If", "And", "IsNull", "left", "IsNull", "right", "0"),
@@ -53,12 +53,12 @@ _COMPARISON: Final = [
     *("If", "LessThan", "left", "right", "-1"),
     *("If", "GreaterThan", "left", "right", "1", "0"),
 ]
-"""Spark's own comparison of ``array_sort``, in preorder."""
+"""Spark's own comparison function of ``array_sort``, in preorder."""
 _A_PATTERN: Final = "give the pattern: to_timestamp(k, 'yyyy-MM-dd HH:mm:ss'), of JSON and CSV over the text"
 _TRUNCATED: Final = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm", "week"})
 """Units of ``trunc``, which gives a date."""
 _OF_TIMES: Final = frozenset({"day", "dd", "hour", "minute", "second", "millisecond", "microsecond"})
-"""Units that ``date_trunc`` has beside these."""
+"""Further units, which only ``date_trunc`` has."""
 _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a column"
 
 
@@ -68,13 +68,14 @@ class Finding:
     message: str
     replace: str | None = None
     node: Node | None = None
-    """Whose place in the text is to be shown."""
+    """The node whose place in the text is reported."""
     place: tuple[int, int] | None = None
-    """(line, column) from one, where there is no node."""
+    """(line, column), counted from 1, if there is no node."""
 
 
 def literals(undated: Iterable[tuple[str, int, int]]) -> list[Finding]:
-    """Findings for typed literals of a time without a day (text, line, column): constants once parsed."""
+    """Returns findings for typed literals of a time without a day (text, line, column): after parsing
+    they are constants."""
     return [
         Finding(
             "not-data", f"'{text}' is another time whenever the query runs, not data", _A_CONSTANT, place=(line, at)
@@ -112,9 +113,9 @@ def examine(expression: Node) -> list[Finding]:
 
 
 def misplaced(plan: Node, use: Use) -> list[Finding]:
-    """Lists uses anywhere in a plan that are not permitted at their place, so that it is no transform.
+    """Lists uses anywhere in a plan that are not permitted for this use, which is not a transform.
 
-    Floating point in whatever order is let through: neither a person's look nor an ingest is computed again by others.
+    Floating point in any order is allowed: others never repeat the computation of a person's query or of an ingest.
     """
     found = []
     for operator in plan.preorder():
@@ -174,7 +175,7 @@ def is_map(node: Node) -> bool:
 
 
 def _field_type(node: Node) -> object:
-    """Returns the type of ``s.f``; that of all of ``s`` if it is not written out."""
+    """Returns the type of ``s.f``, or the type of all of ``s`` if the field's is not stated."""
     stated = node.only.fields
     whole, ordinal = stated.get("schema" if node.only.kind in _DOCUMENTS else "dataType"), node.fields.get("ordinal")
     fields = whole.get("fields") if isinstance(whole, dict) else None
@@ -254,20 +255,21 @@ def _aggregate(node: Node) -> Finding | None:
 
 
 def computed_exactly(node: Node) -> bool:
-    """Whether an expression is a floating point aggregate, or an average, that does not depend on the order of rows."""
+    """Whether an expression is an aggregate that is computed exactly (over floating point, or an
+    average), in any row order."""
     if node.kind != "AggregateExpression":
         return False
     return is_exact(node, any(is_float(child) for child in node.children[0].children))
 
 
 def _may_overflow(node: Node) -> bool:
-    """Whether a sum of distinct values may have no room: no decimal with digits to spare, as far as is known."""
+    """Whether a sum of distinct values may overflow: it is not known to be of a decimal with digits to spare."""
     digits = digits_of(node.fields.get("dataType"))
     return digits is None or digits > ROOM
 
 
 def _integer(node: Node) -> bool:
-    """Not provably decimal or an interval: those are the exact ones."""
+    """Whether a value may be an integer: it is not provably a decimal or an interval, whose averages are exact."""
     stated = [part.fields.get("dataType") for part in node.preorder() if part.fields.get("dataType") is not None]
     first = stated[0] if stated else None
     return not (isinstance(first, str) and first.startswith(("decimal", "interval")))
@@ -284,7 +286,8 @@ def _cast(node: Node) -> Finding | None:
 
 
 def _misused(node: Node) -> Finding | None:
-    """Functions that are the same everywhere for some arguments alone."""
+    """Returns a finding for functions whose value is the same everywhere only for some arguments, and
+    is not for these."""
     if node.kind == "FormatString":
         template = node.children[0]
         hashes = template.kind != "Literal" or re.search(r"%[^a-zA-Z%]*[hH]", str(template.fields.get("value")))
@@ -323,7 +326,7 @@ def _aggregated(node: Node) -> Node:
 
 
 def _sorted_at_once(node: Node) -> bool:
-    """``array_sort(collect_list(x))``: by all of x, with nothing in it that is equal and yet different."""
+    """Whether this is ``array_sort(collect_list(x))``, sorted by all of x, where equal elements cannot differ."""
     if node.kind != "ArraySort" or node.children[0].kind != "AggregateExpression":
         return False
     collecting, comparing = node.children[0].only, node.children[1]
@@ -331,7 +334,7 @@ def _sorted_at_once(node: Node) -> bool:
 
 
 def _by_value(comparing: Node) -> bool:
-    """Whether a comparison is the one of ``array_sort(x)``: one that a person wrote may call any two elements equal."""
+    """Whether this is the comparison of ``array_sort(x)``; one written by a person may call any two elements equal."""
     body, *arguments = comparing.children
     names = {argument.id: name for argument, name in zip(arguments, ("left", "right"), strict=False)}
     words = (str(part.fields.get("value")) if part.kind == "Literal" else part.kind for part in body.preorder())
@@ -349,7 +352,7 @@ def arguments(node: Node) -> list[Node]:
 
 
 def _trees(node: Node, field: str) -> tuple[Node, ...]:
-    """Expressions in a field of any kind, which may hold something else."""
+    """Returns the expressions in a field of any kind; none if it holds something else."""
     value = node.fields[field]
     first = value[0] if value else None
     first = first[0] if isinstance(first, list) and first else first
@@ -366,7 +369,7 @@ def _subquery(node: Node) -> Finding:
 
 
 def _sql_name(kind: str) -> str:
-    """As a person may have written it: ``CurrentTimestamp`` -> ``current_timestamp``."""
+    """Returns a function's name as written in SQL: ``CurrentTimestamp`` -> ``current_timestamp``."""
     if kind in _WRITTEN:
         return _WRITTEN[kind]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower()

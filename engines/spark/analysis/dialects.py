@@ -1,8 +1,8 @@
-"""Recognises words of other SQL dialects in a query, each with Spark's words for the same. Pure.
+"""Recognises constructs of other SQL dialects in a query, and gives Spark's words for the same. Pure.
 
 Spark's parser takes Flink's windows for unknown functions, a temporal join for a table of another catalog, and a name
-in double quotes for a text. None of its errors says so. Here the words of a query are searched for these phrases, and
-each is translated where Spark has words with the same meaning.
+in double quotes for a text. None of its errors says so. This module searches the words of a query for such phrases, and
+translates each where Spark can express the same meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def may_be_foreign(sql: str) -> bool:
 
 
 def foreign(words: Sequence[Word], columns: Collection[str] = ()) -> list[Phrase]:
-    """Phrases of other dialects in the order in which they begin. ``columns``: names of columns that the query sees."""
+    """Returns phrases of other dialects, in order. ``columns``: names of columns that the query sees."""
     known = {name.casefold() for name in columns}
     found = _first(_quoted(words, known))
     for read in (group_windows, table_windows, temporal_joins):
@@ -44,13 +44,13 @@ def _holds(whole: Phrase, part: Phrase) -> bool:
 
 
 def _first(phrases: Iterator[Phrase]) -> dict[int, Phrase]:
-    """By the index of their first words."""
+    """Returns the phrases by the index of their first word."""
     few = itertools.islice(phrases, MAX_PHRASES)
     return {phrase.first: phrase for phrase in few if len(phrase.message) + len(phrase.replace) <= MAX_SAID}
 
 
 def _quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]:
-    """Texts in double quotes that stand where a name must stand, or that are called like a column."""
+    """Yields texts in double quotes that stand where a name must be, or that are spelled like a column."""
     clauses = [False]
     for at, word in enumerate(words):
         if word.text == "(":
@@ -74,7 +74,7 @@ def _quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]
 
 
 def _is_named(words: Sequence[Word], at: int, in_query: bool) -> bool:
-    """Whether Spark has a name and no text at this place. ``in_query``: a FROM before it is that of a SELECT."""
+    """Whether the grammar has a name, not a text, at this place. ``in_query``: a FROM before it belongs to a SELECT."""
     before = words[at - 1] if at else None
     after = words[at + 1] if at + 1 < len(words) else None
     if after is not None and after.text == ".":
@@ -88,7 +88,8 @@ def _is_named(words: Sequence[Word], at: int, in_query: bool) -> bool:
 
 
 def _is_part_of_literal(words: Sequence[Word], at: int) -> bool:
-    """Texts side by side are one, and those behind DATE, INTERVAL and the like are times."""
+    """Whether a text is part of a longer literal: texts side by side are one, and those after DATE,
+    INTERVAL etc. are times."""
     neighbours = [words[number].kind for number in (at - 1, at + 1) if 0 <= number < len(words)]
     if TEXTS.intersection(neighbours):
         return True

@@ -1,4 +1,4 @@
-"""Decides which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 has the reasons.
+"""Decides which aggregates are computed exactly, and with which grids of numbers. Pure; ADR 20 has the reasons.
 
 ``engines.spark.catalyst.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
 """
@@ -12,19 +12,19 @@ from typing import Final
 from engines.spark.analysis.tree import Node
 
 SUMS: Final = frozenset({"Sum", "Average"})
-"""Of floating point and of wide decimals; averages of all numbers."""
+"""Computed exactly over floating point and wide decimals; averages over all numbers."""
 MOMENTS: Final = frozenset({
     "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "Corr", "CovPopulation", "CovSample", "RegrSlope",
     "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY",
 })  # fmt: skip
-"""Made of sums of numbers and of products of two: they turn whatever they are given into floating point first."""
+"""Made of sums of numbers and of products of two; they first convert their arguments to floating point."""
 MEANS: Final = frozenset({"RegrAvgX", "RegrAvgY"})
-"""Averages of one column, of the rows in which another one is not null either."""
+"""Averages of one column over the rows in which another column is not null either."""
 EXTREMES: Final = frozenset({"Min", "Max"})
-"""Exact as they are, but for which of 0.0 and -0.0, and which NaN, stands for the others: both are made one."""
+"""Exact as Spark computes them, but for the choice among 0.0 and -0.0 and among NaN values: these are normalised."""
 FLOATS: Final = ("double", "float")
 SPREADS: Final = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
-"""Moments of one column."""
+"""Moments of a single column."""
 
 
 def is_exact(aggregate: Node, floating: bool) -> bool:
@@ -40,7 +40,7 @@ def is_exact(aggregate: Node, floating: bool) -> bool:
 
 
 def _single(argument: Node) -> bool:
-    """Whether a value that holds floating point is one number, and not made of several."""
+    """Whether a value that holds floating point is a single number, not a structure or list."""
     stack = [argument]
     while stack:
         part = stack.pop()
@@ -60,7 +60,7 @@ def _single(argument: Node) -> bool:
 class Grid:
     """Multiples of ``2**low`` below ``2**(low + width * limbs)``, split into ``limbs`` whole numbers of ``width`` bits.
 
-    Of a group of up to ``2**(63 - width)`` rows each limb's sum is a BIGINT.
+    In a group of up to ``2**(63 - width)`` rows each limb's sum fits into a BIGINT.
     """
 
     low: int
@@ -100,13 +100,13 @@ class Grids:
 
 
 BOUNDED: Final = Grids(Grid(-68, 34, 3), Grid(-138, 34, 6))
-"""Of doubles, for groups of up to half a million rows; what is below is bounded, and not added."""
+"""For doubles in groups of up to half a million rows; smaller parts are bounded, not added."""
 QUICK: Final = Grids(Grid(-96, 40, 4), Grid(-192, 40, 8))
 """For groups of up to 8 million rows."""
 COMPLETE: Final = Grids(Grid(-96, 32, 5), Grid(-192, 32, 10))
-"""For groups of up to two thousand million rows; numbers that are not on it are collected."""
+"""For groups of up to two thousand million rows; numbers that are not on the grid are collected."""
 ROOM: Final = 28
-"""Digits of a decimal whose sum has ten more: room for ten thousand million rows."""
+"""Most digits of a decimal whose sum has ten more digits, enough for ten thousand million rows."""
 
 
 def digits_of(data_type: object) -> int | None:
@@ -115,7 +115,7 @@ def digits_of(data_type: object) -> int | None:
 
 
 def may_be_wide(node: Node) -> bool:
-    """Whether an intermediate sum may exceed DECIMAL(38), as far as is known, since it has decimals."""
+    """Whether an intermediate sum may exceed DECIMAL(38): true if decimals are involved and it is not known to fit."""
     digits = digits_of(node.fields.get("dataType"))
     if digits is not None:
         return digits > ROOM
@@ -133,13 +133,13 @@ class Call:
     number: int
     kind: str
     types: tuple[str, ...]
-    """Of its arguments."""
+    """SQL types of its arguments."""
     filtered: bool
-    """Whether it stands under FILTER."""
+    """Whether it has a FILTER clause."""
     tries: bool
-    """``try_sum``, ``try_avg``: null, and no error, where the value does not fit."""
+    """Whether it is ``try_sum`` or ``try_avg``, which give null, not an error, where the value does not fit."""
     result: str = ""
-    """The type of what comes out, over decimals."""
+    """SQL type of the result, for decimals."""
 
     @property
     def floating(self) -> bool:
@@ -160,7 +160,7 @@ class Call:
 
     @property
     def bounded(self) -> bool:
-        """Whether a few sums and an error bound suffice (``certified``)."""
+        """Whether a few sums and an error bound suffice to compute it (see ``certified``)."""
         return self.kind in SPREADS or (self.kind in ("Sum", "Average") and self.floating)
 
     def name(self, what: str) -> str:

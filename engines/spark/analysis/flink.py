@@ -1,4 +1,4 @@
-"""Recognises Flink's windows and temporal joins in a query, each with Spark's words for the same. Pure."""
+"""Recognises Flink's windows and temporal joins in a query, and gives Spark's words for the same. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from engines.spark.analysis.phrases import MAX_SAID, Phrase, Text, is_name
 
 MAX_PHRASES: Final = 20
-"""Of each kind that are looked for in one query: a text may hold thousands, and each is read to its end."""
+"""Most phrases of each kind that are looked for in a query: a text may hold thousands, and each is read to its end."""
 WINDOW: Final = "window-dialect"
 TEMPORAL: Final = "temporal-dialect"
 _WINDOWS: Final = re.compile(r"(TUMBLE|HOP|SESSION)(?:_(START|END|ROWTIME|PROCTIME))?|CUMULATE", re.IGNORECASE)
@@ -20,12 +20,12 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "SESSION": ("DATA", "TIMECOL", "GAP"),
     "CUMULATE": ("DATA", "TIMECOL", "STEP", "SIZE"),
 }
-"""Of the table functions, in their order."""
+"""Names of the parameters of the table functions, in their order."""
 _ENDS: Final = frozenset({
     "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "INNER", "CROSS", "FULL", "NATURAL", "ANTI", "SEMI", "UNION",
     "EXCEPT", "INTERSECT", "MINUS", "WINDOW", "QUALIFY", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", ",", ";", "|>",
 })  # fmt: skip
-"""What may stand behind the condition of a join; LEFT and RIGHT do too, where they are no functions."""
+"""Words that may follow the condition of a join; so may LEFT and RIGHT, where they are no functions."""
 _ROWS: Final = (
     "(select *, {0}.start as window_start, {0}.end as window_end, {0}.end - interval '0.001' second as window_time "
     "from {1})"
@@ -84,7 +84,7 @@ def _group_window(
 
 
 def _window(kind: str, time: str | None, spans: Sequence[str | None]) -> str | None:
-    """Spark's call, given the lengths in Flink's order; ``None`` if one of them is not known."""
+    """Returns Spark's call, given the lengths in Flink's order; ``None`` if one of them is not known."""
     match kind, time, spans:
         case "TUMBLE", str(), [str(size)]:
             return f"window({time}, '{size}')"
@@ -115,7 +115,7 @@ def table_windows(text: Text) -> Iterator[Phrase]:
 
 
 def _by_parameter(text: Text, kind: str, arguments: Sequence[tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Arguments by the name that Flink has for them, whether it is written or not."""
+    """Returns the arguments by Flink's parameter names, whether these are written or not."""
     named = {}
     for (first, last), name in zip(arguments, _PARAMETERS[kind], strict=False):
         if text.upper(first + 1) == "=>":
@@ -126,7 +126,7 @@ def _by_parameter(text: Text, kind: str, arguments: Sequence[tuple[int, int]]) -
 
 
 def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]) -> tuple[str, bool]:
-    """Returns what to write, and whether it means the same by itself."""
+    """Returns the text to write instead, and whether it has the same meaning by itself."""
     data, time = given.get("DATA"), given.get("TIMECOL")
     spans = {name: text.duration(*given[name]) for name in ("SIZE", "SLIDE", "GAP", "OFFSET") if name in given}
     column = None
@@ -149,7 +149,7 @@ def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]
 
 
 def _keys(text: Text, data: tuple[int, int] | None) -> str:
-    """Returns the keys of ``TABLE bid PARTITION BY bidder``, as they stand in a GROUP BY before more."""
+    """Returns the keys of ``TABLE bid PARTITION BY bidder``, as text to put before more keys in a GROUP BY."""
     for at in range(data[0], data[1] - 1) if data is not None else ():
         if (text.upper(at), text.upper(at + 1)) == ("PARTITION", "BY") and data is not None:
             return text.in_spark(at + 2, data[1]) + ", "
@@ -173,7 +173,8 @@ def _versions(time: str, alias: str) -> str:
 
 
 def _temporal_join(text: Text, at: int) -> tuple[str, int] | None:
-    """Spark's words from FOR to the end of the condition, and where that ends; ``None`` if it is not understood."""
+    """Returns Spark's words for the part from FOR to the end of the condition, and the index of that
+    end; ``None`` if it is not understood."""
     begin = at + 4
     end = _end_of_name(text, begin)
     time = text.name(begin, end) if end is not None else None
@@ -211,7 +212,7 @@ def _end_of_name(text: Text, begin: int) -> int | None:
 
 
 def _end_of_condition(text: Text, begin: int) -> int | None:
-    """The index of the last word of a join's condition; ``None`` if that is far away."""
+    """Returns the index of the last word of a join's condition; ``None`` if it is too far away."""
     for at in _outside_brackets(text, begin):
         spoken = text.upper(at)
         side = spoken in ("LEFT", "RIGHT") and text.upper(at + 1) != "("
@@ -225,7 +226,8 @@ def _has_or(text: Text, begin: int, last: int) -> bool:
 
 
 def _outside_brackets(text: Text, begin: int) -> Iterator[int]:
-    """Indexes of words that stand in no bracket opened after ``begin``, up to the bracket that was open before."""
+    """Yields the indexes of words outside brackets opened after ``begin``, up to the end of the bracket
+    around ``begin``."""
     depth = 0
     for at in range(begin, min(len(text.words), begin + MAX_SAID)):
         depth += {"(": 1, ")": -1}.get(text.upper(at), 0)

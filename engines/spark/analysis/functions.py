@@ -17,22 +17,22 @@ from typing import Final
 from chain.errors import Invalid
 
 MAX_TABLE: Final = 1 << 20
-"""Bytes of the table."""
+"""Most bytes of the table."""
 COLUMNS: Final = ("registry", "name", "depends on", "becomes", "result", "cost", "arguments", "why")
 RESULTS: Final = frozenset({
     "boolean", "whole", "decimal", "double", "same", "text", "bytes", "time", "interval", "list", "map", "struct",
 })  # fmt: skip
-"""Kinds of values; ``same``: floating point, if an argument is."""
+"""Kinds of values that a function may have; ``same``: floating point if an argument is."""
 
 
 class Use(Flag):
     NOWHERE = 0
     QUERY = auto()
-    """A person's own look at data."""
+    """In a person's own query of data."""
     PREPROCESS = auto()
-    """In a source: the same bytes make the same rows, but no validator repeats the computation."""
+    """In a source's ``preprocess``: the same bytes give the same rows, but no validator repeats the computation."""
     TRANSFORM = auto()
-    """Every node computes the same."""
+    """In a transform, which every node must compute alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The dependence of a function's value: where it may be used, and the message elsewhere."""
+    """What a function's value depends on: where the function may be used, and the message elsewhere."""
 
     uses: Use
     denial: Denial | None = None
@@ -148,18 +148,18 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
 @dataclass(frozen=True, slots=True)
 class Function:
     registry: str
-    """``function``, ``table`` (functions to select from) or ``expression`` (what Spark writes by itself)."""
+    """``function``, ``table`` (functions to select from) or ``expression`` (classes that Spark adds by itself)."""
     name: str
     depends: str
     becomes: frozenset[str]
-    """Classes of Catalyst that stand for it in an analysed plan."""
+    """Catalyst classes that stand for it in an analysed plan."""
     results: frozenset[str]
-    """Kinds of values; none: they are those of its arguments, or not known."""
+    """Kinds of values of its result; empty: those of its arguments, or not known."""
     costs: frozenset[str]
-    """``heavy``: time or result can be far larger than the arguments, so it is not computed of constants alone;
-    ``written-out``: the analyser writes it out as other functions, in which an argument may stand several times."""
+    """``heavy``: time or result can be far larger than the arguments, so it is not computed over constants alone;
+    ``written-out``: the analyser expands it to other functions, in which an argument may occur several times."""
     arguments: tuple[str, ...]
-    """Types that it was tried with: SQL, in which names of types stand for columns."""
+    """Argument types that it was tried with: SQL, in which names of types stand for columns."""
     why: str
 
     @property
@@ -202,7 +202,7 @@ def _classes(wanted: Callable[[Function], bool]) -> frozenset[str]:
 
 
 def _kinds() -> Iterator[tuple[str, frozenset[str]]]:
-    """Yields, of each class, the kinds of values of all functions that become it; none if one is not known."""
+    """Yields for each class the kinds of values of all functions that become it; none if one's are not known."""
     found: dict[str, list[frozenset[str]]] = {}
     for row in TABLE:
         for kind in row.becomes:
@@ -214,19 +214,19 @@ def _kinds() -> Iterator[tuple[str, frozenset[str]]]:
 DENIALS: Final[Mapping[str, tuple[Use, Denial]]] = {
     kind: (row.uses, row.denial) for row in TABLE if row.denial is not None for kind in row.becomes
 }
-"""Of expressions that are not allowed everywhere: where they are, and what is said elsewhere."""
+"""Expressions that are not allowed everywhere -> the uses in which they are, and the message for others."""
 ALLOWED: Final = _classes(lambda row: Use.TRANSFORM in row.uses)
 ORDER_FREE: Final = _classes(lambda row: row.depends == "group")
 """Aggregates that give the same for floating point inputs in any order."""
 BY_ORDER: Final = _classes(lambda row: row.depends == "position")
-"""Allowed in OVER, where ORDER BY can decide which row they take."""
+"""Aggregates allowed in OVER, where ORDER BY can decide which row they take."""
 INTEGER_IN_DOUBLE: Final = frozenset({"Average", "TryAverage"})
-"""Aggregates that add whole numbers in floating point, inexact beyond 2^53."""
+"""Aggregates that Spark adds up in floating point even for whole numbers, inexactly beyond 2^53."""
 HOLDS_ITS_ARGUMENTS: Final = frozenset({
     "Alias", "CreateArray", "CreateNamedStruct", "CaseWhen", "If", "Coalesce", "Nvl", "Nvl2", "NullIf", "KnownNullable",
     "KnownNotNull", "ArrayRepeat",
 })  # fmt: skip
-"""Functions whose value is one of their arguments, or made of them."""
+"""Functions whose value is one of their arguments, or contains them."""
 _RESULTS: Final = dict(_kinds())
 _NESTED: Final = frozenset({"list", "map", "struct"})
 MAKES_MAP: Final = frozenset(kind for kind, results in _RESULTS.items() if results == {"map"})

@@ -1,9 +1,9 @@
-"""Bounds how much larger than its data a value may become, before a query runs, since no heap can be. Pure.
+"""Bounds before a query runs how much larger than its data a value may become, since no heap is unlimited. Pure.
 
-``repeat(k, v)`` asks for as much memory as a row says. So a length must be a constant, or have one: ``least(v, 1000)``;
-what grows within what grows is multiplied, through all steps of a query. ``replace(k, 'a', j)`` asks for the product of
-two cells, so what is put in many times must have a bound too: ``left(j, 100)``. A query that fails in a row fails for
-ever, so it is refused when it is judged, and not when it meets the row.
+``repeat(k, v)`` needs as much memory as a row says. So a length must be a constant or have one as its bound: ``least(v,
+1000)``; growth within growth is multiplied, through all steps of a query. ``replace(k, 'a', j)`` needs the product of
+two cells, so a text that is inserted many times must have a bound too: ``left(j, 100)``. A query that fails in a row
+would fail for ever, so it is refused when it is judged, not when it meets the row.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node
 
 MAX_TIMES: Final = 4096
-"""How many times as large as the columns that it is made of."""
+"""Most times that a value may be as large as the columns it is made of."""
 MAX_CHARACTERS: Final = 1 << 22
-"""Of what is made of constants."""
+"""Most characters of a value's part that does not depend on columns."""
 MAX_SEQUENCE: Final = 1 << 21
-"""Numbers, days or instants of a sequence; calendars and tallies are made of them."""
+"""Most numbers, days or instants of a sequence; calendars and tallies are made of them."""
 MAX_WIDTH: Final = 65_536
-"""Of a field in a format."""
+"""Greatest width of a field in a format."""
 RULE: Final = "length-not-bounded"
 _REPEATS: Final = {"repeat": 1, "array_repeat": 1}
-"""Functions that hold an argument as often as another one says; which."""
+"""Functions that repeat an argument as often as another says -> the position of the latter."""
 _PADS: Final = {"lpad": 1, "rpad": 1, "space": 0, "format_number": 1}
-"""Functions that make a text as long as one argument says; which."""
+"""Functions that make a text as long as an argument says -> its position."""
 _CUTS: Final = {"left": 1, "right": 1, "substr": 2, "substring": 2}
-"""Functions whose value is no longer than one argument says; which."""
+"""Functions whose value is no longer than an argument says -> its position."""
 _JOINS: Final = frozenset({
     "concat", "overlay", "array", "struct", "named_struct", "map", "map_concat", "array_union", "array_append",
     "array_prepend", "arrays_zip", "Concat", "CreateNamedStruct", "Overlay",
 })  # fmt: skip
-"""Functions whose value holds all of their arguments."""
+"""Functions whose value contains all of their arguments."""
 _INSERTS: Final[Mapping[str, tuple[int, ...]]] = {"replace": (2,), "regexp_replace": (2,), "array_join": (1, 2)}
-"""Functions that put arguments, which, into the first one many times."""
+"""Functions that insert arguments many times into the first one -> the positions of these."""
 _FORMATS: Final = frozenset({"format_string", "printf"})
 _ESCAPES: Final = {
     "hex": 2, "base64": 2, "to_base32": 2, "quote": 2, "to_csv": 2, "url_encode": 3, "encode": 4, "to_json": 6,
     "to_xml": 6,
 }  # fmt: skip
-"""Functions that write characters as several: how many at most."""
+"""Functions that write a character as several -> how many at most."""
 _AROUND: Final = re.compile(r"\(\?<?[=!]")
-"""In a pattern, what looks around a match: a group in it may hold the same characters for every match."""
+"""A lookaround in a pattern: a group in it may hold the same characters for every match."""
 _FOLDS: Final = frozenset({"aggregate", "reduce"})
 _DAY: Final = 86_400_000_000.0
 _FIELD: Final = re.compile(r"%[^a-zA-Z%]*?(\d{5,})")
@@ -54,7 +54,7 @@ _FIELD: Final = re.compile(r"%[^a-zA-Z%]*?(\d{5,})")
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """An upper bound of a value's size: so many times that of the largest column, and so many characters."""
+    """An upper bound of a value's size: ``times`` that of the largest column, plus ``characters``."""
 
     times: float
     characters: float
@@ -82,13 +82,13 @@ _SMALL_RESULTS: Final = frozenset({"boolean", "whole", "decimal", "double", "sam
 PER_ELEMENT: Final = frozenset({
     "aggregate", "reduce", "transform", "zip_with", "transform_values", "transform_keys", "map_zip_with",
 })  # fmt: skip
-"""Functions whose value holds what a lambda function makes of each element."""
+"""Functions whose value contains the result of a lambda function for each element."""
 
 
 def growth_of(node: Node, name: str, below: Sequence[Growth], columns: Growth, known: Mapping[str, Growth]) -> Growth:
-    """Bounds the growth of an expression. ``name``: of its function, if any; ``below``: of its arguments; ``columns``:
-    of a column; ``known``: of variables of lambda functions, by name. Raises Refused.
-    """
+    """Bounds the growth of an expression. ``name``: of its function, if any; ``below``: bounds of its
+    arguments; ``columns``: bound of a column; ``known``: bounds of lambda variables by name. Raises
+    Refused if it may be too large."""
     found = _made(node, name, below, columns, known)
     if found.times > MAX_TIMES or found.characters > MAX_CHARACTERS:
         raise _unbounded(
@@ -154,15 +154,14 @@ def _is_text(node: Node) -> bool:
 
 
 def _listed(node: Node) -> int:
-    """How many elements a list has that is written out; 0 if it is not."""
+    """Returns the number of elements of a list that is written out; 0 for other expressions."""
     first = node.children[0]
     return len(first.children) if _called(first) == "array" else 0
 
 
 def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None:
-    """Checks a function in ``PER_ELEMENT``. ``held``: its list; ``outside``: the lambda function's result for other
-    columns. Raises Refused for the product of two columns.
-    """
+    """Checks a function in ``PER_ELEMENT``. ``held``: growth of its list; ``outside``: growth of the lambda function's
+    result by other columns. Raises Refused for the product of two columns."""
     if name in PER_ELEMENT and held.times and outside.times and not _listed(node):
         raise _unbounded(
             node, f"{name}: each element becomes as large as a column is, and a row decides how many there are",
@@ -171,7 +170,8 @@ def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None
 
 
 def _check_pattern(node: Node, name: str, arguments: Sequence[Node]) -> None:
-    """A group within what looks around a match may be as long as the text, for each of its characters."""
+    """Raises Refused for a lookaround in a pattern: for each character of the text a group in it may be
+    as long as the text."""
     if name == "regexp_replace":
         *_, inserted = arguments[:3]
         if inserted.kind == "Literal" and "$" not in str(inserted.fields.get("value")):
@@ -184,7 +184,7 @@ def _check_pattern(node: Node, name: str, arguments: Sequence[Node]) -> None:
 
 
 def _inserted(node: Node, name: str, given: Sequence[Growth]) -> float:
-    """How many characters are put in at each place."""
+    """Returns how many characters are inserted at each place. Raises Refused if a row decides."""
     if any(each.times for each in given):
         raise _unbounded(
             node, f"{name}: what it puts in many times is as long as a row says",
@@ -194,7 +194,7 @@ def _inserted(node: Node, name: str, given: Sequence[Growth]) -> float:
 
 
 def _position(node: Node, name: str, at: Node) -> int:
-    """Up to which place a list is filled, from either end."""
+    """Returns up to which position, from either end, a list is filled. Raises Refused if a row decides."""
     low, high = _bounds(at)
     if low is None or high is None:
         raise _unbounded(
@@ -218,7 +218,8 @@ def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -
 
 
 def check_fold(node: Node, name: str, grown: float) -> None:
-    """Checks ``aggregate``: how often its accumulator is in the next one. Raises Refused where it grows with each."""
+    """Checks ``aggregate``; ``grown``: how often the accumulator is in the next one. Raises Refused if
+    more than once."""
     if name in _FOLDS and grown > 1:
         raise _unbounded(
             node, f"{name}: what is gathered becomes {grown:.0f} times as large with each element",
@@ -236,12 +237,12 @@ def _length(node: Node, name: str, amount: Node) -> int:
 
 
 def _greatest(amount: Node) -> int | None:
-    """The greatest value of a number that has a bound."""
+    """Returns the greatest value of a number; ``None`` if it has no bound."""
     return _bounds(amount)[1]
 
 
 def _bounds(amount: Node) -> tuple[int | None, int | None]:
-    """The least and the greatest value of a number, where it has them."""
+    """Returns the least and the greatest value of a number; ``None`` where it has no bound."""
     if amount.kind == "UnaryMinus":
         number = _number(amount.only)
         return (None, None) if number is None else (-number, -number)
@@ -263,7 +264,7 @@ def _number(node: Node) -> int | None:
 
 
 def _sequence(node: Node, arguments: Sequence[Node]) -> int:
-    """How many elements: from constants, or from a start to so far after it."""
+    """Returns the greatest number of elements: between constants, or from a start to a constant distance after it."""
     start, stop, *steps = arguments
     stops = stop.children if _called(stop) == "least" else (stop,)
     spans = [found for each in stops if (found := _distance(start, each)) is not None]
@@ -282,7 +283,8 @@ def _sequence(node: Node, arguments: Sequence[Node]) -> int:
 
 
 def _distance(start: Node, stop: Node) -> tuple[float, bool] | None:
-    """From a start to ``start + constant``, or between constants: a number, or microseconds (then true)."""
+    """Returns the distance from a start to ``start + constant``, or between constants; true with it: in
+    microseconds."""
     first, last = _span(start), _span(stop)
     if first is not None and last is not None:
         return abs(last[0] - first[0]) + abs(min(first[0], 0)) * 2, False
@@ -292,7 +294,7 @@ def _distance(start: Node, stop: Node) -> tuple[float, bool] | None:
 
 
 def _span(node: Node, least: bool = False) -> tuple[float, bool] | None:
-    """A constant number, or a constant time in microseconds (then true), without its sign."""
+    """Returns a constant number, or a constant time in microseconds (then with true), without its sign."""
     inner = node.only if node.kind == "UnaryMinus" else node
     value, kind = str(inner.fields.get("value")), str(inner.fields.get("dataType"))
     if inner.kind != "Literal" or re.fullmatch(r"-?\d{1,18}", value) is None:

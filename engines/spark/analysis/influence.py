@@ -1,8 +1,8 @@
-"""Follows event time through expressions: finds which times of an output one input row can touch.
+"""Follows event time through expressions, to find which output times one input row can affect.
 
-A value of ``Influence`` says, for each path (an occurrence of an input in the plan), the least and the greatest time
-that a row with event time *t* can give the attribute: two monotone functions of *t*. An expression that is not in the
-table has no influence, so nothing is ever assumed of it. Spec: docs/spec/engine-semantics.md#influence.
+An ``Influence`` states, for each path (an occurrence of an input in the plan), the least and the greatest value that an
+attribute can have due to a row with event time *t*: two monotone functions of *t*. An expression that is not in the
+table has no influence, so nothing is ever assumed about it. Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ from engines.spark.analysis.tree import Node, same
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Rows of one path among those that sessions are made of."""
+    """A path whose rows form sessions together with those of other members."""
 
     input: str
-    """Query alias."""
+    """Alias of the input in the query."""
     shift: int
-    """Microseconds by which the query moves their event times."""
+    """Microseconds by which the query moves the rows' event times."""
     keys: tuple[str, ...]
-    """Columns of the input, in one order for all members, equal in a session's rows; there may be further keys."""
+    """Key columns of the input, in the same order for all members, equal in a session's rows; there may
+    be further keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Rows less than ``gap`` microseconds apart, or exactly that, belong together, whichever member they are of."""
+    """A session: rows of any member are in the same one if they are at most ``gap`` microseconds apart."""
 
     gap: int
     of: tuple[Member, ...]
     """All paths of one GROUP BY: a row of one can keep a session of another open."""
     shift: int
-    """Of the path that this is said of."""
+    """The shift, in microseconds, of the path to which this belongs."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedInput:
-    """Rows of an input that are in force until a later one of the same key supersedes them."""
+    """An input whose rows are in force until a later one of the same key supersedes them."""
 
     keys: tuple[str, ...]
-    """Columns of the input."""
+    """Key columns of the input."""
     clamped: bool
-    """Whether a late row counts from when its block was written; else it is not accepted."""
+    """Whether a late row counts from when its block was written; if not, it is not accepted."""
 
 
 Life: TypeAlias = Session | VersionedInput
@@ -73,7 +74,7 @@ Life: TypeAlias = Session | VersionedInput
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From ``low(t)`` to ``high(t)``, both included."""
+    """The values from ``low(t)`` to ``high(t)``, both included."""
 
     low: Function = IDENTITY
     high: Function = IDENTITY
@@ -81,31 +82,32 @@ class Interval:
     """If present, ``high`` is the end of the row's session or validity, which only the data determines."""
 
     def then(self, low: Function, high: Function | None = None) -> Interval:
-        """This, and then a function of its result; or two that enclose it."""
+        """Applies a function to the result, or two functions that enclose one."""
         return Interval(self.low + low, self.high + (low if high is None else high), self.life)
 
 
 def shift_of(interval: Interval) -> int | None:
-    """Returns by how many microseconds an attribute is later than its row's event time; else ``None``."""
+    """Returns by how many microseconds an attribute is later than its row's event time; ``None`` if
+    that is not constant."""
     shifts = [step.by for step in interval.low if isinstance(step, Shift)]
     plain = interval.low == interval.high and interval.life is None and len(shifts) == len(interval.low)
     return sum(shifts) if plain else None
 
 
 Influence: TypeAlias = Mapping[int, Interval]
-"""By path number."""
+"""Interval by path number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Influence of a struct's fields, by position, as ``window()`` makes it."""
+    """Influence of the fields of a struct, by position, as ``window()`` makes it."""
 
     of: tuple[Influence | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unmerged:
-    """The result of ``session_window()`` for single rows, a session only after rows are grouped by it."""
+    """The result of ``session_window()`` for single rows; a session only exists after rows are grouped by it."""
 
     gap: int
     of: Influence
@@ -113,10 +115,11 @@ class Unmerged:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A column of one side of a full outer join: null in rows of the other side alone, so not a time by itself."""
+    """A time column of one side of a full outer join; it is null in rows of the other side alone, so
+    not a time by itself."""
 
     pair: int
-    """Both halves of a pair have the same number; ``coalesce`` of the two is never null."""
+    """Number of the pair, the same in both halves; ``coalesce`` of the two halves is never null."""
     of: Influence
 
 
@@ -141,7 +144,7 @@ _UNITS: Final[Mapping[str, MonotoneFunction]] = {
     "yyyy": FloorMonths(12),
     "yy": FloorMonths(12),
 }
-"""Units of date_trunc and trunc. 5 January 1970 was a Monday."""
+"""Units of date_trunc and trunc, as functions. 5 January 1970 was a Monday."""
 _SPANS: Final = {
     "microsecond": 1, "millisecond": MILLISECOND, "second": SECOND, "minute": 60 * SECOND, "hour": 3600 * SECOND,
     "day": DAY, "week": 7 * DAY,
@@ -173,12 +176,13 @@ def influence(expression: Node, scope: Scope) -> Value:
 
 
 def _starts_session(node: Node) -> bool:
-    """``session_window()`` starts from bare times, and merges them later, out of the plan's sight."""
+    """Whether this is the start of ``session_window()``, which begins from bare times, and merges rows
+    outside of the plan."""
     return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
 
 
 def _session(window: Node, scope: Scope) -> Unmerged:
-    """``struct(start: t, end: t + gap)``. A gap that is computed has no bound: it counts as none."""
+    """Reads ``struct(start: t, end: t + gap)``. A gap that is computed has no bound and is given as zero."""
     start, end = (part for part in window.children[1::2])
     base = _plain(influence(start, scope))
     spans = [span for part in end.preorder() if part.kind in ("Cast", "Literal") and (span := _written(part))]
@@ -186,7 +190,7 @@ def _session(window: Node, scope: Scope) -> Unmerged:
 
 
 def _written(node: Node) -> int | None:
-    """Microseconds of an interval that is written as text or as a literal without months; ``None`` for others."""
+    """Returns microseconds of an interval that is written as text, or as a literal without months; else ``None``."""
     if node.kind == "Cast":
         if node.fields.get("dataType") != "interval" or node.only.fields.get("dataType") != "string":
             return None
@@ -201,7 +205,7 @@ def _written(node: Node) -> int | None:
 
 
 def _coalesce(node: Node, scope: Scope) -> Influence | None:
-    """Both halves of a full outer join's equal columns: the time of the row, whichever side it came from."""
+    """Merges both halves of a full outer join's equal columns: the time of the row, whichever side it came from."""
     halves = [influence(child, scope) for child in node.children]
     found = [half for half in halves if isinstance(half, Half)]
     if len(halves) != 2 or len(found) != 2 or found[0].pair != found[1].pair:
@@ -241,7 +245,7 @@ def _time_bucket(node: Node, scope: Scope) -> Influence | None:
 
 
 def _instant(node: Node) -> int | None:
-    """Microseconds of a literal time; Spark's zone is UTC."""
+    """Returns microseconds of a literal time; Spark's zone is UTC."""
     value = node.fields.get("value")
     if node.kind != "Literal" or node.fields.get("dataType") != "timestamp" or not isinstance(value, str):
         return None
@@ -274,7 +278,7 @@ def _add_interval(node: Node, scope: Scope) -> Influence | None:
 
 
 def _add_months(node: Node, scope: Scope) -> Influence | None:
-    """A date and some months: exact, since a date is a midnight."""
+    """Adds months to a date: exact, since a date is a midnight."""
     date, number = node.children
     span = _interval(number)
     months = span[0] if span is not None and span[0] else _integer(number)
@@ -290,7 +294,8 @@ def _date_add(node: Node, scope: Scope) -> Influence | None:
 
 
 def _to_local(node: Node, scope: Scope) -> Influence | None:
-    """Local time of any zone, now or long ago: within 16 hours of UTC. Falls back in autumn, so it is enclosed."""
+    """Converts to or from the local time of a zone: at most 16 hours from UTC. It falls back in autumn,
+    so it is enclosed."""
     return _local_floor(node, scope) or _enclosed(node, scope)
 
 
@@ -299,7 +304,8 @@ def _enclosed(node: Node, scope: Scope) -> Influence | None:
 
 
 def _local_floor(node: Node, scope: Scope) -> Influence | None:
-    """``to_utc_timestamp(date_trunc('day', from_utc_timestamp(t, zone)), zone)``, and longer units than days."""
+    """Handles ``to_utc_timestamp(date_trunc('day', from_utc_timestamp(t, zone)), zone)``, and units
+    longer than days."""
     inner = node.children[0]
     if node.kind != "ToUTCTimestamp" or inner.kind != "TruncTimestamp" or inner.children[1].kind != "FromUTCTimestamp":
         return None
@@ -314,7 +320,7 @@ def _local_floor(node: Node, scope: Scope) -> Influence | None:
 
 
 def _subtract(node: Node, scope: Scope) -> Influence | None:
-    """In the microseconds of ``window()``: a constant, or the remainder that makes a floor."""
+    """Subtracts, in the microseconds of ``window()``: a constant, or the remainder, which makes a floor."""
     left, right = node.children
     if (constant := _integer(right)) is not None:
         return _after(left, scope, (Shift(-constant),)) if constant else _plain(influence(left, scope))
@@ -329,7 +335,8 @@ def _add(node: Node, scope: Scope) -> Influence | None:
 
 
 def _remainder(time: Node, case: Node) -> Floor | None:
-    """``CASE WHEN (t - o) % s < 0 THEN (t - o) % s + s ELSE (t - o) % s END``: the expansion of ``window()``."""
+    """Recognises ``CASE WHEN (t - o) % s < 0 THEN (t - o) % s + s ELSE (t - o) % s END``: the expansion
+    of ``window()``."""
     if case.kind != "CaseWhen" or len(case.children) != 3:
         return None
     condition, negative, positive = case.children
@@ -350,7 +357,7 @@ def _remainder(time: Node, case: Node) -> Floor | None:
 
 
 def _integer(node: Node) -> int | None:
-    """The whole number that a literal (also cast, also negated) stands for."""
+    """Returns the whole number that a literal (also cast, also negated) stands for; else ``None``."""
     if node.kind == "Cast" and node.type_name in ("integer", "long"):
         return _integer(node.only)
     if node.kind == "UnaryMinus":
@@ -363,7 +370,7 @@ def _integer(node: Node) -> int | None:
 
 
 def _interval(node: Node) -> tuple[int, int] | None:
-    """(months, microseconds) of an interval literal; one of them is zero."""
+    """Returns (months, microseconds) of an interval literal, one of which is zero; else ``None``."""
     if node.kind == "UnaryMinus":
         inner = _interval(node.only)
         return None if inner is None else (-inner[0], -inner[1])
@@ -378,7 +385,7 @@ def _interval(node: Node) -> tuple[int, int] | None:
 
 
 def constant_span(node: Node) -> int | None:
-    """Microseconds of a constant interval, negative ones too; ``None`` for anything else, months among it."""
+    """Returns microseconds of a constant interval, also negative; ``None`` for anything else, such as months."""
     span = _interval(node)
     return span[1] if span is not None and not span[0] else None
 
@@ -400,13 +407,13 @@ _RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
     "Subtract": _subtract,
     "Add": _add,
 }
-"""The closed list of what keeps time in order."""
+"""Closed list of the expressions that keep time in order."""
 
 
 def widened(value: Influence, key: Influence) -> Influence | None:
     """Returns the range of times from first to last row of a key, for rows decided together with all rows of that key.
 
-    For a path that ``key`` knows, the times of the rows whose keys it can touch. ``None`` if that has no bound.
+    Covers each path of ``key``: the times of the rows whose keys it can affect. ``None`` if they have no bound.
     """
     sessions = any(interval.life for part in (value, key) for interval in part.values())
     if sessions or not value or not set(value) <= set(key):

@@ -1,8 +1,8 @@
-"""Derives from join conditions how far apart in event time two rows may be and still meet.
+"""Derives from join conditions how far apart in event time two joined rows may be.
 
-Every comparison of a time of one side with a time of the other bounds each of the two given the other, through
-whatever monotone functions stand on either side; so intervals, equal windows and equal days are one case. Pure.
-Spec: docs/spec/engine-semantics.md#influence.
+Every comparison of a time of one side with a time of the other bounds each of the two given the other, through any
+monotone functions on either side. So intervals, equal windows and equal days are one case. Pure. Spec:
+docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TURNED: Final = {
     "LessThanOrEqual": "GreaterThanOrEqual", "EqualTo": "EqualTo", "EqualNullSafe": "EqualNullSafe",
 }  # fmt: skip
 Key: TypeAlias = tuple[int, int | None]
-"""A timed column: expression id, and the field if it is a struct."""
+"""A column with a time: its expression id, and the position of the field if it is a struct."""
 Above: TypeAlias = tuple[tuple[Node, int], ...]
-"""Conditions, each with the ``id()`` of the operator that it stands in."""
+"""Conditions, each with the ``id()`` of the operator that it belongs to."""
 _INNER: Final = frozenset({"Inner", "Cross"})
 _ROW_BY_ROW: Final = PASSING | {"Generate"}
 
@@ -37,7 +37,7 @@ class Nearness:
     lower: dict[tuple[Key, Key], Function] = field(default_factory=dict)
     upper: dict[tuple[Key, Key], Function] = field(default_factory=dict)
     equal: set[tuple[Key, Key]] = field(default_factory=set)
-    """Columns that are the same in rows that meet."""
+    """Pairs of columns that are equal in joined rows."""
 
     def not_before(self, later: tuple[Key, Interval], earlier: tuple[Key, Interval]) -> None:
         """Adds the condition ``f(x) >= g(y)``."""
@@ -47,14 +47,14 @@ class Nearness:
 
 
 def kind_of(join: Node) -> str:
-    """``LeftOuter`` and so on."""
+    """Returns the kind of a join, like ``LeftOuter``."""
     stated = join.fields.get("joinType")
     name = stated.get("object") or stated.get("product-class") if isinstance(stated, dict) else ""
     return str(name).rpartition(".")[2].removesuffix("$")
 
 
 def nearness(condition: tuple[Node, ...], left: Scope, right: Scope) -> Nearness:
-    """Bounds that the conditions of a join set between times of its sides."""
+    """Returns the bounds that the conditions of a join set between times of its two sides."""
     keys: list[Key] = []
     symbols = _symbols(left, keys)
     border = len(keys)
@@ -99,7 +99,7 @@ def _written_out(node: Node, shared: Mapping[str, Node]) -> Node:
 
 
 def _symbols(scope: Scope, keys: list[Key]) -> dict[int, Value]:
-    """The same columns, each timed one as if it were a path of its own."""
+    """Replaces the influence of each column with a time by a path of its own; appends the columns to ``keys``."""
     symbols: dict[int, Value] = {}
     for identity, value in scope.items():
         if isinstance(value, Fields):
@@ -115,13 +115,14 @@ def _symbols(scope: Scope, keys: list[Key]) -> dict[int, Value]:
 
 
 def _times(value: Value) -> list[tuple[int, Interval] | None]:
-    """The one timed column that each part of a side is a function of."""
+    """Returns for each part of one side of a comparison the single column with a time that it is a
+    function of, or ``None``."""
     parts = list(value.of) if isinstance(value, Fields) else [path_of(value)]
     return [next(iter(part.items())) if part and len(part) == 1 else None for part in parts]
 
 
 def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near: Nearness) -> bool:
-    """Adds the meaning of ``x < valid_to`` to ``near``. Returns whether other conditions use a ``valid_to``."""
+    """Adds the bound that ``x < valid_to`` implies to ``near``. Returns whether other conditions use a ``valid_to``."""
     misused = False
     for comparison in (part for whole in condition for part in conjuncts(whole)):
         if not any(part.id in ends for part in comparison.preorder() if part.kind == "AttributeReference"):
@@ -139,7 +140,8 @@ def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near:
 
 
 def equal_columns(condition: tuple[Node, ...], right: Relation) -> list[str] | None:
-    """Columns of the right side's input that have to equal something of the left; ``None`` for other conditions."""
+    """Returns the right input's columns that must equal something of the left; ``None`` if there are
+    other conditions."""
     names: list[str] = []
     ids = {identity for _, identity in right.columns}
     for comparison in (part for whole in condition for part in conjuncts(whole)):
@@ -153,7 +155,7 @@ def equal_columns(condition: tuple[Node, ...], right: Relation) -> list[str] | N
 
 
 def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int) -> tuple[Relation, bool]:
-    """The relation of a join, and whether any time of it is bounded. ``pair``: a number for its halves."""
+    """Returns the relation of a join, and whether any of its times is bounded. ``pair``: a number for its halves."""
     scope: dict[int, Value] = {}
     if kind in ("Inner", "Cross", "LeftOuter") or kind in LEFT_ONLY:
         scope.update(_side(left.scope, right.scope, near))
@@ -187,7 +189,8 @@ def _rows_of(shown: list[Relation]) -> frozenset[int] | None:
 
 
 def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:
-    """My timed columns with the other side's paths added; columns that those have no bound on are left out."""
+    """Returns one side's columns with a time, with the other side's paths added; leaves out columns
+    without a bound on these."""
     found: dict[Key, Influence] = {}
     for key, own in _parts(mine):
         other = next(
@@ -211,7 +214,7 @@ def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:
 
 
 def _halves(left: Scope, right: Scope, near: Nearness, pair: int) -> dict[int, Value]:
-    """Only columns that are equal in rows that meet: then the row of either side alone has the same time."""
+    """Returns columns that are equal in joined rows: a row of either side alone then has the same time."""
     rights = dict(_parts(right))
     for key, own in _parts(left):
         for other, part in rights.items():
@@ -230,16 +233,17 @@ def _parts(scope: Scope) -> Iterator[tuple[Key, Influence]]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of one plan. A common table expression is separate, since its uses may filter it differently."""
+    """The filters above joins in one plan. A common table expression is separate, since its uses may
+    filter it differently."""
 
     of: dict[int, tuple[Node, ...]] = field(default_factory=dict)
-    """By ``id()`` of an inner join the conditions above it, in terms of its own columns."""
+    """By ``id()`` of an inner join: the conditions above it, in terms of its own columns."""
     used: set[int] = field(default_factory=set)
-    """``id()`` of the filters that stand above some inner join."""
+    """``id()`` of the filters that are above some inner join."""
 
 
 def filters_above_joins(root: Node) -> Filters:
-    """Conditions above inner joins, in WHERE or a query around it, which rows fulfil as those of ON."""
+    """Collects conditions above inner joins, in WHERE or an outer query, which act on rows like those of ON."""
     found = Filters()
     stack: list[tuple[Node, Above]] = [(root, ())]
     while stack:
@@ -249,7 +253,7 @@ def filters_above_joins(root: Node) -> Filters:
 
 
 def _below(node: Node, above: Above, found: Filters) -> list[tuple[Node, Above]]:
-    """Children, each with what holds for those of its rows that matter."""
+    """Returns the children, each with the conditions that hold for those of its rows that matter."""
     nothing: Above = ()
     if node.kind == "Filter":
         return [(node.only, (*above, *((each, id(node)) for each in node.expressions("condition"))))]
@@ -275,7 +279,7 @@ def _below(node: Node, above: Above, found: Filters) -> list[tuple[Node, Above]]
 
 
 def with_columns(expression: Node, made: Mapping[int, Node]) -> Node:
-    """Replaces columns by the expressions that they are made of."""
+    """Replaces columns by the expressions that define them."""
     if expression.kind == "AttributeReference":
         return made.get(expression.id, expression) if expression.id is not None else expression
     if not any(part.id in made for part in expression.preorder() if part.kind == "AttributeReference"):

@@ -1,8 +1,8 @@
 """Splits a query into tokens as Spark's own lexer does, for checks of a text before it is parsed. Pure.
 
 A parser recurses as deep as brackets nest, and forgets how a constant was written: ``date'today'`` and ``time '12:00'``
-are plain constants in its plan. So depth, size, typed literals and texts that mean a time of today are looked at here.
-The words come from the lexer of the pinned Spark, so comments, escapes and odd spellings are what they are to Spark.
+are plain constants in its plan. So depth, size, typed literals and texts that mean a time of today are checked here.
+The tokens come from the lexer of the pinned Spark, so comments, escapes and odd spellings mean what they mean to Spark.
 Spec: docs/spec/engine-semantics.md#determinism.
 """
 
@@ -19,13 +19,13 @@ from engines.spark.analysis.functions import NOT_TEXT
 from engines.spark.analysis.tree import Node
 
 MAX_WORDS: Final = 50_000
-"""Of one query; 20,000 columns take 60,000 and are not written by hand."""
+"""Most tokens of one query; 20,000 columns take 60,000 and are not written by hand."""
 MAX_BRACKETS: Final = 100
-"""How deep brackets and CASE nest: the parser's time grows with the square of it."""
+"""Greatest depth to which brackets and CASE nest: the parser's time grows with its square."""
 MAX_TYPES: Final = 16
-"""How deep ``array<array<...`` nests: a hundred take the parser three seconds."""
+"""Greatest depth to which ``array<array<...`` nests: a hundred levels take the parser three seconds."""
 MAX_PREFIXES: Final = 32
-"""Signs and NOTs in a row, and arrows of lambdas in one expression."""
+"""Most signs and NOTs in a row, and arrows of lambdas in one expression."""
 TOO_LARGE: Final = "plan-too-large"
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
 _HEAD: Final = re.compile(r"\[@-?\d+,(\d+):(\d+)='")
@@ -37,12 +37,12 @@ _NESTED_TYPES: Final = frozenset({"ARRAY", "MAP", "STRUCT"})
 _STRINGS: Final = frozenset({"STRING_LITERAL", "DOUBLEQUOTED_STRING"})
 _TIMES: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
 _DATED: Final = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}){0,2}(?![\d:])", re.ASCII)
-"""A time that says its day: a year, a month or a day stands first."""
+"""A time that states its day: it begins with a year, a month or a day."""
 MOVES: Final = re.compile(r"\s*(now|today|yesterday|tomorrow)\b", re.IGNORECASE)
-"""Spark takes these words in any case, and a zone after them."""
+"""Words that mean the current day or time; Spark takes them in any case, and with a zone after them."""
 _DATES: Final = frozenset({"date", "timestamp_ntz"})
 _STAMPS: Final = {"ParseToTimestamp": "timestamp", "TryToTimestamp": "timestamp", "ParseToDate": "date"}
-"""Casts, unless they are given a pattern."""
+"""Casts to times, unless a pattern is given."""
 _COLUMNS: Final = frozenset({"AttributeReference", "NamedLambdaVariable", "OuterReference"})
 _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 
@@ -50,18 +50,18 @@ _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 @dataclass(frozen=True, slots=True)
 class Word:
     kind: str
-    """Symbolic name in Spark's grammar."""
+    """Symbolic name of the token type in Spark's grammar."""
     text: str
     line: int
     column: int
-    """Both from one."""
+    """Line and column, both counted from 1."""
 
 
 def read_words(rendered: str, sql: str, name_of: Callable[[int], str]) -> list[Word]:
-    """Reads tokens from the text form of a Java list of tokens. ``name_of``: the symbolic name of a token type.
+    """Reads tokens from a Java list of tokens as text. ``name_of``: the symbolic name of a token type.
 
-    A token shows its text in quotes, which may hold anything; but where it stands in ``sql`` comes first, so its text
-    is known before it is read. Raises Invalid for what is not such a list, and for more than ``MAX_WORDS``.
+    A token shows its text in quotes, and the text may hold anything; but its position in ``sql`` comes first, so the
+    text is known before it is read. Raises Invalid for what is not such a list, and for more than ``MAX_WORDS``.
     """
     words: list[Word] = []
     at = 1
@@ -119,8 +119,8 @@ def _too_deep(what: str, word: Word) -> Invalid:
 def undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
     """Yields (text, line, column) of each typed time literal without a day, which takes the day of the run.
 
-    Texts that stand next to each other are one to Spark. A text with an escape in it may spell anything, and nobody
-    needs one in a time: it counts as undated.
+    Adjacent texts are one to Spark. A text with an escape in it may spell anything, and no time needs one: it counts as
+    undated.
     """
     for at, word in enumerate(words):
         if word.kind not in _TIMES or at + 1 == len(words) or words[at + 1].kind not in _STRINGS:
@@ -141,7 +141,7 @@ def says_its_day(text: str) -> bool:
 
 
 def type_depth(text: str) -> int:
-    """Bounds from above how deep types nest in a text that may be read as one, such as a schema of ``from_json``."""
+    """Bounds from above how deep types nest in a text that may be read as a type, such as a schema of ``from_json``."""
     depth = deepest = 0
     for mark in text:
         if mark in "<(":
@@ -155,10 +155,10 @@ def type_depth(text: str) -> int:
 def reads_todays_time(node: Node) -> bool:
     """Whether an expression reads a text as a time that may lack its day: a cast of '12:34' has the current day.
 
-    Spark takes the day of the clock where a text of a timestamp has none, in casts that are written, casts that it adds
-    by itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 where it states none. Dates and local
-    timestamps refuse such texts, but constants among them may be words such as 'today'. Of constants the text is looked
-    at; one that is computed may spell anything, since it is not evaluated here.
+    Spark takes the day of the clock if the text of a timestamp has none, in casts that are written, in casts that it
+    adds by itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 if it states none. Dates and local
+    timestamps refuse such texts, but constants among them may be words such as 'today'. A constant text is inspected;
+    one that is computed may spell anything, since it is not evaluated here.
     """
     if node.kind in _DOCUMENTS:
         return '"timestamp"' in json.dumps(node.fields.get("schema"))  # its options are not in a plan's JSON
@@ -177,7 +177,8 @@ def reads_todays_time(node: Node) -> bool:
 
 
 def may_be_text(node: Node) -> bool:
-    """Whether an expression's value may be a text, as far as a plan's JSON shows: it has only types of columns."""
+    """Whether an expression's value may be a text, as far as a plan's JSON shows, which only has the
+    types of columns."""
     stated = node.fields.get("dataType")
     if stated is not None and node.kind in ("AttributeReference", "Cast", "Literal", "NamedLambdaVariable"):
         return isinstance(stated, str) and stated.startswith(("string", "char", "varchar"))

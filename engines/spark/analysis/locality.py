@@ -1,9 +1,9 @@
 """Finds the columns of inputs that split a whole query into independent parts. Pure.
 
-A table that changes for ever is kept up key by key. That is possible when every operator that looks at several rows
-looks at rows of one key only: GROUP BY, DISTINCT, PARTITION BY and equi-joins that all contain the same columns, traced
-to each input. Such a column is a *part* here: one column of every occurrence of an input.
-Spec: docs/spec/engine-semantics.md#classification.
+A changing table is maintained key by key. That is possible when every operator that looks at several rows looks at rows
+of one key only: GROUP BY, DISTINCT, PARTITION BY and equi-joins that all contain the same columns, traced to each
+input. Such a column is called a *part* here: one column of every occurrence of an input. Spec:
+docs/spec/engine-semantics.md#classification.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from engines.spark.analysis.joins import LEFT_ONLY, Filters, conjuncts, filters_
 from engines.spark.analysis.tree import PASSING, Node, same, temp_view
 
 Part: TypeAlias = frozenset[tuple[int, str]]
-"""(occurrence, column) of every occurrence below."""
+"""(occurrence, column) for every occurrence of an input below."""
 KINDS: Final = frozenset({"Inner", "LeftOuter", "RightOuter"}) | LEFT_ONLY
-"""Joins of which each row has the key of at least one side, always the same one."""
+"""Joins whose rows always have the key of the same side, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,20 @@ class Local:
     """The known properties of an operator's output."""
 
     columns: tuple[int, ...]
-    """Expression ids, in order."""
+    """Expression ids of its columns, in order."""
     paths: frozenset[int]
     sources: Mapping[int, Part] = field(default_factory=dict)
-    """By column what it equals of the inputs."""
+    """For each column, the columns of inputs that it equals."""
     parts: frozenset[Part] | None = None
-    """In which all operators so far agree; ``None``: there was none that looks at several rows."""
+    """Parts that all operators so far agree on; ``None``: no operator so far looks at several rows."""
     unique: tuple[int, ...] | None = None
-    """Columns that tell all rows apart; ``None``: not known."""
+    """Columns whose values together identify a row; ``None``: not known."""
     lost: bool = False
-    """There were such columns, and they were not selected."""
+    """Whether there were such columns, and they were not selected."""
 
     def covering(self, identity: int | None) -> Part | None:
-        """Returns the part that a column is, if it is the same for every occurrence below and all agree so far."""
+        """Returns the part that a column stands for, if it is one for every occurrence below and all
+        operators agree on it."""
         part = self.sources.get(identity) if identity is not None else None
         if part is None or {path for path, _ in part} != self.paths:
             return None
@@ -47,7 +48,7 @@ class Local:
 
 @dataclass(slots=True)
 class Locality:
-    """One walk over one plan. ``paths`` holds the alias of each occurrence, in order of discovery."""
+    """Walks over one plan. ``paths`` holds the alias of each occurrence of an input, in order of discovery."""
 
     aliases: Sequence[str]
     paths: list[str] = field(default_factory=list)
@@ -161,7 +162,7 @@ class Locality:
         return self.go(node.children[-1])
 
     def _reference(self, node: Node) -> Local:
-        """Every use of a common table expression is an occurrence of its own."""
+        """Walks into a common table expression: every use of it is an occurrence of its own."""
         shared = self.go(self._shared[node.fields["cteId"]])
         ids = [each.id for each in node.expressions("output")]
         outside = {old: new for old, new in zip(shared.columns, ids, strict=True) if new is not None}
@@ -178,7 +179,7 @@ def _inner(expression: Node) -> Node:
 
 
 def _selected(below: Local, expressions: Sequence[Node]) -> Local:
-    """Columns that are only passed on, or renamed, stay what they were."""
+    """Derives a projection: columns that are only passed on or renamed keep their properties."""
     renamed: dict[int, int] = {}
     sources = {}
     for each in expressions:
@@ -200,7 +201,7 @@ def _selected(below: Local, expressions: Sequence[Node]) -> Local:
 
 
 def _equalities(conditions: Sequence[Node], left: Local, right: Local) -> list[tuple[int, int]]:
-    """Columns of the left and of the right that are equal in rows that meet."""
+    """Returns pairs of a left and a right column that are equal in joined rows."""
     found = []
     for comparison in (part for whole in conditions for part in conjuncts(whole)):
         ids = [side.id for side in comparison.children if side.kind == "AttributeReference"]

@@ -1,8 +1,8 @@
 """Represents how a query maps event time, as monotone functions, which can be inverted.
 
 Time here is Spark's own: whole microseconds since the epoch, UTC, as an int. A function is a tuple of steps applied
-left to right, so composition is concatenation. Every step never decreases; that is what makes ``least`` possible and
-windows of any kind the same to the engine. Spec: docs/spec/engine-semantics.md#influence.
+left to right, so composition is concatenation. No step ever decreases; this makes ``least`` possible, and lets the
+engine treat all kinds of windows alike. Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
 EARLIEST: Final = -(2**62)
 LATEST: Final = 2**62
-"""Bounds of time as searched: 146,000 years each way, all that 64 bits of microseconds can hold twice over."""
+"""Latest time that searches consider: 146,000 years after the epoch, half of what 64 bits of microseconds can hold."""
 FURTHEST: Final = 16 * 3600 * SECOND
-"""No zone was ever further from UTC than local mean time at the date line."""
+"""Greatest distance of any zone from UTC ever, in microseconds: local mean time at the date line."""
 _BACK: Final = 26 * 3600 * SECOND
-"""No clock was ever put back by more: by a day, where a place changed its side of the date line."""
+"""The most by which a clock was ever put back: a day, where a place changed its side of the date line."""
 
 
 class MonotoneFunction(Protocol):
@@ -61,7 +61,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class AddMonths:
-    """Midnight of the same day of another month, or of that month's last day. For times of day see ``enclose_months``.
+    """Midnight of the same day in another month, or of that month's last day. For times of day see ``enclose_months``.
 
     Not monotone below a day: 30 January 12:00 and 31 January 10:00 become 28 February, in the wrong order.
     """
@@ -123,7 +123,7 @@ def apply(function: Function, time: int) -> int:
 
 @functools.lru_cache(maxsize=16_384)
 def least(function: Function, value: int) -> int:
-    """The earliest time whose image is not before ``value``; ``LATEST`` if there is none."""
+    """Returns the earliest time whose image is not before ``value``; ``LATEST`` if there is none."""
     low, high = EARLIEST, LATEST
     while low < high:
         middle = (low + high) // 2
@@ -135,7 +135,7 @@ def least(function: Function, value: int) -> int:
 
 
 def first(function: Function) -> Function:
-    """Returns ``time -> the earliest x with function(x) >= time``. Step by step from the last: each never decreases."""
+    """Returns ``time -> the earliest x with function(x) >= time``, step by step from the last, as none decreases."""
     return tuple(part for step in reversed(function) for part in _first(step))
 
 
@@ -177,14 +177,16 @@ def greatest_of(functions: Iterable[Function]) -> Function:
 
 
 def enclose_months(months: int) -> tuple[Function, Function]:
-    """Bounds of ``timestamp + INTERVAL n MONTH``, which keeps the time of day and so is only monotone by the day."""
+    """Returns bounds of ``timestamp + INTERVAL n MONTH``, which keeps the time of day and so is only
+    monotone by the day."""
     return (Floor(DAY), AddMonths(months)), (Floor(DAY), AddMonths(months), Shift(DAY - 1))
 
 
 def _civil(days: int) -> tuple[int, int]:
-    """(months since January 1970, day of month from zero) of a day since the epoch; proleptic Gregorian, any year.
+    """Returns (months since January 1970, day of month from zero) of a day since the epoch; proleptic Gregorian, any
+    year.
 
-    Counted in years that begin in March, so that the leap day is the last day of its year.
+    Counts in years that begin in March, so that the leap day is the last day of its year.
     """
     days += 719_468
     era, of_era = divmod(days, 146_097)
@@ -196,7 +198,7 @@ def _civil(days: int) -> tuple[int, int]:
 
 
 def _first_day(month: int) -> int:
-    """Day since the epoch on which a month (since January 1970) begins."""
+    """Returns the day since the epoch on which a month (since January 1970) begins."""
     year, shifted = divmod(month - 2, 12)
     year += 1970
     era, of_era = divmod(year, 400)
@@ -206,16 +208,16 @@ def _first_day(month: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Offsets from UTC of one zone, exact up to ``until``. Times in microseconds."""
+    """One zone's offsets from UTC, exact up to ``until``. Times in microseconds."""
 
     name: str
     moments: tuple[int, ...] = field(repr=False)
-    """When clocks are changed, ascending."""
+    """Times at which clocks change, ascending."""
     offsets: tuple[int, ...] = field(repr=False)
-    """Before the first moment, and after each."""
+    """Offsets before the first clock change, and after each."""
     until: int
     edges: tuple[int, ...] = field(init=False, repr=False)
-    """Local times from which the later offset is taken for local time: the earlier one holds in gaps and overlaps."""
+    """Local times from which the later offset applies: the earlier one applies in gaps and overlaps."""
 
     def __post_init__(self) -> None:
         pairs = zip(self.moments, self.offsets, self.offsets[1:], strict=False)
@@ -225,16 +227,16 @@ class Zone:
         return time + self.offsets[bisect_right(self.moments, time)]
 
     def instant(self, local: int) -> int:
-        """Converts local time: the earlier of two instants; a time within a gap is shifted by the gap."""
+        """Converts local time to UTC: the earlier of two instants; a time within a gap is shifted by the gap."""
         return local - self.offsets[bisect_right(self.edges, local)]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFloor:
-    """The start of the local day, week, month or year, which ``step`` gives of local time.
+    """The start of the local day, week, month or year, as ``step`` computes it in local time.
 
-    Local time falls back in autumn, and in a few zones over midnight, so a day may begin, end and go on for a minute:
-    there the function is enclosed by the nearest two that never decrease, everywhere else it is exact. Rules of zones
+    Local time falls back in autumn, in a few zones over midnight, so a day may begin, end and then go on for a while.
+    There the function is enclosed by the nearest two that never decrease; everywhere else it is exact. Rules of zones
     are values, taken from the engine's own database, which is part of its digest. Spec:
     docs/spec/engine-semantics.md#time.
     """
@@ -242,7 +244,8 @@ class LocalFloor:
     zone: Zone
     step: MonotoneFunction
     high: bool
-    """Where it would decrease: the greatest so far; else the least still to come."""
+    """Which bound is taken where the function would decrease: the greatest value so far, else the least
+    still to come."""
 
     def __call__(self, time: int, /) -> int:
         zone = self.zone

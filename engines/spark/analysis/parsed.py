@@ -1,9 +1,9 @@
-"""Checks a parsed query before it is analysed, against an allow-list. Pure.
+"""Checks a parsed query against an allow-list before it is analysed. Pure.
 
 Spark's analyser acts on what it finds: it runs EXECUTE IMMEDIATE, evaluates IDENTIFIER(...) and other constants, looks
-tables and functions up in catalogs, writes common table expressions out. So operators and expressions are let through
-by name, everything else is refused unseen; constants may not be computed at length; and the size that the analysed plan
-will have is bounded first. The same for transforms, preprocess queries and raw queries.
+tables and functions up in catalogs, and expands common table expressions. So operators and expressions are allowed by
+name, and all others are refused; constants that take long to compute are refused; and the size of the analysed plan is
+bounded beforehand. The same holds for transforms, preprocess queries and raw queries.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, build
 
 MAX_COST: Final = 20_000
-"""Operators and expressions of a plan with all its common table expressions written out."""
+"""Most operators and expressions of a plan with all its common table expressions expanded."""
 MAX_WIDTH: Final = 4_000
-"""Columns of any operator in it."""
+"""Most columns of any operator in it."""
 MAX_TYPE: Final = 4_000
-"""Fields in the type of any column of it."""
+"""Most fields in the type of any column in it."""
 MAX_SETS: Final = 256
-"""Grouping sets of one GROUP BY."""
+"""Most grouping sets of one GROUP BY."""
 MAX_PANES: Final = 1_000
-"""Windows of ``window()`` that one row falls into: each is an operator's projection."""
+"""Most windows of ``window()`` that contain one row: each is one more projection."""
 MAX_AMOUNT: Final = 1 << 16
-"""Of a constant that says how long a text or a list shall be."""
+"""Largest constant that says how long a text or list is to be."""
 MAX_SEQUENCE: Final = 1 << 21
-"""Bounds of a constant sequence of numbers, of which calendars and tallies are made."""
+"""Largest bound of a constant sequence of numbers, of which calendars and tallies are made."""
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
 _COMMAND: Final = "write SELECT over the inputs; declarations SET odf.… come first"
 
@@ -50,7 +50,7 @@ OPERATORS: Final = _words("""
     LimitAll Offset Sample Generate Pivot Unpivot UnresolvedHaving UnresolvedQualify WithWindowDefinition PipeOperator
     UnresolvedHint UnresolvedTableValuedFunction UnresolvedTVFAliases
 """)
-"""Classes of parsed operators that only ask. Each must be known to act on nothing when it is analysed."""
+"""Classes of parsed operators that only query. Each is known to cause no action when it is analysed."""
 EXPRESSIONS: Final = _words("""
     Add Alias And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate Concat CreateNamedStruct
     Cube CurrentDate CurrentPath CurrentRow$ CurrentTime CurrentTimestamp CurrentUser Divide EqualNullSafe EqualTo
@@ -65,15 +65,15 @@ EXPRESSIONS: Final = _words("""
     UnresolvedPipeAggregateOrdinal UnresolvedStar UnresolvedStarExceptOrReplace UnresolvedWindowExpression
     WindowExpression WindowSpecDefinition WindowSpecReference AggregateExpression First Last AnyValue
 """)
-"""Classes of parsed expressions. Functions are judged by their names."""
+"""Classes of parsed expressions that are allowed. Functions are judged by their names."""
 HINTS: Final = _words("""
     broadcast broadcastjoin mapjoin merge mergejoin shuffle_merge shuffle_hash shuffle_replicate_nl
     repartition repartition_by_range coalesce rebalance
 """)
 _GROWTH: Final = 3
-"""How often an argument may stand in what the analyser writes out for a function."""
+"""Most times that an argument occurs in the expansion of a function by the analyser."""
 AMOUNTS: Final[Mapping[str, int]] = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}
-"""Functions that make something as long as one argument says; which."""
+"""Functions that make something as long as one argument says -> the position of that argument."""
 _LIKES: Final = frozenset({"Like", "ILike", "RLike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"})
 _STRUCTURES: Final = _words("struct named_struct array map map_from_arrays arrays_zip zip_with transform array_append")
 _SCHEMAS: Final = frozenset({"from_json", "from_csv", "from_xml"})
@@ -93,20 +93,20 @@ _MICROS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a plan becomes; upper bounds."""
+    """The size of a plan, as upper bounds."""
 
     cost: int
-    """Operators and expressions."""
+    """Number of operators and expressions."""
     width: int
-    """Columns of its result."""
+    """Number of columns of its result."""
     fields: int = 1
-    """In the type of its largest column."""
+    """Number of fields in the type of its largest column."""
     growth: Growth = COLUMN
-    """Of its largest column, over those of the inputs."""
+    """Growth of its largest column over those of the inputs."""
 
 
 INPUT: Final = Size(1, 100, 100)
-"""What is taken for the size of an input."""
+"""Size assumed for an input."""
 
 
 def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
@@ -114,7 +114,7 @@ def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] 
 
     ``windows``: definitions of named windows, which are not part of the plan.
 
-    Raises Invalid for what does more than ask, and for what would become too large.
+    Raises Invalid for a text that does more than query, or may become too large.
     """
     judging = _Judge()
     size = judging.operator(root, dict(known))
@@ -123,7 +123,7 @@ def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] 
 
 
 class _Judge:
-    """One query. Recursion is as deep as its text nests, which was bounded before."""
+    """Judges one query. Recurses as deep as its text nests, which was bounded before."""
 
     def operator(self, node: Node, scope: dict[str, Size]) -> Size:
         kind = node.kind
@@ -180,7 +180,7 @@ class _Judge:
         return _checked(replace(size, cost=size.cost + cost))
 
     def expression(self, node: Node, scope: dict[str, Size], width: int) -> int:
-        """Its cost. ``width``: columns that a star stands for."""
+        """Returns the cost of an expression. ``width``: the number of columns that a star stands for."""
         kind = node.kind
         if kind in _PLANS:
             return 1 + sum(self._inner(tree, scope, width) for tree in _trees_of(node)) + self._all(node, scope, width)
@@ -208,7 +208,7 @@ class _Judge:
         return cost + 1
 
     def _growth(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
-        """How much larger than the columns an expression's value may become."""
+        """Returns how much larger than the columns an expression's value may become."""
         if node.kind in OPERATORS or node.kind in _PLANS:
             return columns
         name = _function_name(node) if node.kind in ("UnresolvedFunction", "UnresolvedGenerator") else ""
@@ -226,7 +226,7 @@ class _Judge:
         return _greatest((growth_of(node, name, below, columns, known), *rest))
 
     def _beside(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
-        """Returns what the lambda function of a function makes of anything but its own variables."""
+        """Returns the growth of a lambda function's result by anything but its own variables."""
         made = next((child for child in node.children if child.kind == "LambdaFunction"), None)
         if made is None:
             return NOTHING
@@ -236,7 +236,7 @@ class _Judge:
         return sum(self.expression(child, scope, width) for child in node.children)
 
     def _inner(self, tree: Node, scope: dict[str, Size], width: int) -> int:
-        """A query inside an expression, or an expression beside it."""
+        """Returns the cost of a query inside an expression, or of an expression in one of its fields."""
         return self.operator(tree, scope).cost if tree.kind in OPERATORS else self.expression(tree, scope, width)
 
 
@@ -356,7 +356,7 @@ def _check_function(name: str, node: Node) -> None:
 
 
 def _row_of(name: str) -> Function:
-    """Returns a row of the table of functions. Raises Refused for an unknown or forbidden function."""
+    """Returns a function's row of the table. Raises Refused for an unknown or forbidden function."""
     row = FUNCTIONS.get(name)
     if row is None and ", " not in name:
         raise Refused(
@@ -375,7 +375,7 @@ def _computed(name: str) -> Refused:
 
 
 def _is_short(name: str, arguments: tuple[Node, ...]) -> bool:
-    """A constant that may be computed after all: a literal, made as long as a small number says."""
+    """Whether a constant may be computed after all: a literal whose length a small number gives."""
     if name == "sequence":
         return len(arguments) >= 2 and all(_is_small(argument, MAX_SEQUENCE) for argument in arguments)
     return (name in AMOUNTS or name == "date_format") and all(argument.kind == "Literal" for argument in arguments)
@@ -392,7 +392,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _check_window(arguments: tuple[Node, ...]) -> None:
-    """A row of overlapping windows is projected once for each: bounded before Spark counts them."""
+    """Raises Refused if a row is in too many overlapping windows, for each of which it would be projected once."""
     spans = [_span(argument) for argument in arguments[1:3]]
     if len(spans) == 2 and spans[0] is not None and spans[1] is not None:
         panes = abs(spans[0]) / max(abs(spans[1]), 1.0)
@@ -424,7 +424,8 @@ def _span(argument: Node) -> float | None:
 
 
 def _sets(keys: list[Node]) -> int:
-    """How many grouping sets there are: each is one more projection of every row."""
+    """Returns the number of grouping sets, each of which is one more projection of every row. Raises
+    Refused if too many."""
     number = 1
     for key in keys:
         if key.kind == "Cube":
@@ -459,7 +460,7 @@ def _check_literal(node: Node) -> None:
 
 
 def _makes(item: Node, width: int) -> int:
-    """How many columns go into one, where an expression makes a structure of them."""
+    """Returns how many columns an expression joins into one, if it makes a structure; else 1."""
     parts = list(item.preorder())
     if not any(part.kind == "CreateNamedStruct" or _function_name(part) in _STRUCTURES for part in parts
                if part.kind in ("CreateNamedStruct", "UnresolvedFunction")):  # fmt: skip
@@ -472,7 +473,7 @@ def _is_star(item: Node) -> bool:
 
 
 def _trees_of(node: Node) -> Iterator[Node]:
-    """Expressions and plans in a node's fields, however they are wrapped; its children are not among them."""
+    """Yields expressions and plans in a node's fields, however they are wrapped, but not its children."""
     for value in node.fields.values():
         yield from _trees(value)
 

@@ -1,4 +1,4 @@
-"""Matches neighbouring words of a query that another dialect has for something. Pure."""
+"""Matches groups of adjacent words in a query that have a meaning in another dialect. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from engines.spark.analysis.lexical import Word
 
 MAX_SAID: Final = 2000
-"""Characters that are said of a phrase; of a longer one nothing is said. So no phrase has more words either."""
+"""Most characters of a message about a phrase; longer phrases are not reported, so this bounds their words too."""
 _UNITS: Final = re.compile(r"(SECOND|MINUTE|HOUR|DAY|WEEK)S?", re.IGNORECASE)
 _AMOUNT: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
 TEXTS: Final = frozenset({"STRING_LITERAL", "DOUBLEQUOTED_STRING"})
@@ -27,29 +27,29 @@ class Phrase:
     """Spark's words for it; if not ``exact``, advice."""
     first: int
     last: int
-    """Index of the first word, and of the last one."""
+    """Indexes of the first and the last word."""
     place: tuple[int, int]
-    """(line, column) of the first word, both from one."""
+    """(line, column) of the first word, both counted from 1."""
     exact: bool = True
     """Whether ``replace`` can be put in place of the words, with the meaning that they have in the other dialect."""
     certain: bool = True
-    """False: Spark accepts the words too, with another meaning, which may be the one that is wanted."""
+    """False if Spark accepts the words too, with another meaning, which may be the intended one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens of a query, with what is known of them."""
+    """The tokens of a query, and the phrases that were found in them."""
 
     words: Sequence[Word]
     found: Mapping[int, Phrase]
-    """By the index of the first word."""
+    """Phrases by the index of their first word."""
 
     def upper(self, at: int) -> str:
         """Returns the token at an index in capitals; empty out of range."""
         return self.words[at].text.upper() if 0 <= at < len(self.words) else ""
 
     def in_spark(self, first: int, last: int) -> str:
-        """Words from ``first`` to ``last`` in Spark's words, without their comments."""
+        """Returns the words from ``first`` to ``last`` in Spark's terms, without comments."""
         pieces: list[str] = []
         at, before = first, -1
         while at <= last:

@@ -12,11 +12,11 @@ from engines.spark.analysis.tree import Node
 
 
 class Refused(Invalid):
-    """A query that is not analysed, with the faulty part, if there is one."""
+    """Raised for a query that must not be analysed; names the faulty part, if there is one."""
 
     node: Node | None = None
     at: tuple[int, int] | None = None
-    """(line, column) of it in the text, both from one, once determined."""
+    """(line, column) of the faulty part in the text, both counted from 1; ``None`` until it is determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ OPERATION: Final = (
     "op is no column of facts: rows that were taken back are not there, and the engine says what becomes of the others",
     "SET odf.read = 'log' sees every statement as an event, with its op; else leave op out",
 )
-"""Message and remedy for ``op-not-available``."""
+"""Message and remedy of the finding ``op-not-available``."""
 AS_OF: Final = Refusal(
     NOT_YET,
     "an as-of join needs an input itself on its right side, equal columns, and no other use of that input",
@@ -146,7 +146,7 @@ def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
 
 
 def as_of_unsaid(alias: str, keys: Sequence[str]) -> Refusal:
-    """Refuses the same join where the chain does not state whether they can, so the query cannot be checked yet."""
+    """Refuses an as-of join as long as the chain does not state whether the input's rows can be retracted."""
     return Refusal(
         "as-of-unsaid",
         f"the chain of input {alias} does not say whether its rows can be taken back: when one is, a pull refuses the "
@@ -155,7 +155,7 @@ def as_of_unsaid(alias: str, keys: Sequence[str]) -> Refusal:
 
 
 def placed(key: Node, operator: Node) -> Node:
-    """Returns the node to show: Spark reports other places for a bare column."""
+    """Returns the node whose place to show: Spark reports another place for a bare column."""
     return operator if key.kind == "AttributeReference" else key
 
 

@@ -16,25 +16,25 @@ Origins: TypeAlias = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The readings of all inputs, by alias; an input without one is unknown."""
+    """How the rows of each input are read, by alias; nothing is known of an input that is absent."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
     """Name of the column that says whether a row adds or takes back."""
     logs: frozenset[str] = frozenset()
     """Inputs of which every statement is an event."""
     changes: Mapping[str, bool | None] = field(default_factory=dict)
-    """Whether rows can be taken back, by the input's chain; ``None``: it does not say."""
+    """Whether rows can be taken back, as the input's chain states; ``None``: it does not say."""
 
     offsets: Mapping[str, str] = field(default_factory=dict)
-    """Name of the column that numbers the rows of an input's chain, each with another number."""
+    """Name of the column that numbers the rows of an input's chain, uniquely."""
 
     def can_change(self, alias: str) -> bool | None:
-        """Whether rows can be retracted in the query's view of the input, where events are final."""
+        """Whether rows can be retracted in the query's view of the input; never where every statement is an event."""
         return False if alias in self.logs else self.changes.get(alias)
 
 
 UNKNOWN: Final = Readings()
-"""Of inputs of which nothing is known."""
+"""Readings if nothing is known of any input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Relation:
     floats: frozenset[int]
     """Ids of columns that hold floating point."""
     linear: bool = True
-    """Every row speaks for itself."""
+    """Whether every row stands for itself: no operator below combines rows."""
     origins: Origins = field(default_factory=dict)
     rows_of: frozenset[int] | None = None
-    """Paths with at most one row for each row here, which together identify it; ``None``: not known."""
+    """Paths that contribute at most one row to each row here, and together identify it; ``None``: not known."""
 
 
 def columns_of(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:
@@ -62,7 +62,7 @@ def floats_of(attributes: tuple[Node, ...]) -> frozenset[int]:
 
 
 def copies_of(identity: int, relation: Relation) -> tuple[int, ...]:
-    """Ids of columns that repeat the same column of an input as this one does, and of this one."""
+    """Returns the ids of columns that repeat the same column of an input as this one does, itself included."""
     source = relation.origins.get(identity)
     return (identity, *(other for other, of in relation.origins.items() if source and of == source))
 
@@ -72,7 +72,7 @@ def timed(value: Value) -> bool:
 
 
 def time_of(value: Value) -> Influence:
-    """Returns the time of a key, a window's start or else its end; empty when there is none."""
+    """Returns the time of a key: the start of a window, or else its end; empty when there is none."""
     if isinstance(value, Fields):
         return next((part for part in value.of if part), {})
     return path_of(value)
@@ -106,7 +106,7 @@ def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
 
 
 def merged(branches: list[Relation]) -> Relation:
-    """Rows of several relations by position. A column keeps event time only if it does in every branch."""
+    """Merges the rows of several relations by position. A column keeps event time only if it does in every branch."""
     first = branches[0]
     if len({len(branch.columns) for branch in branches}) > 1:  # of an operator that is refused nothing is known
         return Relation({}, first.columns, frozenset(), linear=False)
@@ -132,5 +132,5 @@ def merged(branches: list[Relation]) -> Relation:
 
 
 def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:
-    """Joins the influence of several branches, whose paths differ."""
+    """Joins the influence of several branches, which have different paths; ``None`` if one has none."""
     return {path: interval for part in parts if part for path, interval in part.items()} if all(parts) else None

@@ -1,9 +1,9 @@
 """Recognises OVER all history of a key in event time order: running sums, and the last rows of each key.
 
 ``sum(v) over (partition by k order by event_time)`` needs every earlier row of a key, so no bound of event time says
-which input rows are wanted again. But its rows come in order: a row is settled when the watermark has passed it, and
-then all rows before it are known. So each key keeps what its settled rows add up to, or its last few rows, and history
-is not read again. Pure. Spec: docs/spec/engine-semantics.md#running, #shapes.
+which input rows are needed again. But its rows come in order: a row is settled when the watermark has passed it, and
+then all rows before it are known. So the state has what each key's settled rows add up to, or the key's last few rows,
+and history is not read again. Pure. Spec: docs/spec/engine-semantics.md#running, #shapes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
 MAX_ROWS: Final = 10_000
-"""For ``rows n preceding``, before or after AND, ``lag(x, n)``, ``nth_value(x, n)``: rows kept for each key."""
+"""Most rows kept for each key, for ``rows n preceding`` (before or after AND), ``lag(x, n)`` and
+``nth_value(x, n)``."""
 PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"}
-"""Functions that give one row's value, as SQL."""
+"""Functions that give the value of one row -> their SQL names."""
 
 
 def judged(window: Node, below: Relation) -> Relation | Finding:
-    """Returns the relation of a window operator all of whose functions can be maintained in the order of event time."""
+    """Returns the relation of a window operator if all its functions can be maintained in order of
+    event time, else a finding."""
     order = window.expressions("orderSpec")
     time = path_of(influence(order[0].only, below.scope)) if order else {}
     identity = order[0].only.id if order else None
@@ -55,13 +57,14 @@ def _finding(refusal: Refusal, window: Node, made: Node | None = None) -> Findin
 
 
 def _shown(window: Node, made: Node | None = None) -> Node:
-    """The function to report: one with its OVER, the first if none is to blame."""
+    """Returns the node to report: the function with its OVER; the first one if none is at fault."""
     named = window.expressions("windowExpressions")[0] if made is None else made
     return named.only if named.kind == "Alias" else named
 
 
 def _is_kept(made: Node) -> bool:
-    """Whether a function adds up, over all rows of its key up to its own, or looks at so many before it."""
+    """Whether a function can be maintained: it adds up all rows of its key so far, or looks at a
+    limited number before it."""
     window = made.only if made.kind == "Alias" else made
     if window.kind != "WindowExpression":
         return False
@@ -93,7 +96,7 @@ def _is_nth(function: Node) -> bool:
 
 
 def _rows(bound: Node) -> int | None:
-    """How many rows before its own a frame begins, or ends; ``None`` if that is not said, or none."""
+    """Returns how many rows before the current one a frame begins or ends; ``None`` if it is not a positive number."""
     sign = 1
     if bound.kind == "UnaryMinus":
         bound, sign = bound.only, -1
@@ -105,9 +108,9 @@ def _rows(bound: Node) -> int | None:
 def misplaced(
     root: Node, shared: Mapping[int, Node], cores: Sequence[Core], time: Influence, column: str
 ) -> list[Finding]:
-    """Lists why windows over all history that the walk met cannot be maintained at their place in the whole plan.
+    """Returns findings for windows over all history that cannot be maintained at their place in the whole plan.
 
-    ``time``: of the output's event time, the column named ``column``.
+    ``time``: influence of the output's event time column ``column``.
     """
     above = down_to(root, shared, cores[0].node, PASSING | {"Project", "Filter", "Window"})
     met = [node for node in above if node.kind == "Window"]

@@ -1,7 +1,7 @@
-"""Reads ``SET odf.x = y`` at the head of ``preprocess``: the declarations of a source's author on event times.
+"""Reads statements ``SET odf.x = y`` at the head of ``preprocess``: what a source's author declares about event times.
 
-They stand where those of a transform stand (``declarations``); declarations without a query after them are all that is
-said, and rows go on as they were read. Pure.
+They are written as those of a transform (``declarations``). Declarations may stand without a query, in which case rows
+are passed on as they were read. Pure.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.declarations import leading_declarations, micros_behind, span_of
 
 AHEAD: Final = 86_400 * SECOND
-"""Nanoseconds that an event time may be later than its block, if nothing else is said."""
+"""Default for how much later than its block an event time may be, nanoseconds."""
 _MICROSECOND: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDeclarations:
-    """Spans in nanoseconds."""
+    """The declarations of a source; spans in nanoseconds."""
 
     behind: int = 0
-    """How far the watermark stays behind the greatest event time."""
+    """Lag of the watermark behind the greatest event time."""
     ahead: int | None = AHEAD
     """How much later than its block an event time may be; ``None``: any."""
 

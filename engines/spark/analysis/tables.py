@@ -1,7 +1,7 @@
-"""Decides for queries whose result is a changing table which columns are its key, and how it can be kept up.
+"""Decides, for a query whose result is a changing table, which columns are its key and how the table is maintained.
 
-One ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections and filters
-above; or any query that is split by columns of its inputs, as joins of tables are. Anything else is refused. Pure.
+Accepts one ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that stand for themselves, with projections and
+filters above; or any query that is split by columns of its inputs, as joins of tables are. Refuses all others. Pure.
 Spec: docs/spec/engine-semantics.md#table-mode, #shapes, #classification.
 """
 
@@ -23,16 +23,16 @@ MERGED_BY: Final[Mapping[str, str]] = {
     "Count": "sum", "CountIf": "sum", "Sum": "sum", "Min": "min", "Max": "max", "BoolAnd": "bool_and",
     "BoolOr": "bool_or", "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
 }  # fmt: skip
-"""Aggregates of parts that can be put together, and by which function."""
+"""Aggregates that can be computed from those of parts -> the function that merges these."""
 EXACTLY: Final = "exactly"
-"""Of aggregates that are computed exactly: by the parts that they are made of, each by a function of its own."""
+"""Marks aggregates that are computed exactly: they are merged by their components, each with a function of its own."""
 LISTS: Final = "lists"
-"""How lists of numbers are merged: into one, in order."""
+"""Marks lists of numbers, which are merged into one, in order."""
 BARE_KEY: Final = "__odf_key"
 BARE_PART: Final = "__odf_part"
-"""Keys and aggregates of an aggregation as state, with their numbers."""
+"""Prefixes of the state's columns for the keys and aggregates of an aggregation; their numbers follow."""
 _UPPER: Final = {"LessThan": 1, "LessThanOrEqual": 1, "GreaterThan": -1, "GreaterThanOrEqual": -1, "EqualTo": 1}
-"""Comparisons that can say up to which rank, and which way round their sides stand then."""
+"""Comparisons that can set an upper bound of a rank -> 1, or -1 if the sides have to be exchanged."""
 RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 
 
@@ -41,19 +41,19 @@ class TableShape:
     """How a changing table is maintained."""
 
     keys: tuple[str, ...]
-    """Columns of the output that tell its rows, or groups of rows, apart."""
+    """Output columns that identify a row, or a group of rows."""
     single: bool
-    """Whether a key has one row."""
+    """Whether each key has at most one row."""
     merge: Mapping[str, str] | None
-    """By other column the function that merges a former value with a new one; ``None``: it takes all live rows."""
+    """Other column -> function that merges a former value with a new one; ``None``: the table needs all live rows."""
     grouping: Mapping[str, tuple[str, ...]]
-    """By alias the columns of an input that decide which keys a row bears on; some may be left out."""
+    """By alias the columns of an input that decide which keys a row can affect; not all need be there."""
     bare: bool = False
-    """Whether ``merge`` is of the aggregates alone, ``BARE_PART`` and a number each, and the query computes of them.
-    How parts of those are merged that are computed exactly, their plan says.
-    """
+    """Whether ``merge`` is of the bare aggregates, named ``BARE_PART`` and a number, from which the query computes its
+    result. How exact aggregates are merged is then up to their plan."""
     first: bool = False
-    """Whether it is the first rows of each key in some order: other rows stay out of it while rows only come."""
+    """Whether it has the first rows of each key in some order: other rows never get into it unless rows
+    are taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Core:
     node: Node
     below: Relation
     blocker: Finding
-    """Why it cannot be evaluated once and for all."""
+    """The reason why its result is never final."""
 
 
 def table_shape(
@@ -72,7 +72,8 @@ def table_shape(
 ) -> TableShape | Finding:  # fmt: skip
     """Returns the shape of a whole plan, or why it has none. ``temporal``: inputs that are seen as versions.
 
-    ``known``: of an operator that windows are keys of; by the place of a key the column that is known to say it.
+    ``known``: for an operator whose keys are windows, by position of a key, the output column that is known to
+    represent it.
     """
     core = cores[0]
     above = list(down_to(root, shared, core.node))
@@ -87,7 +88,7 @@ def _of_one(
     above: list[Node], core: Core, relation: Relation, paths: Sequence[str], shared: Mapping[int, Node],
     known: Mapping[int, str] | None,
 ) -> TableShape | Finding:  # fmt: skip
-    """One operator that looks at several rows, over rows that speak for themselves."""
+    """Returns the shape for one operator that combines rows, over rows that stand for themselves."""
     keys, ids = _keys(core.node, core.below)
     carried = _carried_up(above[:-1], ids, relation, shared)
     names = [(known or {}).get(place, name) for place, name in enumerate(carried)]
@@ -106,7 +107,7 @@ def _of_one(
 def _of_several(
     root: Node, cores: Sequence[Core], relation: Relation, aliases: Sequence[str], temporal: Collection[str]
 ) -> TableShape | Finding:
-    """Any query that its columns split into parts of which none touches another."""
+    """Returns the shape for any query that columns split into independent parts."""
     inner = cores[0].node
     walk = Locality(aliases)
     local = walk.of(root)
@@ -128,7 +129,7 @@ def _of_several(
 
 
 def _are_first(above: Sequence[Node], window: Node) -> bool:
-    """Whether nothing but bounds of the one rank decides which rows are shown."""
+    """Whether the rows shown are selected by upper bounds of the only rank, and nothing else."""
     made = window.expressions("windowExpressions")
     if len(made) != 1 or made[0].kind != "Alias" or made[0].only.kind != "WindowExpression":
         return False
@@ -138,7 +139,7 @@ def _are_first(above: Sequence[Node], window: Node) -> bool:
 
 
 def _bounds(condition: Node, rank: int | None) -> bool:
-    """``rank <= 3``, ``3 >= rank`` and the like; ``rank = 1``."""
+    """Whether a condition is like ``rank <= 3``, ``3 >= rank`` or ``rank = 1``."""
     if len(condition.children) != 2 or condition.kind not in _UPPER:
         return False
     sides = condition.children[:: _UPPER[condition.kind]]
@@ -160,7 +161,8 @@ def _not_selected(node: Node) -> Finding:
 def down_to(
     root: Node, shared: Mapping[int, Node], core: Node, through: Set[str] = PASSING | {"Project", "Filter"}
 ) -> Iterator[Node]:
-    """Operators from the root to the core, as long as they are of kinds to be gone through: one by one by default."""
+    """Yields the operators from the root down to the core, as long as they are of kinds ``through`` (by
+    default row by row)."""
     node = root
     while True:
         if node.kind != "WithCTE":
@@ -178,7 +180,7 @@ def down_to(
 
 
 def _keys(core: Node, below: Relation) -> tuple[list[Node], list[int | None]]:
-    """Expressions that make the key, and the ids that they have in the operator's output."""
+    """Returns the expressions that make the key, and their ids in the operator's output."""
     if core.kind == "Distinct":
         return [], [identity for _, identity in below.columns]
     if core.kind == "Window":
@@ -197,7 +199,7 @@ def _is_key(made: Node, key: Node) -> bool:
 def _carried_up(
     above: list[Node], ids: list[int | None], relation: Relation, shared: Mapping[int, Node]
 ) -> list[str | None]:
-    """Names under which columns come out at the root."""
+    """Returns the names under which columns come out at the root; ``None`` for those that do not."""
     for operator in reversed(above):
         if operator.kind == "CTERelationRef":
             outside = [each.id for each in operator.expressions("output")]
@@ -215,7 +217,7 @@ def _carried_up(
 
 
 def _output(node: Node) -> list[int | None]:
-    """Ids of an operator's columns, in order; none for operators that do not name them."""
+    """Returns the ids of an operator's columns, in order; none for operators that do not name them."""
     while node.kind in PASSING | {"Filter"} and node.children:
         node = node.only
     field = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(node.kind, "output")
@@ -225,7 +227,8 @@ def _output(node: Node) -> list[int | None]:
 def _merge(
     above: list[Node], relation: Relation, keys: tuple[str, ...], shared: Mapping[int, Node]
 ) -> Mapping[str, str] | None:
-    """Only where nothing but names stands between the aggregates and the result."""
+    """Returns the merge functions if only projections of plain names are between the aggregates and the
+    result, else ``None``."""
     core = above[-1]
     if core.kind == "Window" or not all(_only_names(each) for each in above[:-1]):
         return None
@@ -248,7 +251,7 @@ def _merge(
 
 
 def _bare(core: Node) -> Mapping[str, str] | None:
-    """What merges the aggregates of which a query computes something; ``None`` where one of them cannot be merged."""
+    """Returns the functions that merge the bare aggregates of a query; ``None`` if one of them cannot be merged."""
     if core.kind != "Aggregate":
         return None
     found = [part for each in core.expressions("aggregateExpressions") for part in each.preorder()
@@ -259,7 +262,7 @@ def _bare(core: Node) -> Mapping[str, str] | None:
 
 
 def merged_by(part: Node) -> str | None:
-    """Returns the function that merges an aggregate of parts with another; ``None`` if there is none."""
+    """Returns the function that merges an aggregate over parts; ``None`` if there is none."""
     function = part.children[0]
     wide = function.kind == "Sum" and may_be_wide(function.only)
     return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)
@@ -275,7 +278,7 @@ def _only_names(operator: Node) -> bool:
 
 
 def _grouping(keys: list[Node], below: Relation, paths: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Columns that every occurrence of every input has for the same part of the key."""
+    """Returns by alias the columns that every occurrence of the input has for the same part of the key."""
     found: dict[str, list[str]] = {alias: [] for alias in paths}
     for key in keys:
         sources = source_of(key, below) or {}

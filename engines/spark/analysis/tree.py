@@ -15,11 +15,11 @@ import msgspec
 from chain.errors import Invalid
 
 MAX_PLAN: Final = 64 << 20
-"""Bytes of a plan's JSON."""
+"""Most bytes of a plan's JSON."""
 MAX_DEPTH: Final = 250
-"""Nodes from a root to its deepest leaf; what walks the tree may recurse."""
+"""Most nodes from a root to its deepest leaf, since functions that walk the tree may recurse."""
 PASSING: Final = frozenset({"SubqueryAlias", "View", "ResolvedHint", "PipeOperator"})
-"""Operators that change no rows below them. A hint says how to join, without visible effect."""
+"""Operators that pass on all rows unchanged. A hint says how to join, without visible effect."""
 _HINT: Final = "split the query: make an inner part a dataset of its own"
 
 
@@ -32,7 +32,7 @@ class Node:
     children: tuple[Node, ...]
 
     def expressions(self, field: str) -> tuple[Node, ...]:
-        """Expressions held in a field: one, several, or none."""
+        """Returns the expressions held in a field: one, several, or none."""
         value = self.fields.get(field)
         if not value:
             return ()
@@ -42,7 +42,7 @@ class Node:
 
     @property
     def id(self) -> int | None:
-        """Expression id of an attribute or alias: its identity through renames, views and subqueries."""
+        """Expression id of an attribute or alias, which identifies it through renames, views and subqueries."""
         identity = self.fields.get("exprId")
         return identity["id"] if isinstance(identity, dict) else None
 
@@ -71,7 +71,7 @@ class Node:
 def parse_plan(text: str | bytes, zones: Mapping[str, Any] | None = None) -> Node:
     """Parses a plan's JSON. Raises Invalid for a plan over the limits or not of this form.
 
-    ``zones``: rules by name, which conversions from and to local time then have in a field of that name.
+    ``zones``: rules by name of zone; conversions from and to local time get those of their zone in the field ``zones``.
     """
     if len(text) > MAX_PLAN:
         raise Invalid(f"the query's plan has {len(text)} bytes", rule="plan-too-large", hint=_HINT)
@@ -100,7 +100,7 @@ def _equip(plan: list[Any], zones: Mapping[str, Any]) -> None:
 
 
 def build(nodes: Sequence[Any]) -> Node:
-    """Builds a tree from its preorder list. Raises Invalid."""
+    """Builds a tree from its nodes in preorder. Raises Invalid."""
     stack: list[tuple[Node, int]] = []
     for fields in reversed(nodes):
         try:
@@ -120,7 +120,8 @@ def build(nodes: Sequence[Any]) -> Node:
 
 
 Step: TypeAlias = int | tuple[int | str, ...]
-"""From a node to one below it: the number of a child; or the name of a field, and places and names inside of it."""
+"""A step from a node to one below it: the number of a child; or the name of a field, then positions and
+names inside it."""
 
 
 def way_to(root: Node, wanted: Node) -> tuple[Step, ...] | None:
@@ -139,7 +140,7 @@ def way_to(root: Node, wanted: Node) -> tuple[Step, ...] | None:
 
 
 def _lists_in(value: Any) -> Iterator[tuple[tuple[int | str, ...], list[Any]]]:
-    """Trees in fields and in what they hold, each with the way to it."""
+    """Yields the trees in fields and in values inside them, each with its path."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "num-children" in value[0]:
         yield (), value
         return

@@ -1,8 +1,8 @@
 """Walks through the operators of an analysed plan from the inputs up, and derives how event time passes through.
 
 Each operator has one rule; an operator without a rule is refused. New shapes are new rules. The walk collects every
-finding instead of stopping at the first, so that a person mends a query once.
-Spec: docs/spec/engine-semantics.md#influence, #shapes, #classification.
+finding instead of stopping at the first, so that a person can correct all faults at once. Spec:
+docs/spec/engine-semantics.md#influence, #shapes, #classification.
 """
 
 from __future__ import annotations
@@ -83,19 +83,19 @@ _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "AsOfJoin": ("asOfCondition", "condition"),
     "Window": ("windowExpressions", "partitionSpec", "orderSpec"),
 }
-"""Fields of operators that hold expressions of the person's making."""
+"""Fields of operators that hold expressions written by a person."""
 JOINS: Final = ("Join", "AsOfJoin")
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
-"""Columns of an input that the query sees as versions."""
+"""Names of the columns with a version's period, of an input that the query sees as versions."""
 MAX_PATHS: Final = 64
-"""Occurrences of inputs in one query, common table expressions counted at every use."""
+"""Most occurrences of inputs in one query, where each use of a common table expression counts."""
 _LEAVES: Final = {"LogicalRDD", "LocalRelation", "LogicalRelation"}
 
 
 @dataclass(slots=True)
 class Walk:
-    """One walk over one plan. ``paths`` holds the alias of the input of each path, in order of discovery."""
+    """Walks over one plan. ``paths`` holds the alias of the input of each path, in order of discovery."""
 
     event_times: Mapping[str, str]
     """Name of the event time column by input alias."""
@@ -104,27 +104,27 @@ class Walk:
     readings: Readings = field(default_factory=Readings)
     paths: list[str] = field(default_factory=list)
     copies: dict[int, int] = field(default_factory=dict)
-    """Of paths that an operator made of one more: the first of them."""
+    """Path that an operator made as a copy of another -> the first of them."""
     findings: list[Finding] = field(default_factory=list)
     tables: list[Core] = field(default_factory=list)
-    """Operators whose results change for ever."""
+    """Operators whose results are never final."""
     operations: list[Finding] = field(default_factory=list)
-    """Where something is computed of a column ``op`` of facts; only rows that speak for themselves have one."""
+    """Findings where something is computed from ``op``, a column that only rows passed on one by one have."""
     settled: list[Core] = field(default_factory=list)
-    """Operators that put rows together within windows of event time."""
+    """Operators that combine rows within windows of event time."""
     running: list[Core] = field(default_factory=list)
     """Window operators that look at all history in the order of event time, from the inputs up."""
     shared: dict[int, Node] = field(default_factory=dict)
     exact: bool = False
-    """Whether there are aggregates that are not computed as Spark does."""
+    """Whether there are aggregates that are computed exactly, not as Spark does."""
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
     _filters: Filters = field(default_factory=Filters)
     _pairs: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
-    """By id of a column ``valid_to`` that of ``valid_from``."""
+    """Id of a column ``valid_to`` -> id of its ``valid_from``."""
     _ops: set[int] = field(default_factory=set)
     _as_of: set[str] = field(default_factory=set)
-    """Inputs of which as-of joins see the latest rows only, so nothing else can read them in this query."""
+    """Inputs of which as-of joins see only the latest rows, so nothing else in the query can read them."""
 
     def of(self, plan: Node) -> Relation:
         self._live = live_columns(plan)
@@ -168,7 +168,7 @@ class Walk:
                     self.operations.append(Finding("op-not-available", *OPERATION, expression))
 
     def _guard_ends(self, node: Node) -> None:
-        """When a version ends may be asked in a join; anything else would be a guess about the future."""
+        """Refuses a ``valid_to`` that is not in a join's condition: anything else would be a guess about the future."""
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
                 used = {part.id for part in expression.preorder() if part.kind == "AttributeReference"}
@@ -176,14 +176,15 @@ class Walk:
                     self._refuse(VALID_TO_USED, node)
 
     def _table(self, node: Node, below: Relation, refusal: Refusal) -> None:
-        """The result changes for ever; whether it can be kept up is decided for the plan as a whole."""
+        """Notes an operator whose result is never final; whether it can be maintained is decided for
+        the plan as a whole."""
         self.tables.append(Core(node, below, _finding(refusal, node)))
 
     def _refuse(self, refusal: Refusal, node: Node) -> None:
         self.findings.append(_finding(refusal, node))
 
     def _opaque(self, node: Node) -> Relation:
-        """For an operator that is refused: keep walking below it, to find what else is wrong."""
+        """Walks on below an operator that is refused, to find other faults."""
         below = [self.go(child) for child in node.children]
         shown = below[:1] if node.kind in ("Except", "Intersect") else below
         columns = tuple(column for relation in shown for column in relation.columns)
@@ -268,7 +269,7 @@ class Walk:
         return replace(relation, scope={**relation.scope, **extremes}, rows_of=None)
 
     def _sessions(self, node: Node, keys: tuple[Node, ...], below: Relation) -> Relation:
-        """Merging rows by ``session_window()``: of the session only the end is bounded, by data."""
+        """Merges rows by ``session_window()``: only the session's end is bounded, by the data."""
         scope = dict(below.scope)
         for key in keys:
             whole = below.scope.get(key.id) if key.id is not None else None
@@ -292,7 +293,8 @@ class Walk:
         return replace(below, scope=scope)
 
     def _members(self, keys: tuple[Node, ...], shifts: Mapping[int, int], below: Relation) -> tuple[Member, ...]:
-        """Lists the members of sessions: only keys that every path has unchanged are known to tell their rows apart."""
+        """Lists the members of sessions, with the keys that every path has unchanged: only these surely
+        separate their rows."""
         sources = [below.origins.get(key.id, {}) for key in keys if key.id is not None]
         shared = sorted({tuple(of[path] for path in shifts) for of in sources if set(shifts) <= set(of)})
         return tuple(
@@ -335,7 +337,8 @@ class Walk:
         return relation
 
     def _unbounded(self, node: Node, relation: Relation, inputs: Sequence[str], tables: int) -> None:
-        """A join of tables, if no input only grows: of one that does, all history would have to be kept."""
+        """Accepts a join without bounds as one of tables if no input only grows: else all history of
+        that one would be kept."""
         can_change = {self.readings.can_change(alias) for alias in inputs}
         if kind_of(node) == "FullOuter":
             self._refuse(OUTER_TIME, node)
@@ -347,7 +350,8 @@ class Walk:
             self._refuse(UNBOUNDED_JOIN, node)
 
     def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
-        """As-of onto an input that only grows: of each key the latest row so far is in force until the next."""
+        """Handles an as-of join onto an input that only grows: of each key the latest row so far is in
+        force until the next."""
         inside = node.children[1]
         while inside.kind in PASSING and temp_view(inside) not in self.event_times:
             inside = inside.only
@@ -390,9 +394,10 @@ class Walk:
         return relation
 
     def _expand(self, node: Node) -> Relation:
-        """Overlapping windows and grouping sets: each row becomes several, so each of them is a path of its own.
+        """Handles overlapping windows and grouping sets, which make several rows of each; each of them is a path of its
+        own.
 
-        They are of one occurrence all the same: a row is late for all of it, or for none.
+        Still the paths are of one occurrence: a row is late for all of them, or for none.
         """
         attributes = node.expressions("output")
         branches, first = [], len(self.paths)
@@ -435,7 +440,7 @@ class Walk:
         return Relation({}, (), frozenset())
 
     def _reference(self, node: Node) -> Relation:
-        """Reads the inputs again for every use of a common table expression: other uses, other paths."""
+        """Reads the inputs again for every use of a common table expression: each use has paths of its own."""
         shared = self.go(self.shared[node.fields["cteId"]])
         attributes = node.expressions("output")
         renamed = {
@@ -478,7 +483,7 @@ def _finding(refusal: Refusal, node: Node) -> Finding:
 
 
 def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | None:
-    """``min`` or ``max`` of a time is the time of some row of the group."""
+    """Returns the influence of ``min`` or ``max`` of a time: it is the time of some row of the group."""
     inner = expression.only if expression.kind == "Alias" else expression
     if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):
         return None

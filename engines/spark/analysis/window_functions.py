@@ -1,4 +1,4 @@
-"""Finds which rows a window function reads in event time, and whether their order is decided. Pure.
+"""Finds which rows a window function reads in event time, and whether their order is fully determined. Pure.
 
 Spec: docs/spec/engine-semantics.md#influence, #shapes, #determinism.
 """
@@ -17,7 +17,7 @@ from engines.spark.analysis.relation import Relation, columns_of, copies_of, flo
 from engines.spark.analysis.tree import PASSING, Node
 
 ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
-"""Functions for which rows that tie in ORDER BY would make a difference."""
+"""Functions whose result depends on the order of rows that tie in ORDER BY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Frame:
     function: str
     by_range: bool
     low: int | None
-    """Microseconds; ``None``: unbounded."""
+    """Bounds relative to the current row, microseconds; ``None``: unbounded."""
     high: int | None
     node: Node
-    """What is written with OVER."""
+    """The expression with OVER."""
 
 
 def relation_of(window: Node, below: Relation) -> Relation | None:
@@ -52,7 +52,7 @@ def relation_of(window: Node, below: Relation) -> Relation | None:
 
 
 def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[int, Value]:
-    """A row changes others of its partition, and nothing else."""
+    """Returns the scope if partitions have a time: a row can change only rows of its own partition."""
     found: dict[int, Value] = {}
     for identity, value in scope.items():
         if identity in keys:
@@ -65,7 +65,7 @@ def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[
 
 
 def _by_range(window: Node, below: Relation) -> dict[int, Value] | None:
-    """A row changes those in whose frames it is."""
+    """Returns the scope for frames by RANGE: a row can change the rows whose frames contain it; ``None``: unbounded."""
     order = window.expressions("orderSpec")
     frames = list(frames_of(window))
     if len(order) != 1 or not str(order[0].fields.get("direction")).find("Ascending") >= 0:
@@ -105,11 +105,11 @@ def _bound(node: Node) -> int | None:
 def undecided(
     window: Node, live: frozenset[int] | None, below: Relation, offsets: Sequence[str | None]
 ) -> list[Finding]:
-    """Findings for functions that see the order of rows which ORDER BY leaves open.
+    """Returns findings for functions that depend on the order of rows which ORDER BY leaves open.
 
-    ``live``: columns below that anything above looks at; rows equal in all of them are the same to the query. Floating
-    point tells too little apart: 0.0 and -0.0 tie. ``offsets``: by path the column of which no two rows of its input
-    have the same; so rows of inputs that are told apart by theirs are in an order.
+    ``live``: columns below that anything above uses; rows equal in all of them are the same to the query. Floating
+    point does not separate rows fully: 0.0 and -0.0 tie. ``offsets``: by path, the column whose values are unique in
+    its input; so rows of inputs that are separated by these have a fixed order.
     """
     given = _decided(window, {
         part.id
@@ -137,7 +137,7 @@ def undecided(
 
 
 def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:
-    """Whether columns that are ``given`` hold the offset of every row of an input that a row is made of."""
+    """Whether the columns ``given`` include the offset of each input row that a row is made of."""
     known = {
         path
         for identity in given
@@ -148,7 +148,8 @@ def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str 
 
 
 def _decided(window: Node, given: set[int]) -> set[int]:
-    """Columns that are equal in rows that are equal in ``given``: computed of those alone, or other names of them."""
+    """Returns the columns that are equal wherever those ``given`` are: computed from these alone, or
+    other names of them."""
     made: dict[int, Node] = {}
     shared: dict[int, set[int | None]] = {}
     pairs: list[tuple[int, int]] = []
@@ -183,7 +184,7 @@ def _decided(window: Node, given: set[int]) -> set[int]:
 
 
 def _shared_by_peers(window: Node) -> Iterator[tuple[int, set[int | None]]]:
-    """Functions over RANGE, each with the columns in which rows that it gives one value are equal."""
+    """Yields functions over RANGE, each with the columns that decide its value: rows equal in them have the same."""
     by = {
         part.id
         for field in ("partitionSpec", "orderSpec")
@@ -210,7 +211,7 @@ def _equal_columns(condition: tuple[Node, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _by_rows(frame: Frame) -> bool:
-    """Frames counted in rows, but for the whole partition and for ranks, which bring a frame of their own."""
+    """Whether a frame counts rows; not for the whole partition, and not for ranks, which have a frame of their own."""
     whole = frame.low is None and frame.high is None
     return not frame.by_range and not whole and frame.function not in ("Rank", "DenseRank", "PercentRank", "CumeDist")
 
@@ -237,7 +238,7 @@ def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
 
 
 def _below(node: Node, wanted: frozenset[int] | None) -> frozenset[int] | None:
-    """Returns what an operator needs of its children to give what is wanted of it."""
+    """Returns the ids that an operator needs from its children to give those that are wanted of it; ``None``: all."""
     match node.kind:
         case "Project":
             return _used(_kept(node.expressions("projectList"), wanted))
