@@ -1,6 +1,6 @@
 """Runs the engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
 
-Prints one line when it serves, then works until it is told to stop (SIGTERM, SIGINT) or its parent is gone. It reads
+Prints one line when it is ready, then serves until it is told to stop (SIGTERM, SIGINT) or its parent is gone. It reads
 and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the next.
 """
 
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _record(options: SessionOptions, java: Java) -> None:
-    """One start, and a few queries; the archive is written as the JVM ends."""
+    """Starts once and runs a few queries, to record the class data archive, which is written as the JVM ends."""
     if options.archive is None:
         raise Invalid("the archive's path is missing", rule="engine-archive", hint="--archive FILE")
     dump_base(java, options.archive)
@@ -82,7 +82,7 @@ def _record(options: SessionOptions, java: Java) -> None:
 
 
 def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
-    """Until ``told`` can be read."""
+    """Serves until a byte can be read from ``told``."""
     spark = Jvm(options)
     try:
         spark.session()
@@ -104,7 +104,7 @@ def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, 
 
 @contextmanager
 def _scratch(given: Path | None) -> Iterator[Path]:
-    """The folder for what Spark spills and for rows on their way; one of our own is removed at the end."""
+    """Yields the folder for Spark's spills and for rows in transit; one of our own is removed at the end."""
     if given is not None:
         yield given.resolve()
         return
@@ -113,17 +113,18 @@ def _scratch(given: Path | None) -> Iterator[Path]:
 
 
 def _limit_memory(most: int) -> None:
-    """Bytes of private memory of this process, and of each that it starts: the JVM. A lower limit stays."""
+    """Limits the private memory, in bytes, of this process and of each that it starts, as the JVM. A
+    lower limit stays."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     known = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
 
 
 def _stop_signals() -> int:
-    """A descriptor that can be read once a signal to stop has come.
+    """Returns a descriptor that becomes readable when a signal to stop has come.
 
-    The kernel may give a signal to any thread. Python only notes it there and runs its handler in the main thread when
-    that comes to it, which a main thread asleep on a lock never does; a byte in a pipe wakes it for certain.
+    The kernel may give a signal to any thread. Python only notes it there and runs its handler later in the main
+    thread, which never happens while that sleeps on a lock; a byte in a pipe wakes it for certain.
     """
     told, teller = os.pipe()
     os.set_blocking(teller, False)

@@ -1,7 +1,7 @@
 """Handles requests to the Spark engine: each gets a Spark session and a job group of its own.
 
-Made once per process around the one Spark session; holds memories (analyses, facts of slices), never state that an
-answer could depend on. Whatever a request names in its session goes with it.
+Made once per process around the one Spark session; holds caches (analyses, facts of slices), never state that an answer
+could depend on. Whatever a request names in its session is dropped with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from engines.spark.sql.spark_errors import answered, blames_query
 from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
-"""That tasks of a cancelled request get to end; in trials they took a tenth."""
+"""Seconds that tasks of a cancelled request get to end; in trials they took a tenth of a second."""
 RAW_VIEW: Final = "input"
 """Name under which a raw query sees its files."""
 
@@ -77,7 +77,8 @@ class SparkHandler:
     def __init__(
         self, spark: SparkSession | Jvm, identity: Callable[[], EngineIdentity], disk: DiskWatch | None = None
     ) -> None:
-        """``spark``: a session that the caller keeps alive, or what starts a new one after its JVM has ended."""
+        """``spark``: a session that the caller keeps alive, or a ``Jvm`` that starts a new one after
+        its JVM has ended."""
         self._source = spark
         self._identity = identity
         self._disk = disk
@@ -86,14 +87,14 @@ class SparkHandler:
 
     @property
     def _spark(self) -> SparkSession:
-        """The root session; with a ``Jvm`` behind it a living one. Raises EngineLost."""
+        """The root session; if there is a ``Jvm``, of a living one. Raises EngineLost."""
         return self._source.session() if isinstance(self._source, Jvm) else self._source
 
     def identity(self) -> EngineIdentity:
         return self._identity()
 
     def validate(self, request: ValidateRequest) -> ValidateResponse:
-        """Describes what a query does, and lists its faults, without data."""
+        """Describes what a query does, or lists its faults; reads no data."""
         if request.preprocess:
             return self._validate_preprocess(request)
         warnings: tuple[Diagnostic, ...] = ()
@@ -168,7 +169,8 @@ class SparkHandler:
 
     @contextlib.contextmanager
     def _request(self, control: RequestControl) -> Iterator[Callable[[], SparkSession]]:
-        """The same, opened when it is needed: by then the call has cost several round trips to the JVM."""
+        """Yields a function that opens the session only when it is needed, since opening takes several
+        round trips to the JVM."""
         group = uuid.uuid4().hex
         used: list[SparkSession] = []
 
@@ -202,7 +204,7 @@ class SparkHandler:
                 raise reason from fault
 
     def _reason(self, fault: Exception) -> Exception:
-        """Returns what is behind a failure of a request: the end of the JVM, a limit, or nothing but itself."""
+        """Returns the cause of a failed request: the end of the JVM, a limit, or the failure itself."""
         if isinstance(self._source, Jvm):
             broke = isinstance(fault, Py4JError | ConnectionError | EOFError)
             lost = self._source.why_lost(REAPED_SECONDS if broke else 0.0)

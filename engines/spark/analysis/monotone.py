@@ -18,7 +18,7 @@ SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
 EARLIEST: Final = -(2**62)
 LATEST: Final = 2**62
-"""Latest time that searches consider: 146,000 years after the epoch, half of what 64 bits of microseconds can hold."""
+"""The bounds of time in searches: 146,000 years each way, half of what 64 bits of microseconds can hold."""
 FURTHEST: Final = 16 * 3600 * SECOND
 """Greatest distance of any zone from UTC ever, in microseconds: local mean time at the date line."""
 _BACK: Final = 26 * 3600 * SECOND

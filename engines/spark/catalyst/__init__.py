@@ -1,1 +1,1 @@
-"""Makes plans and expressions in the JVM that no SQL text can express: types of the format, exact aggregates."""
+"""Makes plans and expressions in the JVM that SQL cannot express: types of the format, exact aggregates."""

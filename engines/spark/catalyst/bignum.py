@@ -1,4 +1,4 @@
-"""Computes with ``java.math.BigInteger`` in Catalyst expressions that are evaluated once for every group.
+"""Makes Catalyst expressions that compute with ``java.math.BigInteger``, to be evaluated once for every group.
 
 Expressions call the methods of the JDK (``Invoke``), so nothing has to be compiled or shipped, and executors of a
 cluster have it too. Every method returns an expression (a JVM object); nothing is computed here.
@@ -12,9 +12,10 @@ from typing import Any, Final
 from engines.spark.analysis.exact import FINEST
 
 _BITS: Final = 66
-"""Of a quotient or root before it is rounded: more than a double has, and one for whether anything is left over."""
+"""Bits of a quotient or root before it is rounded: more than a double has, and one that says whether
+there is a remainder."""
 _ROOM: Final = 110
-"""Bits of a fixed shift: the least number divided by one of 40 bits still has ``_BITS``, and so has its root."""
+"""Bits of a fixed shift: even the least number divided by one of 40 bits then has ``_BITS``, and so has its root."""
 
 
 class BigIntegers:
@@ -68,7 +69,7 @@ class BigIntegers:
     def decimal(self, whole: Any, scale: int, by: Any, kind: Any, tries: bool) -> Any:
         """Divides ``whole / by`` to a DECIMAL of a type, as Spark divides; ``whole`` has scale ``scale``.
 
-        What does not fit is an error; with ``tries`` null.
+        A value that does not fit is an error, or null with ``tries``.
         """
         value = self._new(self._decimal, self._exact, whole, self._number(scale))
         if by is not None:
@@ -96,7 +97,7 @@ class BigIntegers:
         return self._call(value, "abs", self._big)
 
     def shifted(self, value: Any, bits: Any) -> Any:
-        """Shifts to the left. ``bits``: an expression or a number."""
+        """Shifts to the left by ``bits``, an expression or a number."""
         return self._call(value, "shiftLeft", self._big, self._number(bits))
 
     def stored(self, value: Any) -> Any:
@@ -106,8 +107,8 @@ class BigIntegers:
         return self._new(self._integer, self._big, column)
 
     def sum_of(self, values: Any, element: Any, fields: Sequence[int | None]) -> Any:
-        """Sums over an array (of elements of type ``element``) the product of one or two doubles each, a field of the
-        element or (``None``) the element itself; in units of two to ``FINEST`` for each factor."""
+        """Sums, over an array of elements of type ``element``, products of one or two doubles. Each factor is a field
+        of the element, or (``None``) the element itself; the sum is in units of two to ``FINEST`` for each factor."""
         fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId
         variable = self._expressions.NamedLambdaVariable
         cell = self._jvm.java.util.concurrent.atomic.AtomicReference
@@ -134,7 +135,8 @@ class BigIntegers:
         return self.with_sign(size, number)
 
     def root(self, number: Any, by: Any, exponent: int) -> Any:
-        """Returns the root of ``number / by * 2**exponent`` as a double. ``number >= 0``, ``by > 0``, even exponent."""
+        """Returns the square root of ``number / by * 2**exponent`` as a double. ``number >= 0``, ``by >
+        0``, even exponent."""
         bits = self._sum(self._number(2 * _BITS), self._bits(by), self._minus(self._bits(number)))
         half = self._static(self._math, self._int, "floorDiv", bits, self._number(2))
         up, down = self._at_least_zero(half), self._at_least_zero(self._minus(half))
@@ -144,7 +146,7 @@ class BigIntegers:
         return self._scaled(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
 
     def scaled(self, number: Any, exponent: int) -> Any:
-        """Returns ``number * 2**exponent`` as the nearest double, which is not below the normal ones."""
+        """Returns ``number * 2**exponent`` as the nearest double, which must not be a subnormal one."""
         value = self._call(number, "doubleValue", self._double)
         return self._static(self._math, self._double, "scalb", value, self._number(exponent))
 
@@ -167,7 +169,7 @@ class BigIntegers:
         return self._static(self._math, self._double, "copySign", size, self._call(of, "doubleValue", self._double))
 
     def _scaled(self, whole: Any, rest: Any, exponent: Any) -> Any:
-        """``whole`` and a last bit that says whether there is a rest, times two to ``exponent``."""
+        """Returns ``whole * 2 + (1 if there is a rest)``, times two to ``exponent``, as a double."""
         more = self.of_long(self._static(self._math, self._long, "multiplyFull", self.sign(rest), self._number(1)))
         number = self._call(self.add(self.shifted(whole, 1), more), "doubleValue", self._double)
         return self._static(self._math, self._double, "scalb", number, exponent)

@@ -1,9 +1,9 @@
-"""Computes sums, means and variances of doubles as a few lossless sums, with a bound of the remainder.
+"""Makes SQL that computes sums, means and variances of doubles as a few lossless sums, with a bound of the remainder.
 
 A double is cut at fixed powers of two by adding and subtracting a constant, which rounds it there; sums of the pieces
-are exact in any order, since each has fewer than 54 bits in units of its place. What is below the last place is not
-added: the sum of its absolute values bounds the error. The value is worked out for both ends of that bound, and holds
-where both round to the same double. Otherwise the plan fails with ``TOO_COARSE``, and a slower one runs. ADR 20.
+are exact in any order, since each has fewer than 54 bits in units of its place. The part below the last place is not
+added: the sum of its absolute values bounds the error. The value is computed for both ends of that bound, and is
+certain if both round to the same double. Otherwise the plan fails with ``TOO_COARSE``, and a slower one runs. ADR 20.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from engines.spark.analysis.exact import BOUNDED, SPREADS, Call, Grid
 from engines.spark.catalyst.bignum import BigIntegers
 
 _ROWS: Final = 1 << 19
-"""Of a group. Pieces have up to 34 bits, so that the sum of this many has 53."""
+"""Most rows of a group. Pieces have up to 34 bits, so that the sum of this many has 53."""
 _GREATEST: Final = 2.0**33
 _BOUND: Final = -108
-"""Place of the unit in which the bound is counted."""
+"""Power of two that is the unit of the error bound."""
 _WEIGHT: Final = 256
-"""Of what numbers leave out, in the bound that they share with products: a sum of numbers is off by the bound over
-this, and weighs twice its own size in the variance.
-"""
+"""Weight, in the error bound, of the remainders of numbers against those of products: a sum of numbers is off by at
+most the bound over this, and counts twice its own size in the variance."""
 
 
 def prepared(call: Call, value: str, failure: str) -> tuple[list[str], ...]:
-    """Texts of columns, stage by stage. ``value``: the column of numbers, null where one is not looked at.
+    """Returns SQL for columns to be added stage by stage. ``value``: the column of numbers, null where a row does not
+    count.
 
-    A number that is too great, infinite or NaN ends the plan at once: what it costs is what was read until then.
+    A number that is too great, infinite or NaN makes the plan fail at once, so only the rows read until then are lost.
     """
     z, rest = call.name("z"), call.name("ra")
     known = f"{value} is null or abs({value}) < {_GREATEST!r}D"
@@ -51,7 +51,7 @@ def _side_by_side(one: list[list[str]], other: list[list[str]]) -> list[tuple[li
 
 
 def _rest(grid: Grid, at: int, call: Call, whole: str, name: str, skipped: int = 0) -> str:
-    """Returns what is left of a number when its piece at a place is taken off, the highest place first."""
+    """Returns SQL for the rest of a number after its piece at a place is removed, the highest place first."""
     before = whole if at == skipped else f"{call.name(name)}{at - 1}_"
     low = grid.low + grid.width * (grid.limbs - 1 - at)
     rounding = f"{1.5 * 2.0 ** (52 + low)!r}D"
@@ -59,7 +59,8 @@ def _rest(grid: Grid, at: int, call: Call, whole: str, name: str, skipped: int =
 
 
 def _products(call: Call, z: str) -> list[list[str]]:
-    """A square as double precision rounds it and what that left out, exactly (Dekker), and the rests of both."""
+    """Returns SQL for a square as double precision rounds it, its rounding error, exactly (Dekker), and
+    the rests of both."""
     grid, p, h, e = BOUNDED.products, call.name("p"), call.name("h"), call.name("e")
     rests = [[_rest(grid, at, call, p, "rp")] for at in range(grid.limbs)]
     for at in range(1, grid.limbs):
@@ -87,7 +88,8 @@ def _piece(call: Call, whole: str, name: str, at: int, skipped: int = 0) -> str:
 
 
 def counted(call: Call) -> list[str]:
-    """Builds SQL for the sums as BIGINT in units of their places, and for the bound; null where it is unknown."""
+    """Returns SQL for the sums as BIGINT in units of their places, and for the error bound, null where
+    it is unknown."""
     made = [_units(BOUNDED.numbers, call, "a", at) for at in range(BOUNDED.numbers.limbs)]
     if call.kind in SPREADS:
         made += [_units(BOUNDED.products, call, "q", at) for at in range(BOUNDED.products.limbs)]
@@ -106,7 +108,7 @@ def _units(grid: Grid, call: Call, name: str, at: int) -> str:
 
 
 def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the sums to whole numbers in BINARY."""
+    """Returns expressions for the totals, as whole numbers in BINARY."""
     terms = {"ta": ("wa", BOUNDED.numbers)} | ({"tq": ("wq", BOUNDED.products)} if call.kind in SPREADS else {})
     found = {}
     for name, (part, grid) in terms.items():
@@ -116,7 +118,7 @@ def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str,
 
 
 def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
-    """Bounds a value from below and above, without its divisor; BINARY."""
+    """Returns expressions for the lower and the upper bound of a value before it is divided; BINARY."""
     total, off = big.read(column[call.name("ta")]), big.of_long(column[call.name("off")])
     if call.kind not in SPREADS:
         total = big.shifted(total, BOUNDED.numbers.low - _BOUND)

@@ -1,15 +1,15 @@
-"""Computes aggregates that need no order of the rows exactly, and rounds them once: plans of the JVM.
+"""Makes JVM plans that compute aggregates exactly, whatever the order of the rows, and round them once.
 
 Spark adds floating point in whatever order rows come, so the last digits of ``avg`` would depend on how an input was
-cut. Here every number is split into whole numbers on a fixed grid of powers of two (``analysis.exact``). Those are
-added as BIGINT, which is exact, needs no order, and can be merged; what the aggregate is of these sums is worked out
-once a group, with whole numbers of any size, and rounded once to the nearest double (``exact_recipes``).
-``sum`` over BIGINT and over decimals of 29 digits and more is exact in the same way.
+cut into files. Here every number is split into whole numbers on a fixed grid of powers of two (``analysis.exact``).
+Those are added as BIGINT, which is exact, needs no order, and can be merged. The aggregate is computed from these sums
+once per group, with whole numbers of any size, and rounded once to the nearest double (``exact_recipes``). ``sum`` over
+BIGINT and over decimals of 29 digits and more is exact in the same way.
 
 Numbers that are not on the grid are rare: below about 1e-13 with all their digits, or beyond 1.8e19. The quick plan
 only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them.
 Before both, sums, means and variances are tried with fewer sums and a bound of their error (``certified``). All give
-the same value for every group, so it does not show which of them ran. ADR 20.
+the same value for every group, so the result does not show which of them ran. ADR 20.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Plan = TypeVar("Plan")
 
 
 def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], exact: bool = True) -> Answer:
-    """Runs an analysed plan whose aggregates are exact by ``run``, which may be called three times.
+    """Runs an analysed plan with exact aggregates by calling ``run``, up to three times.
 
-    ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
+    ``exact``: whether it has aggregates that Spark would compute otherwise, apart from sums that overflow on the way.
     """
 
     def plans() -> Iterator[Any]:
@@ -73,7 +73,7 @@ def first_exact(plans: Iterable[Plan], run: Callable[[Plan], Answer]) -> Answer:
 
 
 def quick_plans(session: SparkSession, plan: Any, exact: bool) -> list[Any]:
-    """Plans that fail where they would not be exact, the quickest first."""
+    """Returns plans that fail where they would not be exact, the quickest first."""
     if not exact:
         return [plan]
     first = _Exact(session, BOUNDED)
@@ -99,7 +99,7 @@ class _Exact:
     session: SparkSession
     grids: Grids
     bounded: bool = False
-    """Whether it made plans of sums whose error is bounded."""
+    """Whether a plan was made with sums whose error is bounded."""
     _calls: int = 0
     _catalyst: Catalyst = field(init=False)
     _logical: Any = field(init=False)
@@ -125,7 +125,8 @@ class _Exact:
         return self._around(node, wholes, calls) if calls else node
 
     def _call(self, whole: Any) -> Call | None:
-        """Returns the call of an aggregate that is computed in another way than Spark's."""
+        """Returns the call of an aggregate that is to be computed exactly; ``None`` if Spark's own
+        result is exact enough."""
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
         if not is_aggregate(aggregate) or aggregate.isDistinct():
             return None
@@ -142,9 +143,8 @@ class _Exact:
         return Call(self._calls, kind, types, filtered, tries, result if digits_of(types[0]) else "")
 
     def _taken_apart(self, kind: str, number: str, tries: bool) -> bool:
-        """Whether Spark's own aggregate over a type would not do. Its sums of whole numbers and decimals are exact for
-        as long as they do not overflow on their way; averages cannot be merged.
-        """
+        """Whether Spark's own aggregate over a type does not suffice. Its sums of whole numbers and decimals are exact
+        unless they overflow on the way; its averages cannot be merged."""
         complete = self.grids is COMPLETE
         if kind not in ("Sum", "Average"):
             return number in FLOATS
@@ -155,7 +155,7 @@ class _Exact:
         )
 
     def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Call]]) -> Any:
-        """An operator with its aggregates taken apart, and a projection that puts them together."""
+        """Returns an operator with its aggregates split into parts, below a projection that combines them."""
         place = getattr(getattr(self.session._jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin$"), "MODULE$")
         place.set(node.origin())  # so that what is made in its stead can still be shown in the text
         try:
@@ -170,7 +170,7 @@ class _Exact:
             place.reset()
 
     def _raw(self, whole: Any, recipe: Recipe) -> list[Any]:
-        """The arguments under the names and ids that the recipe has for them."""
+        """Names the arguments with the names and ids that the recipe has for them."""
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
         values = items(_summing(aggregate).children())
         if aggregate.filter().isDefined():
@@ -236,7 +236,7 @@ class _Exact:
 
 
 def _summing(aggregate: Any) -> Any:
-    """The function of an aggregate: of those that Spark writes out as an average, that average."""
+    """Returns the function of an aggregate; where Spark expands it to an average, that average."""
     function = aggregate.aggregateFunction()
     return function.replacement() if kind_of(function) in MEANS else function
 

@@ -1,7 +1,7 @@
-"""Builds the expressions that compute one aggregate exactly: projections below it, sums, and their combination.
+"""Makes the expressions that compute one aggregate exactly: projections below it, sums, and their combination.
 
-Texts of SQL where SQL can say it, ``BigIntegers`` where it cannot. Made once for a JVM and a kind of call, over columns
-with ids of their own, and then used in any plan. ADR 20.
+They are SQL texts where SQL suffices, ``BigIntegers`` where it does not. Made once for a JVM and a kind of call, over
+columns with ids of their own, and then used in any plan. ADR 20.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from engines.spark.catalyst.plans import items
 TOO_COARSE: Final = "__odf_not_on_the_grid"
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
 _LIMB, _LIMBS = 32, 4
-"""A decimal without its point has up to 127 bits; of up to two thousand million rows each limb's sum is a BIGINT."""
+"""Bits and number of limbs of a decimal, which has up to 127 bits without its point. Each limb's sum fits into a BIGINT
+for up to two thousand million rows."""
 _POSITIVE, _NEGATIVE, _NAN, _OFF = 1, 2, 4, 8
-"""Bits of what there was among the numbers of a group: infinities, NaN, numbers off the grid."""
+"""Bits that note special numbers in a group: infinities, NaN, numbers off the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Expressions of a call over columns with ids of its own: made once for a JVM, and used in any plan."""
+    """The expressions of a call, over columns with ids of its own: made once for a JVM, and used in any plan."""
 
     given: tuple[Any, ...]
     """Columns for the arguments, and for the condition under FILTER."""
     layers: tuple[tuple[Any, ...], ...]
-    """What projections below the aggregation add, one on the other."""
+    """Columns that projections below the aggregation add, each over the one before."""
     parts: tuple[Any, ...]
-    """Aggregates, named."""
+    """The aggregates, named."""
     above: tuple[tuple[Any, ...], ...]
-    """What projections above the aggregation add."""
+    """Columns that projections above the aggregation add, each over the one before."""
     result: Any
-    """The column that is the value."""
+    """The column with the value."""
 
 
 def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
@@ -82,7 +83,7 @@ class _Cook:
         return Recipe(tuple(given), tuple(layers), tuple(parts), tuple(above), result)
 
     def _bounded(self) -> tuple[Callable[[Mapping[str, Any]], list[Any]], ...]:
-        """Projections above sums whose error is bounded; each reads what the one before made."""
+        """Returns the projections above sums whose error is bounded; each reads the columns of the one before."""
         big, call = self._big, self.call
         return (
             lambda column: self._read(certified.counted(call), list(column.values())),
@@ -99,12 +100,12 @@ class _Cook:
         return made.withNewChildren(self.catalyst.sequence([normal(made.child())]))
 
     def _split(self, column: Any) -> list[Any]:
-        """A decimal as limbs, whose sums are BIGINTs."""
+        """Splits a decimal into limbs, whose sums are BIGINTs."""
         whole = self._big.unscaled(column, self.call.scale)
         return self._named({f"l{at}": self._big.limb(whole, at, _LIMB, at == _LIMBS - 1) for at in range(_LIMBS)})
 
     def _read(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
-        """Texts over columns, as named expressions."""
+        """Parses SQL texts over columns to named expressions."""
         made = self.catalyst.project([self.catalyst.read(text) for text in texts], self._stub(columns))
         return items(made.projectList())
 
@@ -133,7 +134,7 @@ class _Cook:
         return self._named(found)
 
     def _completed(self, total: Any, low: int, term: str, column: Mapping[str, Any]) -> Any:
-        """With the numbers that are not on the grid, in units of the finest."""
+        """Adds the numbers that are not on the grid to a total, which is then in the finest units."""
         big, letters = self._big, _letters(self.call.kind)
         values = column[self.call.name("off")]
         fields = [None if len(letters) == 1 else letters.index(each) for each in term]
@@ -141,7 +142,7 @@ class _Cook:
         return big.add(big.shifted(total, low - FINEST * len(term)), off)
 
     def _values(self, column: Mapping[str, Any]) -> list[Any]:
-        """Returns what is worked out of sums; ``v`` is the value."""
+        """Returns the values computed from the sums; ``v`` is the aggregate's value."""
         big, call = self._big, self.call
         if call.digits is not None:
             return self._named({"v": self._decimal(column)})
@@ -179,15 +180,15 @@ class _Cook:
 _ONE: Final = frozenset({
     "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "RegrSXX", "RegrSYY",
 })  # fmt: skip
-"""Moments of one column, be it of rows where another is not null either."""
+"""Moments of one column, perhaps only over rows where another is not null either."""
 _NOT_ALONE: Final = frozenset({
     "VarianceSamp", "StddevSamp", "CovSample", "Corr", "RegrSlope", "RegrIntercept", "RegrR2",
 })  # fmt: skip
-"""Null of a single row."""
+"""Aggregates that are null for a single row."""
 
 
 def _letters(kind: str) -> str:
-    """Columns of which there are sums: ``a`` is the first argument, ``b`` the second."""
+    """Returns the columns of which there are sums: ``a`` is the first argument, ``b`` the second."""
     if kind in _ONE or kind not in MOMENTS:
         return "b" if kind == "RegrSXX" else "a"
     return "ab"
@@ -202,7 +203,7 @@ def _terms(kind: str) -> tuple[str, ...]:
 
 
 def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
-    """Texts of columns, stage by stage."""
+    """Returns SQL for the columns to add below the aggregation, stage by stage."""
     if call.kind in EXTREMES:
         value = call.name("a")
         return ([_filtered(call, value, [value], "xa")],)
@@ -238,7 +239,7 @@ def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
 
 
 def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
-    """Null where the call looks at no number: an argument is null, or it stands under FILTER."""
+    """Returns SQL for a value that is null where its row does not count: an argument is null, or FILTER excludes it."""
     counts = [f"{each} is not null" for each in given] if len(given) > 1 else []
     counts += [call.name("if")] if call.filtered else []
     shown = f"case when {' and '.join(counts)} then {value} end" if counts else value
@@ -246,7 +247,8 @@ def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
 
 
 def _product(call: Call, term: str) -> list[str]:
-    """A product as double precision rounds it, and what that left out, exactly: halves of 26 bits multiply exactly."""
+    """Returns SQL for a product as double precision rounds it, and its rounding error, exactly: halves
+    of 26 bits multiply exactly."""
     (x, hx), (y, hy) = ((call.name(f"z{letter}"), call.name(f"h{letter}")) for letter in term)
     lx, ly, product = f"({x} - {hx})", f"({y} - {hy})", f"({x} * {y})"
     rest = f"(({hx} * {hy} - {product}) + {hx} * {ly} + {lx} * {hy}) + {lx} * {ly}"
@@ -254,7 +256,7 @@ def _product(call: Call, term: str) -> list[str]:
 
 
 def _sums(call: Call, grids: Grids) -> list[str]:
-    """Texts of the aggregates that a call is made of; each can be merged."""
+    """Returns SQL for the aggregates that a call is made of; each can be merged."""
     if call.kind in EXTREMES:
         return [f"{call.kind.lower()}({call.name('xa')}) as {call.name('r')}"]
     letters = _letters(call.kind)
@@ -288,7 +290,7 @@ def _sums(call: Call, grids: Grids) -> list[str]:
 
 
 def _result(call: Call, grids: Grids) -> str:
-    """The text of a call's value, of its sums or of what was made of them; none where the sum is the value."""
+    """Returns SQL for a call's value, from its sums or values computed from them; empty where the sum is the value."""
     count, flags, value, result = (call.name(each) for each in ("n", "flags", "v", "r"))
     if call.kind in EXTREMES:
         return ""
@@ -315,11 +317,12 @@ _STILL: Final[Mapping[str, Mapping[str, str]]] = {
     "RegrIntercept": {"db": "null"},
     "RegrR2": {"db": "null", "da": "1D"},
 }
-"""What Spark says where a column never changes: the sign of its variance is 0."""
+"""Spark's result where a column is constant, so that the sign of its variance is 0."""
 
 
 def _moment(big: BigIntegers, kind: str, count: Any, sums: Mapping[str, Any], unit: int) -> dict[str, Any]:
-    """From sums in units of two to ``unit`` for each factor. Of single rows and such is seen to elsewhere."""
+    """Computes a moment from sums in units of two to ``unit`` for each factor; single rows and the like
+    are handled elsewhere."""
     letters = _letters(kind)
 
     def spread(one: str, other: str) -> Any:

@@ -1,7 +1,7 @@
-"""Builds small pieces of Catalyst plans in the JVM, for ``tracing``. Decides nothing.
+"""Makes small pieces of Catalyst plans in the JVM, as for ``tracing``. Makes no decisions.
 
-Expressions come as texts, which Spark's own parser reads and its analyser resolves against the operator below; so no
-piece depends on how a class of this Spark version is put together. One per request, over its session.
+Expressions are given as texts, which Spark's own parser reads and its analyser resolves against the operator below; so
+no piece depends on how the classes of this Spark version are constructed. One per request, over its session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engines.spark.catalyst.plans import inlined, items, jvm_object, kind_of
 
 
 def skip_commands(session: SparkSession) -> Any:
-    """Returns the option that makes Spark analyse a plan and run nothing of it."""
+    """Returns the option with which Spark analyses a plan and executes nothing."""
     return jvm_object(session, "org.apache.spark.sql.execution.CommandExecutionMode.SKIP", lambda skip: skip())
 
 
@@ -117,12 +117,12 @@ def column(plan: Any, name: str) -> Any | None:
 
 
 def _rows(bound: Any) -> int:
-    """How far a bound of a frame of rows lies from its own; 0 for that row, and where it is not told."""
+    """Returns the distance of a frame's bound from the current row; 0 for that row, and where it is unbounded."""
     return 0 if kind_of(bound).startswith(("CurrentRow", "Unbounded")) else int(bound.eval(None))
 
 
 def parts(expression: Any) -> list[Any]:
-    """Lists an expression and all below it, in preorder."""
+    """Lists an expression and all expressions below it, in preorder."""
     found = [expression]
     for child in items(expression.children()):
         found.extend(parts(child))
@@ -130,7 +130,7 @@ def parts(expression: Any) -> list[Any]:
 
 
 def references(expressions: Sequence[Any]) -> frozenset[int]:
-    """Ids of the attributes that expressions read."""
+    """Returns the ids of the attributes that expressions read."""
     return frozenset(
         part.exprId().id()
         for expression in expressions

@@ -1,8 +1,8 @@
-"""Splits an aggregation into bare aggregates, which can be merged, and the expressions over them. JVM plans.
+"""Splits an aggregation into bare aggregates, which can be merged, and the expressions over them, as JVM plans.
 
-``sum(v) / count(*)`` cannot be merged, its sum and its count can. So over inputs that only grow a table keeps the bare
-aggregates of each key, and evaluates the rest of the query over them whenever they change.
-Spec: docs/spec/engine-semantics.md#table-mode.
+``sum(v) / count(*)`` cannot be merged, but its sum and its count can. So over inputs that only grow a table keeps the
+bare aggregates of each key, and evaluates the rest of the query over them whenever they change. Spec:
+docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Partials:
 
     session: SparkSession
     plan: Any
-    """Analysed; common table expressions written in where they are used."""
+    """The analysed plan, with common table expressions expanded where they are used."""
 
     @classmethod
     def of(cls, session: SparkSession, plan: Any) -> Partials:
         return cls(session, inlined(session, plan))
 
     def merge(self) -> dict[str, str]:
-        """Returns by name of each part the function that merges it."""
+        """Returns the function that merges each part, by the part's column name."""
         kinds = [kind_of(part.aggregateFunction()) for part in _aggregates(_core(self.plan))]
         return {f"{BARE_PART}{number}": LISTS if kind == "CollectList" else MERGED_BY[kind]
                 for number, kind in enumerate(kinds)}  # fmt: skip
 
     def parts(self) -> pa.Table:
-        """Keys, bare aggregates and the round of each, of the rows in the views."""
+        """Computes the keys, bare aggregates and rounds of the rows in the views."""
         core = _core(self.plan)
         made = core.groupingExpressions()
         sequence = made.take(0)
@@ -49,14 +49,14 @@ class Partials:
         return carried(self.session, bare, (HIDDEN_ROUND,)).toArrow()
 
     def whole(self, parts: pa.Table) -> pa.Table:
-        """Computes the query's result for given parts; both have a column ``HIDDEN_ROUND``."""
+        """Computes the query's result from given parts; both have a column ``HIDDEN_ROUND``."""
         names = [name for name in parts.column_names if name != HIDDEN_ROUND]
         frame = frame_of_rows(self.session, parts).selectExpr(*names)
         source = frame._jdf.queryExecution().analyzed()
         return carried(self.session, self._over(self.plan, source), (HIDDEN_ROUND,)).toArrow()
 
     def _over(self, node: Any, source: Any) -> Any:
-        """The plan with its aggregation replaced by parts that were merged."""
+        """Returns the plan with its aggregation replaced by the merged parts ``source``."""
         if node.getClass().getSimpleName() != "Aggregate":
             children = node.children()
             return node.withNewChildren(children.updated(0, self._over(children.apply(0), source)))
@@ -86,7 +86,7 @@ def _core(plan: Any) -> Any:
 
 
 def _aggregates(core: Any) -> list[Any]:
-    """In the order in which they are written, as the classification counts them."""
+    """Lists the aggregates in the order in which they are written, as the classification numbers them."""
     found = []
     stack = items(core.aggregateExpressions())[::-1]
     while stack:

@@ -1,6 +1,7 @@
-"""Works on analysed plans in the JVM: makes frames of them, finds places in them, carries hidden columns through.
+"""Works on analysed plans in the JVM: makes DataFrames of them, finds places in the text, carries hidden columns
+through.
 
-Everything here works on one session. Texts become plans in ``parsing``.
+All functions work on one session. ``parsing`` makes plans from texts.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ HIDDEN_OP: Final = "__odf_op"
 HIDDEN_SOURCE: Final = "__odf_source"
 HIDDEN_BEFORE: Final = "__odf_before"
 HIDDEN_ROUND: Final = "__odf_round"
-"""Of a changing table the key and tick that a row is evaluated for."""
+"""In a changing table: the key and tick for which a row is evaluated."""
 HIDDEN_ROW: Final = "__odf_row"
-"""Of a ranking its number among the rows that are ranked: of two that tie the lower one comes first."""
+"""In a ranking: the row's number among the rows that are ranked; of two that tie, the lower number comes first."""
 HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
-"""Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
+"""Columns of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
 HIDDEN_OF_ONE: Final = (HIDDEN_OFFSET, HIDDEN_OP)
-"""Where there is one input only."""
+"""The columns that suffice for a single input."""
 HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
-"""Where besides nothing is ever taken back."""
+"""The columns that suffice for a single input of additions only."""
 _INLINE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 _IDS: Final = re.compile(r"#(\d+)")
 _ORIGIN: Final = re.compile(r"Origin\(Some\((\d+)\),Some\((\d+)\),")
@@ -40,8 +41,9 @@ _KNOWN: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
 def jvm_object(session: SparkSession, name: str, make: Callable[[Any], Any] = lambda found: found) -> Any:
     """Returns a class or static member by name; or the result of ``make`` for it, cached, if that is a constant.
 
-    Once for each JVM, since every step of a dotted name is a round trip. What is kept holds nothing of a session or a
-    query, and goes with the gateway that it was looked up through. One ``make`` for each name.
+    Looks each name up once per JVM, since every step of a dotted name is a round trip. The cache holds nothing of a
+    session or a query, and is dropped with the gateway that it came through. Each name must always have the same
+    ``make``.
     """
     known = _KNOWN.setdefault(session.sparkContext._gateway, {})
     if name not in known:
@@ -50,7 +52,7 @@ def jvm_object(session: SparkSession, name: str, make: Callable[[Any], Any] = la
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    """Makes a DataFrame over a plan. Never call it with a command: that would run it."""
+    """Makes a DataFrame over a plan. Must not be called with a command, since that would run it."""
     dataset = jvm_object(session, "org.apache.spark.sql.classic.Dataset.ofRows")(session._jsparkSession, plan)
     return DataFrame(dataset, session)
 
@@ -58,8 +60,8 @@ def frame_of(session: SparkSession, plan: Any) -> DataFrame:
 def json_of(plan: Any) -> str:
     """Encodes the plan as ``parse_plan`` reads it.
 
-    Spark writes null for the rows of an ``Expand`` that it made over a UNION, since they are lists of another class
-    then: they are written here, each expression by itself.
+    For an ``Expand`` that Spark made over a UNION it writes null in place of the rows, since these are lists of another
+    class; they are written here, each expression by itself.
     """
     text = str(plan.toJSON())
     if '"projections":null' not in text:
@@ -79,9 +81,10 @@ def _operators(plan: Any) -> Iterator[Any]:
 
 
 def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
-    """Returns (line, column) of an operator or expression in its text, both from one; ``None`` if unknown.
+    """Returns (line, column) of an operator or expression in its text, counted from 1; ``None`` if unknown.
 
-    The plan's JSON has no positions, so the node is looked up in the plan: where ``root``, read from that JSON, has it.
+    The plan's JSON has no positions, so the node is looked up in the plan, by its place in ``root``, which was read
+    from that JSON.
     """
     found = counterpart(plan, root, culprit)
     place = origin_of(found) if found is not None else None
@@ -89,9 +92,8 @@ def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
 
 
 def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
-    """Finds the operator or expression of the JVM that a node of ``root``, read from the plan's JSON, was made from;
-    ``None`` if it is not at the place in the JSON.
-    """
+    """Returns the JVM operator or expression that a node of ``root``, read from the plan's JSON, was made from;
+    ``None`` if it is not at that place."""
     way = way_to(root, wanted)
     if way is None:
         return None
@@ -103,7 +105,7 @@ def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
 
 
 def origin_of(node: Any) -> tuple[int, int] | None:
-    """Returns (line, column) of an operator or expression, both from one, if Spark knows them."""
+    """Returns (line, column) of an operator or expression, counted from 1, if Spark knows them."""
     said = _ORIGIN.match(str(node.origin().toString()))
     return (int(said[1]), int(said[2]) + 1) if said is not None else None
 
@@ -115,7 +117,7 @@ def text_of(node: Any) -> str | None:
 
 
 def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
-    """Raises Py4JError."""
+    """Returns the object at the end of a path through the plan. Raises Py4JError."""
     node = plan
     for step in way:
         if isinstance(step, int):
@@ -129,7 +131,8 @@ def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
 
 
 def _find_place(plan: Any, culprit: Node) -> tuple[int, int] | None:
-    """Finds the place of a like node: same classes below it, same attributes, same name of an unresolved function."""
+    """Finds the place of a similar node: same classes below it, same attributes, same name of an
+    unresolved function."""
     parts = list(culprit.preorder())
     wanted = {part.id for part in parts if part.kind == "AttributeReference"} - {None}
     kinds = [part.kind for part in parts]
@@ -168,16 +171,16 @@ def items(sequence: Any) -> list[Any]:
 
 
 def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
-    """Adds the hidden columns of a query's inputs as its last columns: facts of the row of origin.
+    """Adds the hidden columns of a query's inputs as its last columns; they describe the row of origin.
 
-    Rows are only grouped, ranked or made distinct together with others that agree in them, but for ``HIDDEN_ROW``.
+    Rows are only grouped, ranked or made distinct together with others that agree in them, except for ``HIDDEN_ROW``.
     Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
     return frame_of(session, widened(session, inlined(session, plan), names))
 
 
 def widened(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
-    """Builds the plan of ``carried``, for one without common table expressions."""
+    """Makes the plan of ``carried``, for a plan without common table expressions."""
     below, hidden = _carry(session, plan, names)
     sequence = plan.output()
     for attribute in hidden:
@@ -230,7 +233,7 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
 
 
 def _numbers_rows(window: Any) -> bool:
-    """Whether it tells rows apart that tie; ranks do not."""
+    """Whether a window numbers rows, so that it separates rows that tie; ranks do not."""
     return "row_number()" in str(window.windowExpressions().toString())
 
 
@@ -241,7 +244,8 @@ def _ascending(session: SparkSession, attribute: Any) -> Any:
 
 
 def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
-    """Rows of two sides only meet if they agree in the hidden columns, whose values are those of the preserved side."""
+    """Makes a join in which rows meet only if they agree in the hidden columns; these are taken from
+    the preserved side."""
     expressions = session._jvm.org.apache.spark.sql.catalyst.expressions
     sides = [items(child.output()) for child in items(children)]
     left, right = ([_named(side, name) for name in names] for side in sides)
@@ -264,7 +268,7 @@ def inlined(session: SparkSession, plan: Any) -> Any:
 
 
 def _always(session: SparkSession, rule: Any) -> Any:
-    """Spark's own rule, which takes more flags in each version: the first says always, the others are left off."""
+    """Makes Spark's own rule, whose flags differ by version: the first means always, the others are set to false."""
     constructors = session._jvm.java.lang.Class.forName(_INLINE).getConstructors()
     flags = [True] + [False] * (max(each.getParameterCount() for each in constructors) - 1)
     return rule(*flags)
@@ -275,7 +279,7 @@ def project(session: SparkSession, columns: Any, child: Any) -> Any:
 
 
 def kind_of(node: Any) -> str:
-    """Returns the class of an operator or expression, without its package."""
+    """Returns the class name of an operator or expression, without its package."""
     return str(node.getClass().getSimpleName())
 
 
@@ -284,7 +288,8 @@ def is_aggregate(expression: Any) -> bool:
 
 
 def replaced(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[tuple[Any, Any]]) -> Any:
-    """Rewrites an expression over an aggregation's output: ``known`` pairs aggregates with columns, ``keys`` keys."""
+    """Rewrites an expression over an aggregation's output: ``known`` pairs aggregates with columns,
+    ``keys`` pairs keys."""
     for whole, column in known:
         if expression.fastEquals(whole):
             return column

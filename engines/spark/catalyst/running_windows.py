@@ -1,10 +1,10 @@
-"""Splits a query with OVER over all history at each such window operator. JVM plans.
+"""Splits a query with OVER over all history at each such window operator, as JVM plans.
 
-Below the operator stands what gives its rows; the rows come out here with what each adds to its key, its *parts*:
-aggregates of one row, which can be merged, or the value that later rows look back to. What the operator makes of them,
-with what was kept of earlier rows, is computed in ``engines.spark.execution.running_aggregates`` and put back in its
-place. Aggregates are computed exactly throughout, so that their parts can be merged.
-Spec: docs/spec/engine-semantics.md#running.
+The plan below the operator gives its rows. They are read here with what each row contributes to its key, its *parts*:
+aggregates of one row, which can be merged, or the value that later rows look back to. The operator's result, which also
+depends on what was kept of earlier rows, is computed in ``engines.spark.execution.running_aggregates`` and put in its
+place. Aggregates are computed exactly throughout, so that their parts can be merged. Spec:
+docs/spec/engine-semantics.md#running.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from engines.spark.catalyst.plans import frame_of, inlined, items, kind_of
 from engines.spark.rows.tables import frame_of_rows
 
 KEY: Final = "__odf_key"
-"""What rows are partitioned by, numbered."""
+"""Prefix of the columns by which rows are partitioned; a number follows, as in all these."""
 ORDER: Final = "__odf_order"
-"""What they are ordered by; the first is the time in which rows come out."""
+"""Prefix of the columns by which rows are ordered; the first is the time in which rows come out."""
 PART: Final = "__odf_part"
-"""What a row adds to each aggregate, by itself."""
+"""Prefix of the columns with what the row alone contributes to each function."""
 DEFAULT: Final = "__odf_default"
-"""What ``lag`` gives where there is no such row, if that is said."""
+"""Prefix of the columns with the default of ``lag`` for rows that do not exist, if there is one."""
 COLUMN: Final = "__odf_column"
-"""Columns of the rows that the rest of the query reads."""
+"""Prefix of the columns of the rows that the rest of the query reads."""
 VALUE: Final = "__odf_value"
-"""What each aggregate is, for a row."""
+"""Prefix of the columns with the value of each function for the row."""
 LAG: Final = "lag"
 NTH: Final = "nth_value"
 _ARGUMENT: Final = "__odf_argument"
@@ -43,24 +43,24 @@ _COUNTS: Final = frozenset({"Count", "CountIf"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How the value of a function is computed from parts of rows."""
+    """How the value of a window function is computed from the parts of rows."""
 
     function: str
-    """That merges them, or picks one."""
+    """The function that merges the parts, or that picks one."""
     kind: str
-    """The type of part and aggregate, as SQL."""
+    """The type of the part and of the value, as SQL."""
     by_range: bool = True
-    """Whether rows of the same place in the order count for each other."""
+    """Whether rows that tie in the order count for each other."""
     preceding: int | None = None
-    """How many rows before its own count; ``None``: all."""
+    """How many rows before the current one the frame begins; ``None``: it begins with the first row."""
     until: int = 0
-    """So many rows before its own the last row that counts is."""
+    """How many rows before the current one the frame ends."""
     counts: bool = False
-    """It is 0, and not null, where no row counts."""
+    """Whether the value is 0, not null, where no row counts."""
     passes_nulls: bool = False
-    """``IGNORE NULLS``."""
+    """Whether it has ``IGNORE NULLS``."""
     place: int = 0
-    """Of ``nth_value``: which of the rows that count gives its value."""
+    """For ``nth_value``: the n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Stage:
     """The rows below one window operator."""
 
     rows: pa.Table
-    """Columns ``KEY``, ``ORDER``, ``PART``, ``DEFAULT`` and ``COLUMN``, each with their numbers."""
+    """Columns ``KEY``, ``ORDER``, ``PART``, ``DEFAULT`` and ``COLUMN``, each with a number."""
     parts: tuple[Part, ...]
     directions: tuple[str, ...]
-    """Of each part of the order, as SQL: ``ASC NULLS FIRST``."""
+    """Direction of each order column, as SQL: ``ASC NULLS FIRST``."""
 
 
 class Staged(Protocol):
-    """A query whose windows over all history are evaluated from the inputs up."""
+    """A query whose windows over all history are evaluated one by one, from the inputs up."""
 
     def stage(self) -> Stage:
         """Returns the rows below the lowest window; runs everything below it."""
@@ -94,9 +94,9 @@ class Staged(Protocol):
 class RunningQuery:
     session: SparkSession
     plan: Any
-    """Exact, with common table expressions written in where they are used."""
+    """The plan with exact aggregates, and with common table expressions expanded where they are used."""
     windows: int
-    """How many window operators, counted from the root down, are to be gone through."""
+    """Number of window operators still to be evaluated, counted from the root down."""
 
     @classmethod
     def of(cls, session: SparkSession, plan: Any, windows: int) -> RunningQuery:
@@ -142,7 +142,7 @@ class RunningQuery:
         return frame_of(self.session, self.plan).toArrow()
 
     def _down(self) -> Iterator[Any]:
-        """Operators from the root to the lowest window."""
+        """Yields the operators from the root to the lowest window."""
         node, left = self.plan, self.windows
         while left:
             left -= kind_of(node) == "Window"
@@ -153,7 +153,7 @@ class RunningQuery:
         return list(self._down())[-1]
 
     def _needed(self, window: Any) -> list[Any]:
-        """Columns of the rows below that something above the window reads."""
+        """Returns the columns of the rows below that something above the window reads."""
         *above, _ = self._down()
         read = {each.exprId().id() for node in above for each in items(node.references().toSeq())}
         read |= {each.exprId().id() for each in items(self.plan.output())}
@@ -173,7 +173,7 @@ def _function(window: Any) -> Any:
 
 
 def _arguments(function: Any) -> list[Any]:
-    """Returns what is computed of a row for a function; of ``lag`` its value and, unless that is null, its default."""
+    """Returns the arguments to compute for each row; of ``lag`` its value and, unless that is null, its default."""
     given = items(function.children())
     if kind_of(function) == "NthValue":
         return given[:1]
@@ -184,7 +184,7 @@ def _arguments(function: Any) -> list[Any]:
 
 
 def _alone(function: Any, number: int) -> str:
-    """Returns what an aggregate is of one row, as SQL over its arguments."""
+    """Returns SQL for a function's value over one row alone, from its arguments."""
     kind, first = kind_of(function), f"{_ARGUMENT}{number}_0"
     if kind == "Count":
         places = range(function.children().size())

@@ -1,9 +1,9 @@
-"""Converts types of the format to Spark's and back: nothing is lost, and nothing is rounded unseen.
+"""Converts types of the format to Spark's and back, so that no value is lost, or rounded silently.
 
-Spark has fewer types. Unsigned numbers widen; nanoseconds and times of day are numbers, for Spark has microseconds
-only. A column remembers the type that it had in its metadata, which Spark hands on wherever a query only passes the
-column on, under whatever name: such a column is written in that type again. What a query computes is of Spark's types;
-of those, times are written in milliseconds, and finer ones are refused.
+Spark has fewer types. Unsigned numbers widen; nanoseconds and times of day become numbers, for Spark has microseconds
+only. A column remembers the type that it had in its metadata, which Spark passes on wherever a query only passes the
+column on, under any name: such a column is written in that type again. Columns that a query computes have Spark's
+types; times among them are written in milliseconds, and finer ones are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _field(name: str, kind: pa.DataType) -> spark.StructField:
 
 
 def _unviewed(kind: pa.DataType) -> pa.DataType:
-    """Without the encodings that others write and no slice keeps: viewed text and bytes, dictionaries, viewed lists."""
+    """Returns the type without encodings that others write and slices never have: views, dictionaries, list views."""
     t = pa.types
     if t.is_string_view(kind):
         return pa.string()
@@ -55,7 +55,7 @@ def _unviewed(kind: pa.DataType) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
-    """Raises Invalid, naming ``column``."""
+    """Returns Spark's type for an Arrow type. Raises Invalid, naming ``column``, if it has none."""
     t = pa.types
     kind = _unviewed(kind)
     simple = _SIMPLE.get(kind)
@@ -113,7 +113,7 @@ def _has_void(kind: spark.DataType) -> bool:
 
 
 def _was(field: spark.StructField) -> pa.DataType | None:
-    """Returns what the column was before Spark read it, if it is that column still."""
+    """Returns the type that a column had before Spark read it, if it is still that column; else ``None``."""
     text = (field.metadata or {}).get(_WAS)
     if text is None:
         return None
@@ -151,7 +151,7 @@ def _logical(kind: pa.DataType, name: str, finest: str) -> pa.DataType:
 def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
     """Converts Spark's output to the types of a slice; columns that ``types`` does not name stay.
 
-    Raises Invalid, naming the column, where a value would not stay what it is.
+    Raises Invalid, naming the column, where a value would change.
     """
     known = {field.name: field.type for field in types}
     columns = [

@@ -1,4 +1,4 @@
-"""Encodes findings in the contract's form: rows up to the limit, paths with their steps, missing rows. Pure."""
+"""Encodes the found rows in the contract's form: rows up to the limit, paths with their steps, missing rows. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engines.spark.provenance.row_numbers import PATH, Witness, witnesses
 from engines.spark.provenance.tracing import Traced
 
 _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
-"""Joins that give a row also where one side has none."""
+"""Joins that can give a row even if one side has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class FoundLineage:
     lineage: np.ndarray
     shown: Shown
     causes: frozenset[tuple[int, int]] = frozenset()
-    """(number of the input, offset) of rows whose coming made a changing table say the record."""
+    """(number of the input, offset) of rows whose arrival caused a changing table to write the record."""
     others: tuple[ProvenanceRow, ...] = ()
-    """Rows that flow into the record on no path, and yet had a part in it."""
+    """Rows that contributed to the record without being on any path to it."""
 
 
 def record_of(found: FoundLineage, offset: int, op: int, limit: int) -> RecordProvenance:
-    """Returns at most ``limit`` rows."""
+    """Encodes the provenance of a record, with at most ``limit`` rows."""
     told, count = witnesses(found.lineage, found.shown.sources, found.shown.offsets, limit)
     rows = [*(_row(each, found.causes) for each in told), *found.others]
     rows.sort(key=lambda row: (row.input, row.offset, -1 if row.path is None else row.path))
@@ -55,7 +55,7 @@ def _row(witness: Witness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
 
 
 def absent(paths: Sequence[Sequence[Reason]], lineage: np.ndarray) -> tuple[int, ...]:
-    """Paths without a row that meet, in a join which allows that, a path with one."""
+    """Returns the paths without a row that meet a path with rows in a join that allows one side to be missing."""
     present = set(np.unique(lineage // PATH).tolist())
     met = {step.number for path in present for step in paths[path] if step.operator in _MAY_MISS}
     return tuple(
@@ -66,7 +66,7 @@ def absent(paths: Sequence[Sequence[Reason]], lineage: np.ndarray) -> tuple[int,
 
 
 def path_views(traced: Traced, inputs: Mapping[str, int], last: int) -> tuple[ProvenancePath, ...]:
-    """Returns the paths; ``inputs``: place of each input by alias; ``last``: number of the last query."""
+    """Returns the paths; ``inputs``: number of each input by alias; ``last``: number of the last query."""
     return tuple(
         ProvenancePath(input=inputs[alias], steps=tuple(_step(reason, last) for reason in steps))
         for alias, steps in zip(traced.inputs, traced.paths, strict=True)

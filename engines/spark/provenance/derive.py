@@ -1,6 +1,6 @@
 """Derives the origins of records of a transform's output; ``docs/provenance.md`` defines them.
 
-One call of ``derive`` is one question; it reads slices, runs queries over some of their rows and writes nothing.
+One call of ``derive`` answers one request; it reads slices, runs queries over some of their rows and writes nothing.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def _finder(context: ProvenanceContext) -> _Finder:
 
 
 class LogTracer:
-    """Log mode: each record comes from one row of one input, in an order that the transaction fixed.
+    """Traces records in log mode: each comes from one row of one input, in an order that the transaction fixed.
 
-    The transaction, run again over the same blocks with offsets carried along, says which row it was; the way it took
-    through the query is then traced for that row alone. Spec: docs/spec/engine-semantics.md#modes, #operations.
+    The transaction is run again over the same blocks with offsets carried along, which gives the input row of each
+    record; that row alone is then traced through the query. Spec: docs/spec/engine-semantics.md#modes, #operations.
     """
 
     def __init__(self, context: ProvenanceContext) -> None:
@@ -141,7 +141,7 @@ class LogTracer:
         return FoundLineage(traced, lineages[min(before, len(lineages) - 1)], shown, others=others)
 
     def _other_half(self, alias: str, rows: pa.Table, offset: int) -> tuple[ProvenanceRow, ...]:
-        """Finds the other half of a correction: whether it came out decides the op of this one."""
+        """Finds the other half of a correction: whether it was emitted decides the op of this half."""
         vocab = self._context.inputs.vocabs[alias]
         offsets = np.asarray(rows.column(vocab.offset_column))
         ops = np.asarray(rows.column(vocab.operation_type_column))
@@ -154,19 +154,19 @@ class LogTracer:
         return (ProvenanceRow(input=self._context.aliases.index(alias), offset=wanted[0], role="decides"),)
 
     def _equal(self, place: int) -> np.ndarray:
-        """Returns which of the rows before are equal to the one at ``place``."""
+        """Marks the rows before ``place`` that equal the row there."""
         one = self._rows.take(pa.array(np.full(place, place)))
         return same_rows(self._rows.slice(0, place), one)
 
     def _is(self, place: int) -> bool:
-        """Whether what came out now is what the slice holds."""
+        """Whether the row computed now is the record in the slice."""
         mine = self._rows.slice(place, 1).select(self._context.data.column_names)
         same = same_rows(mine, self._context.data.slice(place, 1))
         return bool(same[0]) and self._ops[place].as_py() == self._context.ops[place]
 
 
 class FinalTracer:
-    """Final mode: runs the query over the rows whose influence reaches a record's event time.
+    """Traces records in final mode: runs the query over the rows whose influence reaches a record's event time.
 
     Spec: docs/spec/engine-semantics.md#final-mode, #influence.
     """
@@ -206,15 +206,16 @@ class FinalTracer:
         return FoundLineage(traced, chosen, shown)
 
     def _alike(self, frame: DataFrame, place: int) -> DataFrame:
-        """Rows that agree with the record in columns whose values are the same in SQL as in a slice.
+        """Selects the rows that agree with the record in columns whose values are the same in SQL as in a slice.
 
-        Spark takes this down to the scans as far as keys go, so of a window only the record's group is made.
+        Spark applies this down to the scans as far as keys allow, so of a window only the record's group is computed.
         """
         wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._context.plain_values(place).items()]
         return frame.where(reduce(and_, wanted)) if wanted else frame
 
     def _rows(self, alias: str, reads: Sequence[Read], at: int) -> pa.Table:
-        """Reads the whole interval where rows were taken back: whatever the transaction saw takes them back."""
+        """Reads the rows of an input that can reach ``at``. If rows are retracted, reads all that the transaction read,
+        since any of them may retract one."""
         context = self._context
         if context.changes(alias):
             return net(rows_of(context, alias, reads), context.inputs.vocabs[alias])
@@ -223,7 +224,7 @@ class FinalTracer:
         return rows_of(context, alias, [narrowed(read, paths, at, whole) for read in reads])
 
     def _version(self, alias: str) -> VersionRows:
-        """Returns the versions in force, from the input's first statement on."""
+        """Returns the versions that the transaction saw, computed from the input's first statement on."""
         context, step = self._context, self._step.versions[alias]
         changelog = context.inputs.changelog(alias)
         if changelog and not step.life.clamped:
@@ -237,6 +238,7 @@ class FinalTracer:
 
 
 def narrowed(read: Read, paths: Sequence[Path], at: int, history: bool = False) -> Read:
-    """Selects rows that can reach the output time ``at`` (microseconds). ``history``: with all earlier rows."""
+    """Narrows a read to rows that can reach the output time ``at`` (microseconds). ``history``: and to
+    all earlier rows."""
     low, high = reaching(paths, at)
     return dataclasses.replace(read, low=read.low if history else max(read.low, low), high=min(read.high, high))

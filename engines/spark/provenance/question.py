@@ -1,8 +1,8 @@
-"""Declares a request for provenance: the transform, its inputs up to the transaction, the requested records.
+"""Opens a request for provenance: the transform, its inputs up to the transaction, the requested records.
 
 Made for one request. The transaction is planned again from the inputs' blocks alone, by the functions that planned it
-when it ran; no checkpoint is read, so none has to be held or believed. Spec: docs/spec/engine-semantics.md#law, #modes,
-#state.
+when it ran; no checkpoint is read, so none has to be stored or trusted. Spec: docs/spec/engine-semantics.md#law,
+#modes, #state.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 
 MAX_ROWS: Final = 20_000_000
-"""Rows of inputs that one record may bear on: they are looked at in memory."""
+"""Most input rows on which one record may depend, since they are held in memory."""
 
 
 class NotReproduced(Invalid):
-    """The query over these inputs does not give the record, so that its origin cannot be determined."""
+    """The query over these inputs does not give the record, so its origin cannot be determined."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(
@@ -74,10 +74,10 @@ class ProvenanceContext:
             raise refusal(found.diagnostics, len(self.query.steps))
         ruling = rule(self.query, found.classification, self.inputs.changelogs)
         self.windows: Mapping[str, InputWindows] = windows_of(ruling, self.query.declarations)
-        """By alias, if late rows correct windows."""
+        """Windows by alias, if late rows correct windows."""
         self.shape: Classification = ruling.shape
         self.counts_late = bool(ruling.reach)
-        """Whether records come out that are earlier than what was settled."""
+        """Whether there may be records earlier than the settled time."""
         with open_slice(Path(request.data_path)) as source:
             records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
         system = (request.vocab.offset_column, request.vocab.operation_type_column, request.vocab.system_time_column)
@@ -96,7 +96,7 @@ class ProvenanceContext:
 
     @property
     def step_numbers(self) -> dict[str, int]:
-        """Number of each query that has a name."""
+        """Number of each named query, by name."""
         return {step.alias: number for number, step in enumerate(self.query.steps) if step.alias}
 
     def plan(self) -> Any:
@@ -112,12 +112,13 @@ class ProvenanceContext:
         return int(found[0])
 
     def before(self) -> tuple[InputFacts, ...]:
-        """Returns the inputs after the previous transaction."""
+        """Returns the inputs as of the end of the previous transaction."""
         known = [tuple(block for block in given.blocks if block.reopened) for given in self.facts]
         return _as_new(dataclasses.replace(g, blocks=blocks) for g, blocks in zip(self.facts, known, strict=True))
 
     def steps(self) -> tuple[TransactionStep | None, TransactionStep]:
-        """Returns all earlier transactions as one, if any, and the transaction itself; log and final mode."""
+        """Returns all earlier transactions planned as one, if any, and the transaction itself; for log
+        and final mode."""
         if self.shape.running:
             # Rows stand on all before them, so the inputs are gone through from their first blocks on.
             oldest = Sessions(self.inputs.vocabs).oldest
@@ -143,11 +144,11 @@ class ProvenanceContext:
         }
 
     def unlike(self, place: int) -> NotReproduced:
-        """Makes the error for a record at ``place`` that the query does not give."""
+        """Makes the error for a record at ``place`` that the query does not reproduce."""
         return NotReproduced(int(self._offsets[place]))
 
     def changes(self, alias: str) -> bool:
-        """Whether any row of an input retracts another, for this query."""
+        """Whether the query sees an input with any row that retracts another."""
         if self.inputs.is_log(alias):
             return False
         given = next(each for each in self.request.query_inputs if each.query_alias == alias)
@@ -171,7 +172,7 @@ class ProvenanceContext:
 
 
 def _as_new(inputs: Iterable[InputFacts]) -> tuple[InputFacts, ...]:
-    """None of whose blocks was consumed before."""
+    """Returns the inputs with all blocks marked as new."""
     return tuple(
         dataclasses.replace(given, blocks=tuple(dataclasses.replace(block, reopened=False) for block in given.blocks))
         for given in inputs
@@ -192,7 +193,7 @@ def _check(request: ProvenanceRequest) -> None:
 
 
 class Shown:
-    """Rows of inputs as the views of a session, each with an identifying number."""
+    """Shows rows of inputs to a session as views, each row with an identifying number."""
 
     def __init__(self, context: ProvenanceContext) -> None:
         self._context = context
@@ -201,7 +202,7 @@ class Shown:
         self._count = 0
 
     def show(self, alias: str, rows: pa.Table) -> None:
-        """Registers the view; the query does not see the number."""
+        """Registers the view of an input; the query does not see the number."""
         context = self._context
         offsets = np.asarray(rows.column(context.inputs.vocabs[alias].offset_column)).astype(np.int64)
         numbers = np.arange(self._count, self._count + len(offsets))
@@ -227,7 +228,8 @@ class Shown:
 
 
 def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[Read]) -> pa.Table:
-    """Reads rows by name; without bounds, as in log mode, those without event time too. Opens only slices in bounds."""
+    """Reads the rows of some reads, also those without event time if a read has no bounds; opens only
+    slices within bounds."""
     extents = {block.path: block for given in context.facts if given.alias == alias for block in given.blocks}
     schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
     parts = [read_rows((), schema)]
@@ -263,7 +265,8 @@ def microseconds_of(value: pa.Scalar) -> int:
 
 
 def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
-    """Returns the event times whose rows can reach the output time ``at`` (microseconds), sessions by their rows."""
+    """Returns the range of event times whose rows can reach the output time ``at`` (microseconds);
+    unbounded below for sessions."""
     high = max((least(path.low, at + MILLISECOND) for path in paths), default=LATEST)
     if any(isinstance(path.life, Session) for path in paths):
         return EARLIEST, high

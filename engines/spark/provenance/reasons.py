@@ -1,6 +1,6 @@
-"""Explains the operators between an input and the result, their conditions and their place in the SQL.
+"""Describes the operators between an input and the result, their conditions and their place in the SQL.
 
-Read from the JVM's plan, whose nodes know where in the text they were written; nothing is changed.
+Reads the JVM's plan, whose nodes know where in the text they were written; changes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from engines.spark.catalyst.expressions import over_as_sql, parts
 from engines.spark.catalyst.plans import items, kind_of
 
 MAX_DETAIL: Final = 300
-"""Characters of what an operator asks."""
+"""Most characters of an operator's condition, keys or functions."""
 
 _TOGETHER: Final = frozenset({"group by", "distinct", "over"})
-"""Operators that make a row of several."""
+"""Operators that combine several rows into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Reason:
     """One operator on the path from an input to the result."""
 
     number: int
-    """Of the operator in its plan."""
+    """Number of the operator in its plan."""
     operator: str
     """``where``, ``group by``, ``left outer join``, ``over``, …"""
     detail: str
@@ -34,17 +34,17 @@ class Reason:
     line: int | None
     column: int | None
     hides: bool = False
-    """Rows that it took away, or that came before and were added up, bear on the record, and are not named."""
+    """Whether rows that it removed, or earlier rows that it added up, affect the record without being listed."""
 
 
 def reason_of(
     plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason], history: bool = False,
     asked: str | None = None,
 ) -> Reason | None:  # fmt: skip
-    """Describes an operator; ``None`` for names and plain lists of columns. ``above``: its parents.
+    """Describes an operator; ``None`` for aliases and plain lists of columns. ``above``: its parents.
 
-    ``history``: of windows over all rows so far earlier rows are not named. ``asked``: what was written, where the
-    operator was made for another.
+    ``history``: of windows over all rows so far the earlier rows are not listed. ``asked``: the original functions,
+    where the operator was made in place of another.
     """
     told = _TOLD.get(kind)
     if told is None:
@@ -63,7 +63,7 @@ def reason_of(
 
 
 def looks_back_to_the_first(function: Any) -> bool:
-    """Whether the frame of a window function begins with the first row of all, or skips any number of nulls."""
+    """Whether the frame of a window function begins with the very first row, or skips any number of nulls."""
     over = next(part for part in parts(function) if kind_of(part) == "WindowExpression")
     low = kind_of(over.windowSpec().frameSpecification().lower())
     return bool(over.windowSpec().orderSpec().size()) and (
@@ -77,7 +77,7 @@ def passes_over_nulls(function: Any) -> bool:
 
 
 def _takes_away(plan: Any, operator: str) -> bool:
-    """Whether one row can keep another from what is above: by meeting it, or by what is counted of several."""
+    """Whether a row can keep another out of the result: in an anti join, or by a condition on an aggregate."""
     return operator == "left anti join" or (operator == "where" and _puts_together(plan.child()))
 
 

@@ -1,7 +1,7 @@
 """Encodes rows of inputs as numbers: path, role and row of a witness in one integer. Pure.
 
-A number is what travels through Spark in the column of lineage; it is taken apart here, put in the order in which
-witnesses are told, and counted. Nothing of a request lives longer than it.
+The numbers are the elements of the lineage column in Spark. Here they are decoded, put in the order in which witnesses
+are reported, and counted. They are valid only within one request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 ROWS: Final = 1 << 40
-"""Rows of all inputs of one request, at the most."""
+"""Most rows of all inputs of one request."""
 DECIDES: Final = ROWS
-"""Set for a row that was looked at, but is not itself in the result: one ranked before, one that a semi join found."""
+"""Bit set for a row that was compared but is not itself in the result: one ranked before, or found by a semi join."""
 PATH: Final = DECIDES << 1
-"""One occurrence of an input in the plan; there are at most 64."""
+"""Unit of the path's number, an occurrence of an input in the plan; there are at most 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Witness:
 
 
 def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int) -> tuple[list[Witness], int]:
-    """Returns the first ``limit`` by input, offset, path; and the total number.
+    """Returns the first ``limit`` witnesses, ordered by input, offset and path; and their total number.
 
     ``sources`` and ``offsets``: of every row of the request, by its number. A row that is in the result on a path is
-    not named again there for deciding something.
+    not listed again for that path as one that decides.
     """
     numbers = np.unique(lineage)
     rows, decides, paths = numbers % ROWS, (numbers // DECIDES) % 2, numbers // PATH
@@ -50,6 +50,7 @@ def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, lim
 
 
 def pick(same: Sequence[Sequence[int]], place: int) -> int:
-    """Picks of equal rows the one at ``place`` in the order of their lineage, so always the same."""
+    """Picks, of equal rows, the one at ``place`` in the order of their lineage, so that the choice is
+    always the same."""
     order = sorted(range(len(same)), key=lambda at: sorted(same[at]))
     return order[place]

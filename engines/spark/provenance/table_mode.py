@@ -1,10 +1,9 @@
-"""Traces records in table mode: finds rows of the record's key in force at its tick, and the changes there.
+"""Traces records in table mode: finds the rows of the record's key in force at its tick, and the changes there.
 
 A record of a changing table is a difference between two ticks of its key; windows that late rows correct are such a
-table. The key's rows are read from the inputs'
-blocks, the query is run over them at every tick of the transaction, and the tick is the one whose differences hold the
-record; then the query is traced over that tick's rows and over those of the tick before.
-Spec: docs/spec/engine-semantics.md#table-mode.
+table. The key's rows are read from the inputs' blocks and the query is run over them at every tick of the transaction.
+The record's tick is the one whose differences contain the record; the query is then traced over the rows at that tick
+and at the tick before. Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations
@@ -39,12 +38,13 @@ from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 
 MAX_LIVED: Final = 50_000_000
-"""Rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
+"""Most rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
 _PAIR: Final = Rounds(np.array([0, 1]), np.array([0, 1]))
-"""Before and after, as ``differences`` wants them."""
+"""The rounds before and after, for ``differences``."""
 
 _Place = tuple[int, int, int, int]
-"""A row of an input: the input's number, its offset, the statement that ends it, and the one that tells when."""
+"""A row of an input: the input's number, its offset, the offset of the statement that ends it, and of
+the one that dates that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TableTracer:
     def _plan(
         self, inputs: tuple[InputFacts, ...], previous: Checkpoint | None, limit: int | None
     ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
-        """As the transaction was planned; one that corrects windows is never held back."""
+        """Plans as the transaction was planned; a transaction that corrects windows is never held back."""
         context, grid = self._context, self._context.query.declarations.tick
         if context.windows:
             return plan_windows(context.shape, inputs, context.windows, previous, context.request.vocab, grid)
@@ -121,7 +121,8 @@ class TableTracer:
         return FoundLineage(traced, chosen, shown, causes=came, others=others)
 
     def _equal(self, place: int) -> int:
-        """Records of the slice that are equal to the one at ``place`` and stand right before it: of the same tick."""
+        """Counts the records of the slice directly before the one at ``place`` that equal it, and so
+        are of the same tick."""
         count, context = 0, self._context
         one = context.data.slice(place, 1)
         while count < place and context.ops[place - count - 1] == context.ops[place]:
@@ -131,7 +132,7 @@ class TableTracer:
         return count
 
     def _span(self, place: int) -> dict[str, tuple[int, int]]:
-        """By alias from which event time on, and before which, rows can bear on the record, if it is of a window."""
+        """Returns by alias the range of event times whose rows can affect the record, if it is of a window."""
         context = self._context
         if not context.windows:
             return {}
@@ -140,7 +141,7 @@ class TableTracer:
         return {alias: reaching([path for path in paths if path.input == alias], at) for alias in context.windows}
 
     def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lifetimes:
-        """All statements about the key, from the first block to the cut."""
+        """Returns the lifetimes of the key's rows, from all statements about it from the first block to the cut."""
         context = self._context
         given = next(each for each in context.facts if each.alias == alias)
         schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
@@ -170,12 +171,12 @@ class TableTracer:
         return lives(whole, self._ops(whole, alias), np.concatenate(enters), np.concatenate(dates), vocab)
 
     def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
-        """Returns the ops of statements; where they are events, every one adds."""
+        """Returns the ops of statements; all are additions where every statement is an event."""
         said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
         return np.zeros_like(said) if self._context.inputs.is_log(alias) else said
 
     def _rounds(self, known: dict[str, Lifetimes]) -> Rounds | None:
-        """The ticks of this transaction at which something happens to the key, and the one before."""
+        """Returns the ticks of this transaction at which something happens to the key, and the one before."""
         step = self._step
         if step.until is None:
             return None
@@ -188,7 +189,7 @@ class TableTracer:
         return rounds_of(np.zeros(len(moments), np.int64), np.searchsorted(times, moments, side="right"), times)
 
     def _change(self, place: int, known: dict[str, Lifetimes], rounds: Rounds, key: dict[str, pa.Scalar]) -> _Change:
-        """The tick that says the record: its number among the records of its key tells which."""
+        """Returns the change that is the record, found by the record's number among the records of its key."""
         context, total = self._context, 0
         for alias, each in known.items():
             rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
@@ -232,7 +233,8 @@ class TableTracer:
     def _traced(
         self, known: dict[str, Lifetimes], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
     ) -> tuple[Traced, pa.Table, Shown, list[_Place]]:
-        """Runs the query over the rows at one tick: its rows of the key, with lineage; and each shown row's place."""
+        """Runs the query over the rows at one tick; returns its rows of the key with lineage, and the
+        place of each input row."""
         context, shown = self._context, Shown(self._context)
         places: list[_Place] = []
         for alias, each in known.items():
@@ -249,18 +251,19 @@ class TableTracer:
         return traced, result.filter(pa.array(self._of_key(result, key))), shown, places
 
     def _all(self, rows: pa.Table, places: list[_Place]) -> frozenset[_Place]:
-        """Everything that the key's rows were made of."""
+        """Returns all input rows from which the key's rows were made."""
         of = np.unique(np.concatenate([np.empty(0, np.int64), *numbers(rows.column(LINEAGE))]) % ROWS)
         return frozenset(places[each] for each in of)
 
     def _left(self, known: dict[str, Lifetimes], source: int, offset: int, times: np.ndarray) -> int:
-        """Number of the tick at which a row was taken back; a row may also only have been pushed out by others."""
+        """Returns the number of the tick at which a row was taken back; a row may also leave only
+        because others displace it."""
         alias = self._context.aliases[source]
         offsets = np.asarray(known[alias].rows.column(self._context.inputs.vocabs[alias].offset_column))
         return int(np.searchsorted(times, known[alias].leave[offsets == offset][0], side="right"))
 
     def _of_key(self, rows: pa.Table, key: dict[str, pa.Scalar]) -> np.ndarray:
-        """Rows of a result, or of the slice, that have the key."""
+        """Marks the rows of a result, or of the slice, that have the key."""
         if not key or not rows.num_rows:
             return np.ones(rows.num_rows, bool)
         names = list(key)
@@ -271,7 +274,7 @@ class TableTracer:
 def key_columns(context: ProvenanceContext, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:
     """Maps alias and key column to the input column that it repeats, where the query is partitioned by it.
 
-    What rows are read is narrowed by these; a key that is computed narrows nothing.
+    These narrow the rows to be read; a computed key narrows nothing.
     """
     walk = Locality(context.aliases)
     local = walk.of(parse_plan(plan))

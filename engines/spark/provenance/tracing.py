@@ -1,10 +1,10 @@
-"""Adds a column to the user's query: which rows of which inputs each row of the result was made of.
+"""Adds a column to the user's query that lists which input rows each row of the result was made of.
 
-Every operator of the analysed plan hands the column on by a rule of its own: a group has the rows of its members, a
-pair those of both sides, a rank its row's and those ranked before it. Values are computed as ever; the column rides
-along. Asked for one column of the result, only what that column (and the row's being there) depends on is collected: of
+Every operator of the analysed plan passes the column on by a rule of its own: a group has the rows of its members, a
+joined pair those of both sides, a rank its own row and those ranked before it. Values are computed as usual. If one
+column of the result is asked about, only rows on which that column, and the row's presence, depends are collected: for
 ``max`` the rows that attain it. Spec: docs/spec/engine-semantics.md#influence, #changelogs, #shapes; docs/provenance.md
-defines what is a witness.
+defines what a witness is.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, na
 from engines.spark.provenance.row_numbers import DECIDES, PATH
 
 ROW: Final = "__odf_row"
-"""A number for every row of every input, in a hidden column below the views."""
+"""Hidden column below the views, with a number for every row of every input."""
 LINEAGE: Final = "__odf_lineage"
-"""``array<bigint>``: rows of inputs, with path and role (``witnesses``)."""
+"""Column ``array<bigint>`` of input rows, with path and role (``row_numbers``)."""
 _RIGHT: Final = "__odf_right"
 _UNIQUE: Final = "__odf_unique"
 _NULLS_PASSED: Final = frozenset({
     "Sum", "Count", "Average", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg",
     "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "CollectList", "CollectSet",
 })  # fmt: skip
-"""Aggregates to which a row without a value is no row."""
+"""Aggregates that ignore a row without a value."""
 _RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 _WHOLE: Final = frozenset({"PercentRank", "CumeDist", "NTile"})
-"""Window functions for which the size of the partition counts."""
+"""Window functions that depend on the size of the partition."""
 Attributes = frozenset[int] | None
 """Ids of the attributes that are asked about; ``None``: the row as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A plan whose last column is ``LINEAGE``, and the path of each input to its result."""
+    """A plan whose last column is ``LINEAGE``, and the path from each input to its result."""
 
     plan: Any
     paths: tuple[tuple[Reason, ...], ...]
-    """By number of the path: operators from the input up."""
+    """By number of the path: its operators, from the input up."""
     inputs: tuple[str, ...]
-    """By number of the path: alias of its input."""
+    """By number of the path: the alias of its input."""
 
 
 def trace(
     session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: str | None = None, running: int = 0
 ) -> Traced:
-    """Traces ``plan``: analysed, over views with a hidden column ``ROW``.
+    """Traces ``plan``, which is analysed, over views with a hidden column ``ROW``.
 
     ``aliases``: number of each named query, for places in the text. ``running``: how many windows, from the root down,
-    are over all history: functions over all rows so far name only the row itself, and the record before it names
-    others. Raises Invalid for an unknown column.
+    are over all history: functions over all rows so far list only the row itself, as the record before it lists earlier
+    ones. Raises Invalid for an unknown column.
     """
     tracing = _Tracing(Catalyst(session), aliases, running)
     whole = tracing.catalyst.inlined(plan)
@@ -77,15 +77,15 @@ class _Tracing:
     catalyst: Catalyst
     aliases: Mapping[str, int]
     running: int = 0
-    """Windows over all history that are still to be met on the way down."""
+    """Windows over all history that are still below the current operator."""
     paths: list[tuple[Reason, ...]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     above: list[Reason] = field(default_factory=list)
     view: str = ""
-    """The view that the operators at hand are in."""
+    """Name of the view that contains the current operators."""
     operators: int = 0
     query: int | None = None
-    """Number of the query that the operators at hand are of; ``None``: the last."""
+    """Number of the query that contains the current operators; ``None``: the last."""
 
     def go(self, plan: Any, wanted: Attributes) -> Any:
         if column(plan, ROW) is not None:
@@ -172,7 +172,8 @@ class _Tracing:
         return self._valued(plan, functions, below)
 
     def _valued(self, plan: Any, functions: list[Any], below: Any) -> Any:
-        """Returns the rows that the value of each function is made of; of ``min`` and ``max`` those that attain it."""
+        """Collects the rows from which the value of each function is made; for ``min`` and ``max``
+        those that attain it."""
         read = self.catalyst.read
         facts, pieces = [], []
         for number, function in enumerate(functions):
@@ -225,12 +226,12 @@ class _Tracing:
         return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
 
     def _renamed(self, side: Any, name: str) -> Any:
-        """The lineage of one side under an id of its own: both sides may be of one input."""
+        """Renames the lineage of one side and gives it an id of its own: both sides may be of one input."""
         columns = [each for each in items(side.output()) if each.name() != LINEAGE]
         return self.catalyst.project([*columns, self.catalyst.named(_lineage(side), name)], side)
 
     def _semi(self, plan: Any, left: Any, right: Any) -> Any:
-        """A row of the left side once, with all rows of the right that let it pass."""
+        """Traces a semi join: each row of the left side once, with all rows of the right that match it."""
         columns = [each for each in items(left.output()) if each.name() != LINEAGE]
         unique = self.catalyst.read(f"monotonically_increasing_id() as {_UNIQUE}")
         left = self.catalyst.project([*items(left.output()), unique], left)
@@ -265,7 +266,7 @@ class _Tracing:
         return self.catalyst.project([*items(plan.output()), lineage], wide)
 
     def _framed(self, window: Any, number: int) -> tuple[list[Any], str]:
-        """Columns that collect the rows which a window function looks at, and how to put them together."""
+        """Returns columns that collect the rows which a window function reads, and SQL that combines them."""
         function, frame = window.windowFunction(), window.windowSpec()
         name = kind_of(function.aggregateFunction() if kind_of(function) == "AggregateExpression" else function)
         collect, seen, peers = f"collect_list({LINEAGE})", f"__odf_seen{number}", f"__odf_peers{number}"
@@ -319,7 +320,7 @@ def _lineage(plan: Any) -> Any:
 
 
 def _more(wanted: Attributes, expressions: list[Any]) -> Attributes:
-    """Adds what decides that a row is there, which is wanted with everything."""
+    """Adds the attributes that decide whether a row is present, which are always needed."""
     return None if wanted is None else wanted | references(expressions)
 
 

@@ -1,1 +1,1 @@
-"""Runs the engine process on its machine: Java, the JVM, Spark sessions, clusters, limits; no requests."""
+"""Runs the engine process on its machine: Java, the JVM, Spark sessions, clusters, limits. Handles no requests."""

@@ -1,8 +1,8 @@
 """Connects to a Spark cluster in place of local threads: checks its address, its settings, and its workers.
 
-Answers do not depend on how work is spread (docs/spec/engine-semantics.md#determinism, #clusters), so a cluster is no
-part of the engine's identity; what runs on it is. So every setting that answers could depend on stays pinned, and
-executors that run another Java, Spark, Python or code of ours are refused before the first request.
+Answers do not depend on how work is distributed (docs/spec/engine-semantics.md#determinism, #clusters), so a cluster is
+no part of the engine's identity; the software on it is. So every setting that answers could depend on stays pinned, and
+executors with another Java, Spark, Python or code of ours are refused before the first request.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from engines.spark.runtime.masters import EXECUTOR_SECONDS
 from engines.spark.runtime.settings import CONFINEMENT, JVM, MEANING, QUICK
 
 TRIALS_PER_CORE: Final = 4
-"""Small tasks, so that each executor that is there gets at least one."""
+"""Small tasks started per core, so that each executor that is there gets at least one."""
 _SAYS: Final = pa.schema([("said", pa.string())])
 _PROPERTIES: Final = ("java.runtime.version", "user.language", "user.country", "user.timezone", "file.encoding")
 _MAX_SETTINGS: Final = 1 << 16
-"""Bytes of a file of settings."""
+"""Most bytes of a file of settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Cluster:
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``, as Spark knows it."""
     address: str = "127.0.0.1"
-    """Of this machine, as executors reach it."""
+    """Address of this machine, as executors reach it."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More of Spark's own, of the cluster: queues, images, secrets, how work is spread."""
+    """Further settings of Spark for the cluster: queues, images, secrets, how work is distributed."""
 
 
 def read_settings(path: Path) -> dict[str, str]:
@@ -88,9 +88,9 @@ def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[s
 
 
 def check_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> None:
-    """Checks what executors run. Raises EngineLost when none comes, or one differs from this process.
+    """Checks the software of executors. Raises EngineLost when none comes, or one differs from this process.
 
-    Those that are there now; later ones are started from the same installation, or the cluster is not one.
+    Checks those that are there now; later ones are expected to be started from the same installation.
     """
     context = spark.sparkContext
     group = "odf-executors"

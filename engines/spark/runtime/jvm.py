@@ -1,7 +1,7 @@
-"""Keeps Spark running in an engine process: a query can end a JVM, and the next request starts another.
+"""Keeps Spark running in an engine process: a query can end a JVM, and the next request then starts another.
 
-Made when the process starts and stopped with it. Whoever was at work when a JVM ended is told how it ended, never that
-the query is wrong; nothing is tried again here.
+Made when the process starts and stopped with it. Requests that were in work when a JVM ended are told how it ended,
+never that the query is wrong; nothing is retried here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from engines.errors import JVM_LOST, EngineLost
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
 _OUT_OF_MEMORY: Final = 3
-"""Exit code by ``-XX:+ExitOnOutOfMemoryError``."""
+"""Exit code of a JVM that ran out of memory, with ``-XX:+ExitOnOutOfMemoryError``."""
 REAPED_SECONDS: Final = 2.0
-"""Between a connection that breaks and a process that is seen to have ended."""
+"""Most seconds from a broken connection until the process is seen to have ended."""
 _POLL_SECONDS: Final = 0.02
 _QUIET_SECONDS: Final = 0.5
-"""That no task of a cancelled request is seen before it counts as ended: Spark tells of one a little after it began."""
+"""Seconds without a task of a cancelled request after which it counts as ended: Spark reports a task
+with some delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +43,29 @@ class _Life:
 
     @property
     def code(self) -> int | None:
-        """Exit code; ``None``: it lives."""
+        """Exit code of the process; ``None``: it runs."""
         return self.process.poll()
 
 
 class Jvm:
-    """The JVM of a process. Safe to use from several threads."""
+    """Owns the JVM of this process, and starts another if it ended. Safe to use from several threads."""
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
         self._settled = threading.Condition()
         self._doubts = 0
-        """Cancelled requests of which it is not known yet whether their tasks end."""
+        """Number of cancelled requests whose tasks may still run."""
         self._life: _Life | None = None
         self._is_stopped = False
         self._ended: tuple[_Life, str] | None = None
-        """One that was ended on purpose, and why."""
+        """A JVM that was ended on purpose, and the reason; ``None``: none was."""
 
     def session(self) -> SparkSession:
         """Returns the root session; starts a JVM if there is none, or only a dead one. Raises EngineLost.
 
-        After a cancelled request it is first seen whether the JVM is to stay: nobody is given one about to end.
+        After a cancelled request it first waits until it is clear whether the JVM stays: one about to end is not handed
+        out.
         """
         with self._settled:
             self._settled.wait_for(lambda: not self._doubts)
@@ -80,7 +82,8 @@ class Jvm:
             return self._life.spark
 
     def why_lost(self, patience: float) -> EngineLost | None:
-        """Returns how the JVM ended, if it has; a broken connection may show a moment before the process has exited."""
+        """Returns how the JVM ended; ``None`` if it still runs after ``patience`` seconds, as its exit
+        may show with a delay."""
         life = self._life
         end = time.monotonic() + patience
         while life is not None:
@@ -93,10 +96,11 @@ class Jvm:
         return None
 
     def end_if_busy(self, group: str, patience: float) -> None:
-        """Ends the JVM if tasks of a cancelled job group run on after so many seconds, as nothing else stops them.
+        """Ends the JVM if tasks of a cancelled job group still run after ``patience`` seconds, as nothing else stops
+        them.
 
-        Spark asks a task to stop where it takes its next row, and a row can be made into billions inside of one. Every
-        core would be lost for as long. Whoever else is at work loses the JVM too. Returns at once.
+        Spark stops a task only when it takes its next row, and a single row can be expanded to billions, which would
+        occupy all cores for as long. Other requests in work lose the JVM too. Returns at once.
         """
         with self._settled:
             self._doubts += 1
@@ -151,7 +155,7 @@ class Jvm:
             self._bury(life)
 
     def _bury(self, life: _Life) -> None:
-        """Forget a dead JVM: PySpark keeps it in places of its own, and its files stay where it fell."""
+        """Forgets a dead JVM, which PySpark keeps in places of its own, and removes its files."""
         sys.stderr.write(visible(f"{self._lost(life, life.code or 0)}\n"))
         with contextlib.suppress(OSError):
             life.gateway.shutdown()
@@ -165,7 +169,7 @@ class Jvm:
 
 
 def _is_busy(tracker: Any, group: str) -> bool:
-    """Whether tasks of a job group are at work; a job may have failed before they have let go."""
+    """Whether tasks of a job group still run; a job may have failed before its tasks have ended."""
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
     stages = (tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
     return any(stage is not None and stage.numActiveTasks for stage in stages)

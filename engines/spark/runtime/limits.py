@@ -1,8 +1,8 @@
-"""Limits a request's share of the disk, and explains Spark's errors when it is exhausted.
+"""Limits a request's use of the disk, and explains Spark's errors when a limit is reached.
 
-Spark spills what does not fit into memory; an exploding join would fill the disk of the whole node. So the folder is
-measured while requests are at work, and those that are at work when it is too full are stopped. Lives as long as the
-handler; its thread only while there is something to watch.
+Spark spills to disk what does not fit into memory; an exploding join would fill the disk of the whole node. So the
+folder is measured while requests are in work, and all of them are stopped when it is too full. Lives as long as the
+handler; its thread runs only while there is something to watch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Watched:
 
 
 class DiskWatch:
-    """Stops requests while ``folder`` holds more than ``most`` bytes, or its file system hardly anything is left of."""
+    """Stops requests while ``folder`` holds more than ``most`` bytes, or its file system is nearly full."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._folder = folder
@@ -58,7 +58,7 @@ class DiskWatch:
 
     @contextlib.contextmanager
     def over(self, stop: Callable[[], None]) -> Iterator[Watched]:
-        """Watches the disk during a request; calls ``stop`` from another thread, once."""
+        """Watches the disk during a request; if it is too full, calls ``stop`` once, from another thread."""
         watched = Watched(stop)
         with self._changed:
             self._watched.add(watched)
@@ -96,7 +96,7 @@ class DiskWatch:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Counts the bytes of all files below; those that vanish meanwhile count nothing."""
+    """Counts the bytes of all files below; files that vanish meanwhile count as zero."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         for entry in found:

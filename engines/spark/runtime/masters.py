@@ -1,7 +1,7 @@
 """Checks addresses of a Spark cluster's master: their form, and whether they accept connections.
 
-Knows no Spark, so that a daemon can judge a setting without loading it. Spark itself would try an address where nobody
-is for a minute, and say then that all masters are unresponsive.
+Does not import Spark, so that a daemon can check a setting without loading it. Spark itself would try an unreachable
+address for a minute, and then say that all masters are unresponsive.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from chain.errors import Invalid
 from engines.errors import EngineLost
 
 REACH_SECONDS: Final = 5.0
-"""For one address to take a connection."""
+"""Seconds for one address to accept a connection."""
 EXECUTOR_SECONDS: Final = 300.0
-"""For the first executors to come and say what they are."""
+"""Seconds for the first executors to come and report what they run."""
 _FORMS: Final = "write spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
 _WEB_PORTS: Final = {"https": 443, "http": 80}
 
@@ -27,9 +27,9 @@ class Master:
     """The address of a cluster's master."""
 
     url: str
-    """As Spark knows it."""
+    """The address as Spark takes it."""
     places: tuple[tuple[str, int], ...]
-    """Hosts and ports of which one has to answer; none for YARN, whose place is among its settings."""
+    """Hosts and ports, one of which must accept connections; empty for YARN, whose address is among its settings."""
 
 
 def parse_master(text: str) -> Master:

@@ -1,8 +1,8 @@
 """Starts and stops the one Spark session of an engine process.
 
-Classic PySpark: the JVM is a child of this process and the plans can be looked into. Made once per process, lives as
-long as it; each request works in a session of its own derived from it (``newSession``), so that views of one request
-are never seen by another. Kept plans (``sql.prepared``), in which names were resolved before, share one.
+Uses classic PySpark: the JVM is a child of this process and plans can be inspected. Made once per process, lives as
+long as it; each request works in a session of its own derived from it (``newSession``), so that no request sees the
+views of another. Kept plans (``sql.prepared``), whose names are resolved already, share one session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME: Final = "jvm"
 
 
 class RememberedNames(JVMView):  # type: ignore[misc]
-    """Stands for the view of a JVM that a gateway has, and goes with it."""
+    """Replaces a gateway's view of its JVM, and remembers the classes and packages that were looked up by name."""
 
     def __init__(self, view: Any) -> None:
         super().__init__(view._gateway_client, _NAME, id=view._id)
@@ -60,7 +60,7 @@ def remember_names(spark: SparkSession) -> None:
 
 
 OpenSession = Callable[[], SparkSession]
-"""Gives the session of a request; only the first call costs round trips to the JVM."""
+"""Returns the session of a request; only the first call costs round trips to the JVM."""
 _FOREIGN: Final = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -73,41 +73,42 @@ _FOREIGN: Final = (
     "_JAVA_OPTIONS",
     "JDK_JAVA_OPTIONS",
 )
-"""Variables by which another installation or a person's habits would change what runs here."""
+"""Environment variables by which another installation, or a person's settings, would change what runs here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     scratch: Path
-    """A directory of our own; everything that Spark spills goes there."""
+    """A directory of our own; Spark spills there."""
     cores: int = 2
     heap: str = "2g"
     quick: bool = False
-    """Compile with the JVM's first compiler alone: few small queries never pay back what the second takes of a core."""
+    """Compile with the JVM's first compiler alone: a few small queries never repay the CPU that the second takes."""
     archive: Path | None = None
     """Class data archive of the JVM."""
     record: bool = False
     """Make the archive when this session stops, instead of using it."""
     cluster: Cluster | None = None
-    """Where tasks run, if not in threads of the JVM here."""
+    """The cluster on which tasks run; ``None``: in threads of the local JVM."""
 
 
 def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """As PySpark starts it, deaf to ^C, but without Python in the forked child.
+    """Starts the JVM as PySpark does, ignoring ^C, but without running Python in the forked child.
 
-    Another thread may hold a lock of gRPC at that moment, and then the child dies (seen: signal 11) before it is Java.
+    Another thread may hold a lock of gRPC at that moment, and then the child dies (seen: signal 11) before it becomes
+    Java.
     """
     options.pop("preexec_fn", None)
     return subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], **options)
 
 
 def start_session(options: SessionOptions) -> SparkSession:
-    """Starts a session with every pin set. Changes the environment of this process.
+    """Starts a session with all pinned settings. Changes the environment of this process.
 
     Raises EngineLost with the reason, Invalid for an invalid master.
 
-    PySpark would hand out the session that is there already, with other settings and for the next ``stop_session`` to
-    end: a second one in a process is refused.
+    Refuses a second session in a process: PySpark would return the existing one, with other settings, and the next
+    ``stop_session`` would end both.
     """
     if getattr(SparkContext._active_spark_context, "_jsc", None) is not None:
         raise EngineLost("this process runs Spark already", rule="spark-start", hint="stop that session first")

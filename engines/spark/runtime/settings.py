@@ -1,7 +1,7 @@
 """Lists every setting that an answer could depend on, with its reason. Part of the engine's digest.
 
-A default that is not written down changes with a release and takes the answers with it, so even defaults are pinned
-where a value, its type or its text depends on them. What only changes speed is kept apart.
+A default that is not pinned may change with a release and change the answers, so even defaults are pinned where a
+value, its type or its text depends on them. Settings that only affect speed are listed separately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
     ("spark.sql.cbo.enabled", "false", "plans do not depend on statistics"),
 )
-"""(name, value, reason): these decide what a query means or which rows come out."""
+"""(name, value, reason): settings that decide the meaning of a query or its rows."""
 
 SPREAD: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.shuffle.partitions", "1", "fast on small slices; a cluster has its own number"),
@@ -72,7 +72,7 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.executor.heartbeatInterval", "2s", "rows that tasks at work have read are told as often"),
     ("spark.python.worker.reuse", "true", "ingest keeps its warm workers"),
 )
-"""(name, value, reason): these keep a query inside, and the process quiet and quick."""
+"""(name, value, reason): settings that confine queries, and keep the process quiet and quick."""
 
 JVM: Final[tuple[tuple[str, str], ...]] = (
     ("-Duser.timezone=UTC", "some functions ask the JVM, not the session"),
@@ -89,17 +89,17 @@ JVM: Final[tuple[tuple[str, str], ...]] = (
 """(option, reason)."""
 
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""The first compiler alone: 5 s of CPU to a start and a first query, where both compilers take 10. Java gives it room
-for 48 MB of code, which Spark fills within a hundred queries; then a tenth of all CPU goes into throwing code away and
-compiling it again. With both compilers the room is as here."""
+"""Options for the first compiler alone: a start and a first query take 5 s of CPU, against 10 with both compilers. By
+default Java has room for 48 MB of code, which Spark fills within a hundred queries; then a tenth of all CPU goes into
+discarding code and compiling it again. So the room is made as large as with both compilers."""
 
 PATIENT: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000"
 )
-"""The second compiler takes what ran ten times as often as Java waits for. Small transactions are mostly planning: a
-great deal of code, each piece of it run a little, and compiling it cost more than running it did. Loops over rows come
-to the second compiler within the first hundred thousand all the same."""
+"""Options by which the second compiler waits for ten times as many runs as usual. Small transactions are mostly
+planning: a great deal of code, each piece run only a few times, and compiling it cost more than running it. Loops over
+rows still reach the second compiler within the first hundred thousand."""
 
 MEMORY_BEYOND_HEAP: Final = 3 << 29
 """Bytes of private memory beside the Java heap: code cache, metaspace, threads, Arrow buffers. 1.2 GB was enough for a
@@ -123,15 +123,15 @@ def heap_bytes(heap: str) -> int:
 
 
 def manifest_settings() -> dict[str, str]:
-    """Settings that answers could depend on, for the engine's digest: nothing of one machine is among them."""
+    """Returns the settings that answers could depend on, for the engine's digest; none is specific to a machine."""
     return {name: value for name, value, _ in MEANING} | {option: "" for option, _ in JVM}
 
 
 def jvm_options(scratch: Path, archive: Path | None = None, record: bool = False, quick: bool = False) -> str:
-    """Options of the JVM as one string.
+    """Returns the options of the JVM as one string.
 
-    ``archive``: a class data archive, which takes a third off the start; used if it is there and fits. ``record``:
-    write it when the JVM exits, which takes ten seconds. ``quick``: the first compiler alone, for another half.
+    ``archive``: a class data archive, which saves a third of the start; used if it is there and fits. ``record``: write
+    it when the JVM exits, which takes ten seconds. ``quick``: use the first compiler alone, which saves another half.
     """
     options = [option for option, _ in JVM]
     options.append(QUICK if quick else PATIENT)

@@ -1,7 +1,7 @@
-"""Counts the tasks that Spark has done for one request, and the rows that they read, for who waits for its answer.
+"""Counts the tasks that Spark has done for a request, and the rows that they read, to report progress to its caller.
 
-Spark keeps these counts for its web page, which is off; they are asked for by round trips to the JVM. Nothing that an
-answer depends on is read here.
+Spark keeps these counts for its web page, which is off; they are read by round trips to the JVM. Nothing that an answer
+depends on is read here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ _RUNNING: Final = "RUNNING"
 
 
 class TaskCounts:
-    """The jobs of one job group. What ended is asked for once. Blocking; from one thread at a time."""
+    """Counts over the jobs of one job group; ended jobs are read only once. Blocks; use from one thread at a time."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self._context = context
         self._group = group
         self._ended: dict[int, tuple[int, int, int]] = {}
-        """By job: tasks done, all tasks, rows read."""
+        """By job id: tasks done, all tasks, rows read."""
 
     def __call__(self) -> Progress:
-        """Raises Py4JError and OSError when there is no JVM, or no such job in it any more."""
+        """Returns the current counts. Raises Py4JError and OSError if the JVM, or such a job in it, no
+        longer exists."""
         spark: Any = self._context._jsc.sc()
         store, live = spark.statusStore(), []
         for job in self._context.statusTracker().getJobIdsForGroup(self._group):
@@ -54,7 +55,8 @@ def _counts_of(store: Any, job: int) -> tuple[tuple[int, int, int], bool]:
 
 
 class LastSample:
-    """The newest sample of what takes long to ask for. A call begins another one and never waits for it."""
+    """Returns the newest sample of counts that are slow to read. A call starts the next sample and
+    never waits for it."""
 
     def __init__(self, take: Callable[[], Progress], threads: ThreadPoolExecutor) -> None:
         self._take = take

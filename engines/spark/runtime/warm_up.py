@@ -1,6 +1,6 @@
-"""Runs small queries like those that come later, so that the class data archive holds their classes too.
+"""Runs small queries like those to be expected, so that the class data archive holds their classes too.
 
-Run once, by the start that records the archive, and never by an engine that serves. What they answer is of no interest.
+Run once, by the start that records the archive, never by an engine that serves. The results are discarded.
 """
 
 from __future__ import annotations
