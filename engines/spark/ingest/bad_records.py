@@ -1,10 +1,10 @@
 """Finds the records of a text that cannot be read, so that all others can be.
 
-Done only when a text was refused. The text is cut into records, and each text that a column holds in them is asked of
-the parser once (``bad_values``): most bad records are found so, all at once, with the columns at fault. What is left is
-parsed as ever. If the parser still refuses it, halves that it refuses are cut further, until each record that it
-refuses stands by itself. So a record is bad exactly when the parser refuses it alone. Work grows with the text, and
-beyond it with the number of different texts that cannot be read. Pure over bytes.
+Runs only after a text was refused. The text is cut into records, and the parser tries each distinct text of a column
+once (``bad_values``): this finds most bad records at once, with the columns at fault. The rest is parsed as usual. If
+the parser still refuses it, it is halved, and refused halves are halved again, until each refused record stands alone.
+So a record is bad exactly when the parser refuses it alone. The work grows with the text, and with the number of
+different texts that cannot be read. Pure over bytes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BAD: Final = pa.schema(
     ]
 )
 """One row for a record that was set aside. ``record``: its number in its range, from 0; ``line``: of the file, from 1;
-``column``: the first that is at fault, null where the record as a whole is."""
+``column``: the first at fault, null if the record as a whole is."""
 MAX_RAW: Final = 1 << 20
-"""Characters of a record that are kept."""
+"""Most characters of a record that are kept."""
 OF_RECORDS: Final = frozenset(
     {
         "event-time-missing",
@@ -52,11 +52,11 @@ OF_RECORDS: Final = frozenset(
         "read-value",
     }
 )
-"""Rules that a single record can break; what breaks others is wrong with the file, or with its description."""
+"""Rules that a single record can break; breaking another rule means that the file, or its description, is at fault."""
 LIMIT: Final = "quarantine-limit"
 
 Parse = Callable[[bytes, pa.Schema], JsonTable]
-"""All records of a text as rows of a schema. Raises Invalid."""
+"""Parses all records of a text as rows of a schema. Raises Invalid."""
 
 
 class Reader(NamedTuple):
@@ -64,16 +64,16 @@ class Reader(NamedTuple):
     parse: Parse
     cells: Cells
     needed: Mapping[str, Absence] = MappingProxyType({})
-    """Columns that must have values for another reason than the schema, and that reason."""
+    """Columns that must have values for another reason than the schema, with that reason."""
 
 
 class SetAside(NamedTuple):
-    """Rows of the good records, and ``BAD`` rows of the others."""
+    """The result of parsing: rows of the good records, and ``BAD`` rows of the others."""
 
     good: JsonTable
     bad: pa.Table
     records: int | None = None
-    """Records there are, where each is one row; ``None``: nothing was cut."""
+    """Number of records in the text, each of which is one row; ``None``: the text was not split."""
 
     @property
     def agrees(self) -> bool:
@@ -82,14 +82,15 @@ class SetAside(NamedTuple):
 
 
 class _Bad(NamedTuple):
-    """Records that cannot be read: why, by number; and their columns at fault, in the order of the schema."""
+    """Records that cannot be read: by number, the fault; and the columns at fault, in the order of the schema."""
 
     faults: dict[int, Invalid]
     columns: dict[int, list[tuple[str, Invalid]]]
 
 
 def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
-    """Separates bad records; ``name``: of the file. Raises Invalid for more than ``limit``, and for other faults."""
+    """Separates bad records; ``name``: of the file. Raises Invalid for more than ``limit``, and for
+    faults of no record."""
     every = np.arange(cut.size)
     bad = _bad_texts(cut, _others(every, cut.broken), reader)
     bad.faults.update(cut.broken)
@@ -113,8 +114,8 @@ def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
 
 
 def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
-    """Those of the records of these numbers that have another number of values, or a text that is none of its column's;
-    and of those that are not made of texts, all that are bad."""
+    """Finds the bad ones of the records with these numbers by their texts: with another number of values, or with a
+    text that is no value of its column. Records that cannot be taken apart into texts are tried one by one."""
     texts = reader.cells.texts(cut, among, reader.schema.names)
     faults, columns = dict(texts.refused), dict[int, list[tuple[str, Invalid]]]()
     faults.update(_refused(cut, texts.unclear, reader.schema, reader.parse, None))
@@ -127,7 +128,7 @@ def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
 
 
 def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tuple[int, Invalid]]:
-    """Places in a column at which texts stand that are no values of it."""
+    """Yields the positions of texts in a column that are no values of it, with the fault."""
     texts = reader.cells.alike(field, column).dictionary_encode()
     asked = reader.cells.alone(field, texts.dictionary)
     refused = _refused(_as_cut(asked), np.arange(len(asked)), pa.schema([field]), reader.cells.parse, None)
@@ -141,7 +142,7 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tup
 
 
 def _as_cut(texts: pa.LargeBinaryArray) -> Cut:
-    """Joins records one after the other; their places in a file are not needed."""
+    """Joins records one after the other, as a split text; their places in a file are not needed."""
     _, ends, data = texts.buffers()
     starts = np.frombuffer(ends, np.int64, len(texts) + 1, texts.offset * 8)
     text = b"" if data is None else data.to_pybytes()
@@ -153,7 +154,7 @@ def _others(numbers: np.ndarray, without: dict[int, Invalid]) -> np.ndarray:
 
 
 def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None) -> dict[int, Invalid]:
-    """The records of these numbers that the parser refuses alone, with reasons; few more than ``limit``."""
+    """Returns the faults of those records that the parser refuses alone; stops shortly after ``limit``."""
     bad: dict[int, Invalid] = {}
     parts = [among] if len(among) else []
     while parts:
@@ -176,7 +177,8 @@ def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit
 def _without_first(
     cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse, fault: Invalid
 ) -> tuple[np.ndarray, dict[int, Invalid]]:
-    """The record that a fault is of is asked by itself: where a line holds several, the parser counts others."""
+    """Tries the record that a fault names by itself, and removes it if it is bad. If a line holds several records, the
+    parser counts otherwise, and another record is at fault."""
     if not isinstance(fault, RowFault) or not fault.row < len(part):
         return part, {}
     own = _fault(cut, part[fault.row : fault.row + 1], schema, parse)
@@ -184,7 +186,7 @@ def _without_first(
 
 
 def _fault(cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Invalid | None:
-    """Raises Invalid for what is no record's fault."""
+    """Returns the fault of some records, if the parser refuses them. Raises Invalid for a fault of no record."""
     try:
         parse(cut.some(part), schema)
     except Invalid as fault:
@@ -215,7 +217,7 @@ def _bad_rows(cut: Cut, bad: _Bad, name: str) -> pa.Table:
 
 
 def shown(raw: bytes) -> tuple[str, Sequence[str]]:
-    """Returns a record as text, and the list of what is not shown unchanged."""
+    """Returns a record as text, and remarks on what was left out."""
     text = raw.decode("utf-8", "backslashreplace")
     if len(text) <= MAX_RAW:
         return text, ()

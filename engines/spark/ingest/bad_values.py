@@ -1,8 +1,8 @@
-"""Finds unreadable values in all records at once: the parser gets each distinct text of a column once.
+"""Finds unreadable values in all records at once: the parser tries each distinct text of a column once.
 
-A record has one text for each column. Texts that many records share are asked together, in the place of them all, and
-texts of which it is known that the parser refuses them alike are asked by one of them. What is said of a text is what
-the parser says of a record that holds nothing else, so it does not matter where in a file it stands. Pure over bytes.
+A record has one text for each column. Records that share a text share one trial, and of texts that the parser surely
+refuses alike only one is tried. The verdict on a text is the parser's on a record that holds nothing else, so its place
+in the file does not matter. Pure over bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engines.spark.ingest.text_columns import misfit_fault
 _SIGNS: Final = "0123456789+-"
 _FLOATS: Final = _SIGNS + ".eE" + "infatyINFATY"
 _FOREIGN: Final = b"?"
-"""A text that is no value of a type whose values are of few characters."""
+"""A text that is no value of any type whose values consist of few characters."""
 _NULL: Final = b"null"
 _KINDS: Final = {
     **{bytes([digit]): b"0" for digit in b"-0123456789"},
@@ -41,14 +41,14 @@ _KINDS: Final = {
     b"{": b"{}",
     b"[": b"[]",
 }
-"""By the first byte of a JSON value: one of the same kind."""
+"""First byte of a JSON value -> a value of the same kind."""
 
 
 class Texts(NamedTuple):
     """The texts of columns in some records.
 
-    ``numbers``: those records; ``columns``: by name, a text (binary, never null) for each; ``refused``: records that
-    have another number of values, and why that is wrong; ``unclear``: those of which no texts can be told.
+    ``numbers``: those records; ``columns``: by name, a text (binary, never null) for each record; ``refused``: records
+    with another number of values, with the fault; ``unclear``: records that cannot be taken apart into texts.
     """
 
     numbers: np.ndarray
@@ -58,10 +58,10 @@ class Texts(NamedTuple):
 
 
 class Cells(Protocol):
-    """How records of a format consist of texts."""
+    """Takes records of a format apart into texts, and tries single texts."""
 
     def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
-        """Returns the texts of the records of these numbers."""
+        """Returns the texts of the records with these numbers."""
 
     def alike(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
         """Returns for each text a substitute that the parser accepts as ``field`` exactly when it accepts the text."""
@@ -70,7 +70,7 @@ class Cells(Protocol):
         """Returns for each text a record with only that text in ``field``."""
 
     def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
-        """Rows of such records, for a schema of one field. Raises Invalid."""
+        """Parses records made by ``alone``, for a schema of one field. Raises Invalid."""
 
     def explain(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
         """Describes the fault of a text, given the parser's ``fault`` of its substitute."""
@@ -84,7 +84,7 @@ class CsvCells(NamedTuple):
     place: str
 
     def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
-        """Records of which the parser sees more or fewer than were cut are all unclear."""
+        """Returns the texts of records. If the parser sees more or fewer records than were cut, all are unclear."""
         data = unescaped(cut.some(numbers), self.dialect)
         if not len(numbers) or not data.strip(b"\r\n"):
             return _unclear(numbers, names)
@@ -100,7 +100,8 @@ class CsvCells(NamedTuple):
         return Texts(np.delete(numbers, at), columns, refused, numbers[:0])
 
     def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
-        """Substitutes one invalid character for all texts with one, which always fails; strings accept any text."""
+        """Substitutes one invalid character for all texts that contain one, which always fails; strings
+        accept any text."""
         foreign = _with_foreign(field.type)
         if pa.types.is_string(field.type) and _is_utf8(texts):
             return pc.if_else(pc.equal(texts, pa.scalar(b"", texts.type)), texts, pa.scalar(_FOREIGN, texts.type))
@@ -137,7 +138,8 @@ class JsonCells(NamedTuple):
         return Texts(numbers[clear], columns, {}, numbers[~clear])
 
     def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
-        """Substitutes by kind a value of another kind than the column's, which fails for its kind alone."""
+        """Substitutes for a value of another kind than the column's a fixed one of that kind, which
+        fails for its kind alone."""
         kind = _kind(field.type)
         if kind is None or not len(texts):
             return texts
@@ -183,7 +185,7 @@ def _around(before: bytes, texts: pa.Array, behind: bytes) -> pa.Array:
 
 @functools.cache
 def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    """Decodes the members of these names as they stand in objects, and null for those that are not there."""
+    """Makes a decoder of the members with these names, undecoded; null for those that are absent."""
     places = [f"c{number}" for number in range(len(names))]
     row = msgspec.defstruct(
         "Row",
@@ -194,7 +196,7 @@ def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], cut: Cut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """The records that are an object each, and which those are."""
+    """Decodes the records that are one object each, and marks which those are."""
     clear = np.ones(len(numbers), bool)
     try:
         rows = decoder.decode_lines(cut.some(numbers))
@@ -212,7 +214,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], cut: Cut, numbers: np.ndarray) 
 
 
 def _kind(type_: pa.DataType) -> bytes | None:
-    """A value of the kind that a column of this type has, where it has but one."""
+    """Returns a JSON value of the kind that values of this type have; ``None`` if there are several kinds."""
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         return b"0"
     if pa.types.is_boolean(type_):
@@ -223,7 +225,8 @@ def _kind(type_: pa.DataType) -> bytes | None:
 
 @functools.cache
 def _with_foreign(type_: pa.DataType) -> str | None:
-    """ASCII texts in which a character is that no value of this type has; ``None``: any may be."""
+    """Returns a pattern of ASCII texts with a character that no value of the type has; ``None``: any
+    character may occur."""
     if pa.types.is_integer(type_):
         own = _SIGNS
     elif pa.types.is_floating(type_):

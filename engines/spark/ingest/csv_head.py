@@ -1,8 +1,8 @@
-"""Reads the head of a CSV file: where its rows begin, which columns they have, and which types when none are declared.
+"""Reads the head of a CSV file: where its rows begin, its columns, and their types when none are declared.
 
-A header is held against the schema. Equal names match wherever they stand, also when only case, blanks and punctuation
-differ. Columns that have other names in the file are taken by place, as in the reference, and told, so long as others
-match and none stands in another's place; a header in which nothing matches describes another file, or is a row of data.
+A header is compared with the schema. Equal names match wherever they stand, also if only case, blanks and punctuation
+differ. Columns with other names in the file are taken by position, as in the reference, and reported, provided others
+match and none stands in another's position; a header in which nothing matches is of another file, or is a row of data.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from engines.spark.ingest.ranges import View
 from engines.spark.ingest.text_columns import text_of
 
 INFER_ROWS: Final = 1000
-"""Rows looked at to guess types, as the reference does."""
+"""Rows from which types are guessed, as in the reference."""
 MAX_HEAD: Final = 4 << 20
-"""Bytes in which the header and the sampled rows must end."""
+"""Bytes within which the header and the sampled rows must end."""
 BOM: Final = b"\xef\xbb\xbf"
 MAX_DIGITS: Final = 38
 _EXACT_DIGITS: Final = 15
-"""Whole numbers of so many digits are exact as a double."""
+"""Whole numbers of up to so many digits are exact as a double."""
 _ALIKE: Final = 3
-"""Characters from which on a name that begins another is taken for a shorter form of it."""
+"""Shortest name that is taken for a shorter form of a name which begins with it."""
 _SEPARATORS: Final = ";\t|,"
 _LISTED: Final = 10
-"""Names of columns in a message."""
+"""Most names of columns in a message."""
 
 
 def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
@@ -100,7 +100,7 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
 
 
 def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: str) -> list[str]:
-    """Names of the file's columns as the schema calls them. Raises Invalid."""
+    """Returns the schema's names for the file's columns, in the order of the file. Raises Invalid."""
     wanted: list[str] = schema.names
     if set(header) == set(wanted):
         return header
@@ -149,7 +149,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name without what spellings differ in; a name of nothing else stays."""
+    """Returns a name without case, blanks and punctuation; a name of nothing else is returned as it is."""
     return "".join(filter(str.isalnum, name.casefold())) or name
 
 
@@ -159,7 +159,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _is_data(values: list[str], schema: pa.Schema, dialect: CsvDialect) -> bool:
-    """Whether the values fit a schema that not every text fits."""
+    """Whether the values fit the schema, if it is one that some texts do not fit."""
     line = io.StringIO(newline="")
     csv.writer(line, delimiter=dialect.separator, quotechar=dialect.quote).writerow(values)
     typed = [field for field, value in zip(schema, values, strict=True) if value and not pa.types.is_string(field.type)]
@@ -171,7 +171,7 @@ def _is_data(values: list[str], schema: pa.Schema, dialect: CsvDialect) -> bool:
 
 
 def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tuple[list[str], int]:
-    """The first record that is not an empty line, and the byte behind it."""
+    """Returns the first record that is not an empty line, and the position of the byte after it."""
     while start < len(view):
         end = record_end(view, start, dialect)
         if end - start > MAX_HEAD:
@@ -190,7 +190,7 @@ def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tu
 
 
 def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, place: str) -> pa.Schema:
-    """Strings, unless inference is asked for: then the types of the first rows."""
+    """Returns a schema of strings, or, if inference is requested, with types guessed from the first rows."""
     strings = pa.schema([(name, pa.string()) for name in names])
     sample = unescaped(_sample(view, start, dialect), dialect) if dialect.infer else b""
     if not sample.strip():
@@ -216,7 +216,7 @@ def _sample(view: View, start: int, dialect: CsvDialect) -> bytes:
 
 
 def _guessed(type_: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
-    """A type that the format knows, and that keeps every text as it stands; a column without any value is text."""
+    """Returns a type of the format that keeps every text exactly; a column without any value is text."""
     if pa.types.is_timestamp(type_):
         return pa.timestamp("ms", "UTC")
     if pa.types.is_null(type_) or pa.types.is_binary(type_) or pa.types.is_time(type_):

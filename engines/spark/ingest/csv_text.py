@@ -1,7 +1,7 @@
-"""Parses CSV text to rows of exact types by pyarrow.csv; a fault names file, line, column, text, and the remedy.
+"""Parses CSV text to rows of exact types with pyarrow.csv; a fault names file, line, column, text, and the remedy.
 
-Pure over bytes: the columns of a file are settled once (``csv_head``), then every range is parsed with them.
-Columns of times are read as text first, for pyarrow takes either zoned or naive times, and a file may hold both.
+Pure over bytes: the columns of a file are determined once (``csv_head``), then every range is parsed with them. Columns
+of times are read as text first, for pyarrow takes either zoned or naive times, and a file may hold both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): ")
 NO_NUMBER: Final = r"^\s*(?:[+-]?0[0-9xX]|\+)"
-"""Texts that would be other texts when a number is made of them and written again."""
+"""Matches texts that would change if they were read as numbers and written again."""
 _HEXADECIMAL: Final = r"^\s*[+-]?0[xX]"
 _TOO_LARGE: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 
@@ -44,8 +44,8 @@ _TOO_LARGE: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 class Head(NamedTuple):
     """The known properties of a CSV file before its rows are parsed.
 
-    ``names`` are its columns in file order; ``schema`` holds the columns wanted, in the order wanted; rows begin at
-    byte ``body``. ``remarks``: what was taken for granted, for people.
+    ``names`` are its columns in file order; ``schema`` holds the wanted columns, in the wanted order; rows begin at
+    byte ``body``. ``remarks``: assumptions that were made, to be shown to people.
     """
 
     names: tuple[str, ...]
@@ -53,8 +53,8 @@ class Head(NamedTuple):
     body: int
     remarks: tuple[str, ...] = ()
     located: bool = True
-    """Faults are told with line and value; else, unless they are of the first record, with the number of their record
-    alone: finding out is work in proportion to what stands before it."""
+    """Whether faults are reported with line and value. If not, only those of the first record are, and others with the
+    record's number alone: to find a line takes work in proportion to the text before it."""
 
 
 def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
@@ -93,14 +93,14 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType, dialect: CsvDialect) -> pa.ChunkedArray:
-    """Raises Misfit."""
+    """Converts a column of text to a type. Raises Misfit."""
     if dialect.spelling.applies(kind):
         return dialect.spelling.values(column, kind)
     return to_instants(column, kind) if pa.types.is_timestamp(kind) else column.cast(kind)
 
 
 def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) -> None:
-    """Raises Misfit at the first text of a column taken for numbers that a number does not hold."""
+    """Raises Misfit at the first text that would change as a number, in a column whose type was guessed."""
     if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)):
         return
     texts = read_values(data, head.names, dict.fromkeys(head.names, pa.string()), dialect, [], only=[field.name])
@@ -110,7 +110,8 @@ def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) 
 
 
 def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
-    """Raises Misfit for numbers that only pyarrow accepts: hexadecimal, and what a double cannot hold."""
+    """Raises Misfit for texts that only pyarrow takes for numbers (hexadecimal), and for numbers that a
+    double cannot hold."""
     if pa.types.is_string(column.type):
         return
     if pa.types.is_integer(field.type) and _may_be_hexadecimal(data):
@@ -237,7 +238,8 @@ def line_of_record(data: bytes, row: int, dialect: CsvDialect) -> int:
 
 
 def _record(data: bytes, row: int, dialect: CsvDialect) -> tuple[int, list[str]]:
-    """Record ``row`` (from 1, empty lines not counted) and the line, from 1, it begins on. Only for messages."""
+    """Returns record ``row`` (from 1, not counting empty lines) and the line, from 1, on which it
+    begins. Only for messages."""
     text = io.StringIO(data.decode("utf-8", "replace"), newline="")
     records = reader(text, dialect)
     seen, line = 0, 1
@@ -254,5 +256,5 @@ def _record(data: bytes, row: int, dialect: CsvDialect) -> tuple[int, list[str]]
 
 
 def reader(text: Iterable[str], dialect: CsvDialect) -> _csv.Reader:
-    """Records of text without escapes. Only for heads and messages."""
+    """Returns a reader of text without escapes. Only for heads and messages."""
     return csv.reader(text, delimiter=dialect.separator, quotechar=dialect.quote)

@@ -29,16 +29,16 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
     header: bool = False
     null: str = ""
     words: tuple[str, ...] = ()
-    """That stand for no value too."""
+    """Further words that stand for no value."""
     spelling: Spelling = Spelling()
     infer: bool = False
-    """Types are guessed: what a number would lose is refused."""
+    """Whether types are guessed: values that a number would change are then refused."""
     whole: bool = False
-    """The file is one range and quoted values in it may hold newlines."""
+    """Whether the file is a single range, in which quoted values may hold newlines."""
 
 
 def csv_dialect(step: ReadCsv) -> CsvDialect:
-    """Raises Invalid for an option that is not understood."""
+    """Resolves the dialect of a read step. Raises Invalid for an option that is not understood."""
     codec_of(step.encoding)
     options = read_options(step.schema)
     check_kind(options, "Csv")
@@ -60,7 +60,7 @@ def csv_dialect(step: ReadCsv) -> CsvDialect:
 
 
 def _spelling(step: ReadCsv, options: ReadOptions) -> Spelling:
-    """Raises Invalid."""
+    """Resolves how numbers and times are written. Raises Invalid."""
     decimal, thousands = options.decimal, options.thousands
     for name, mark in (("decimal", decimal), ("thousands", thousands)):
         if mark is not None and (mark.isalnum() or mark in '+-"\r\n'):

@@ -1,7 +1,7 @@
 """Decodes text in the encoding that a read step declares to UTF-8, and guesses the encoding of other text.
 
-Nothing is guessed to be read: a guess is for the message, and whoever reads it declares it. Files that are no text,
-such as an archive given as CSV, are recognised by how they begin.
+A guess is never used for reading: it only appears in the message, and a person then declares it. Files that are no
+text, such as an archive given as CSV, are recognised by their first bytes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from engines.spark.ingest.unpack import CHUNK, SourceFile, Unpacking, write
 RULE: Final = "read-encoding"
 UTF8: Final = "utf-8"
 _WINDOWS: Final = "cp1252"
-"""Named first of all that make the same text of a sample, or letters of few bytes: most such files are in it."""
+"""The guess that is preferred among those that give the same text, or if few bytes are not ASCII: most
+such files have it."""
 _FEW: Final = 32
-"""Bytes that are no ASCII, of which statistics tell nothing."""
+"""Number of non-ASCII bytes up to which statistics are meaningless."""
 SAMPLE: Final = 64 << 10
-"""Bytes around the first that is no UTF-8, by which an encoding is guessed."""
+"""Bytes around the first one that is not UTF-8, from which an encoding is guessed."""
 _TEXTS: Final = re.compile(
     r"ascii|utf-(?:8|8-sig|(?:16|32)(?:-[bl]e)?)|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|big5\w*|gb\w+|hz|euc_\w+|"
     r"shift_jis\w*|iso2022_\w+|johab|tis-620|ptcp154|kz1048|hp-roman8"
 )
-"""Names, as Python has them, of encodings of text. Others of its codecs are something else."""
+"""Matches Python's names of encodings of text. Others of its codecs are something else."""
 PARQUET: Final = "Parquet"
 BEGIN: Final = 512
-"""Bytes by which a file is known."""
+"""Bytes by which the kind of a file is recognised."""
 _UNPACK: Final = "unpack it before, or where it is polled with prepare: [{{kind: Decompress, format: {}}}]"
 _BEFORE: Final = "unpack it before, or with a Pipe step"
 _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
@@ -60,7 +61,7 @@ _ODD_NULS: Final = re.compile(rb"(?:[^\x00]\x00){4}|(?:\x00[^\x00]){4}")
 
 
 def codec_of(encoding: str | None) -> str:
-    """Raises Invalid for an encoding that is not known."""
+    """Returns the name of Python's codec for an encoding. Raises Invalid for an unknown one."""
     try:
         name = codecs.lookup(encoding or UTF8).name
     except (LookupError, ValueError):
@@ -137,7 +138,7 @@ def _is_letters(data: bytes) -> bool:
 
 
 def _same(data: bytes, one: str, other: str) -> bool:
-    """Whether both encodings make the same text of it."""
+    """Whether both encodings decode the data to the same text."""
     try:
         return data.decode(one) == data.decode(other)
     except UnicodeDecodeError:
@@ -157,7 +158,7 @@ def with_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:
 
 
 def _guess_of(path: Path) -> str | None:
-    """By the first stretch of a file that is no UTF-8."""
+    """Guesses the encoding from the first part of a file that is not UTF-8."""
     decoder = codecs.getincrementaldecoder(UTF8)()
     before = b""
     with path.open("rb") as file:
@@ -171,7 +172,7 @@ def _guess_of(path: Path) -> str | None:
 
 
 def found_kind(begin: bytes) -> tuple[str, str] | None:
-    """Detects the kind of a file by its first bytes, with a remedy; ``None`` for text."""
+    """Recognises the kind of a file by its first bytes; returns it with a remedy, or ``None`` for text."""
     for magic, kind, hint in _KINDS:
         if begin.startswith(magic):
             return kind, hint

@@ -19,19 +19,19 @@ from engines.spark.ingest.foreign.job import ANSWER, RULE, Conversion, Conversio
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
 
 PATIENCE: Final = 3600.0
-"""Seconds for one file."""
+"""Seconds allowed for converting one file."""
 _LOOK: Final = 0.2
 _SAID: Final = 300
 
 
 def foreign_kind(step: ReadStep) -> str | None:
-    """Returns the kind of file of a step whose parser reads another."""
+    """Returns the kind of file of a read step that must be converted first; ``None`` for others."""
     named = read_options(step.schema).format
     return "EsriShapefile" if named is None and isinstance(step, ReadEsriShapefile) else named
 
 
 def step_behind(step: ReadStep) -> ReadStep:
-    """Returns the read step of the converted files."""
+    """Returns the read step for the converted files."""
     match foreign_kind(step):
         case "EsriShapefile" | "GeoPackage":
             return ReadNdGeoJson(ddl_schema=step.ddl_schema, schema=step.schema)
@@ -50,7 +50,7 @@ def step_behind(step: ReadStep) -> ReadStep:
 def converted_file(
     source: SourceFile, step: ReadStep, folder: Path, bounds: UnpackBounds, check: Callable[[], None]
 ) -> SourceFile:
-    """Converts a file; ``check`` may raise to stop the work. Raises Invalid; Environment for our machine."""
+    """Converts a file; ``check`` may raise to stop the work. Raises Invalid; Environment for faults of our machine."""
     kind = foreign_kind(step)
     assert kind is not None
     folder.mkdir()

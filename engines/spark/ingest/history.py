@@ -1,8 +1,8 @@
-"""Reads a dataset's history for merging: which slices matter, their columns, single rows by offset.
+"""Reads a dataset's history for merging: the slices that matter, some of their columns, single rows by offset.
 
-Reads footers first. Never holds more than the columns asked for, and leaves a slice out only where its statistics prove
-that it cannot matter. A slice whose rows are read is hashed before, for what is merged with it gets a hash of its own.
-Lives for one request; footers of unchanged files are remembered by the process.
+Reads footers first. Never holds more than the requested columns, and leaves a slice out only if its statistics prove
+that it cannot matter. A slice is hashed before its rows are read, since rows merged with them get a hash of their own.
+Lives for one request; the process remembers footers of unchanged files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SlicesMissing(Exception):
-    """Slices that were not given, by their hashes, may hold keys of the batch."""
+    """Raised with the hashes of slices that were not given, but may hold keys of the batch."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -47,9 +47,9 @@ class History:
         hashes: Sequence[Multihash] = (),
         bounds: pa.Table | None = None,
     ) -> None:
-        """``hashes``: of the files at ``paths``, or none, and they are believed.
+        """``hashes``: of the files at ``paths``; if empty, the files are not checked.
 
-        ``bounds``: of older slices, which are given or not; ``None``: all that there are are given.
+        ``bounds``: key bounds of older slices, whether these are given or not; ``None``: all slices are given.
         """
         self.schema = schema
         self.paths = tuple(paths)
@@ -58,10 +58,10 @@ class History:
         self._given = frozenset(map(str, hashes))
 
     def overlapping(self, keys: pa.Table) -> tuple[Path, ...]:
-        """Slices that may hold a row with the key of a row in ``keys`` (columns: the key, in any order).
+        """Returns the slices that may hold a row with the key of a row in ``keys`` (columns: the key, in any order).
 
-        Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``.
-        Raises SlicesMissing where such a one was not given.
+        Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``. Raises
+        SlicesMissing if one of them was not given.
         """
         ranges = {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
         if self._bounds is not None:
@@ -71,7 +71,7 @@ class History:
         return tuple(path for path in self.paths if may_meet(self._footer(path), ranges))
 
     def changed(self, operation_column: str) -> bool:
-        """Whether an earlier row was corrected or retracted."""
+        """Whether any earlier row was corrected or retracted."""
         if self._bounds is not None and any_changed(self._bounds):
             return True
         return any(may_change(self._footer(path), operation_column) for path in self.paths)
@@ -132,7 +132,7 @@ class History:
         return table
 
     def _footer(self, path: Path) -> Footer:
-        """Raises NotFound, Invalid, ObjectDamaged."""
+        """Returns the footer of a slice. Raises NotFound, Invalid, ObjectDamaged."""
         try:
             return footer(path)
         except Invalid:
@@ -140,7 +140,7 @@ class History:
             raise
 
     def _prove(self, paths: Sequence[Path]) -> None:
-        """Hash those that were not yet. Raises ObjectDamaged, Environment."""
+        """Checks the hashes of slices that were not checked yet. Raises ObjectDamaged, Environment."""
         unproven = [path for path in paths if path in self._unproven]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             deque(pool.map(lambda path: check_file(path, self._unproven.pop(path)), unproven), maxlen=0)

@@ -1,7 +1,7 @@
-"""Infers types of JSON objects that come without a schema, from the first of them.
+"""Infers types of JSON objects that have no schema, from the first of them.
 
-Guessing may cost no digit: whole numbers beyond 64 bits become Decimals, and what a column cannot hold as it stands is
-refused, naming the line. Texts stay texts, also where they look like times, as in the reference.
+Guessing must not lose a digit: whole numbers beyond 64 bits become Decimals, and a value that a column cannot hold
+exactly is refused, naming the line. Texts stay texts, even if they look like times, as in the reference.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import text_of
 
 INFER_ROWS: Final = 1000
-"""Rows looked at to guess types, as the reference does."""
+"""Rows from which types are guessed, as in the reference."""
 MAX_DEPTH: Final = 64
-"""Levels of arrays and objects in a record whose types are guessed: the parser recurses over them."""
+"""Most levels of arrays and objects in a record whose types are guessed, since the parser recurses over them."""
 MAX_DIGITS: Final = 38
-"""Of a whole number that is guessed to be a Decimal."""
+"""Most digits of a whole number that is guessed to be a Decimal."""
 _BEGIN: Final = re.compile(r"\S")
 _GIVE: Final = "give a schema"
 
@@ -36,7 +36,7 @@ class _Whole(str):
 
 
 def guess_json(records: Records, place: str) -> pa.Schema:
-    """Columns in order of first appearance. Raises Invalid."""
+    """Returns the columns in order of first appearance, with guessed types. Raises Invalid."""
     sample = list(_first(records, place))
     if not sample:
         return pa.schema([])
@@ -53,7 +53,8 @@ def guess_json(records: Records, place: str) -> pa.Schema:
 
 
 def _first(records: Records, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Text and value of the first objects. Raises Invalid for what is no object, or nested too deeply to guess."""
+    """Yields text and value of the first objects. Raises Invalid for a value that is no object, or too
+    deeply nested."""
     decoder = json.JSONDecoder(parse_int=_Whole)
     text, at = text_of(records.text, place), 0
     for number in range(INFER_ROWS):
@@ -88,7 +89,7 @@ def _depth(value: object) -> int:
 
 
 def _look(value: object, path: _Path, numbers: dict[_Path, int]) -> None:
-    """The most digits of the whole numbers at each path; -1 where a number is not whole."""
+    """Records in ``numbers`` the most digits of the whole numbers at each path; -1 if a number there is not whole."""
     if isinstance(value, dict):
         for name, each in value.items():
             _look(each, (*path, name), numbers)
@@ -103,7 +104,8 @@ def _look(value: object, path: _Path, numbers: dict[_Path, int]) -> None:
 
 
 def _plain(type_: pa.DataType, path: _Path, numbers: dict[_Path, int], place: str) -> pa.DataType:
-    """pyarrow takes some texts for times, and large whole numbers for doubles. A column of nulls is text."""
+    """Returns the type to use: pyarrow takes some texts for times, and large whole numbers for doubles.
+    All nulls are text."""
     if pa.types.is_temporal(type_) or pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):

@@ -1,7 +1,7 @@
-"""Parses JSON objects to rows of exact types by pyarrow.json: the one place where JSON becomes columns.
+"""Parses JSON objects to rows of exact types with pyarrow.json: the one place where JSON becomes columns.
 
-Pure over bytes. A number goes from its digits to the type of its column: no decimal is ever a double on the way. Fields
-that the schema does not name are passed over, and counted.
+Pure over bytes. A number is converted from its digits to the type of its column: no decimal passes through a double.
+Fields that the schema does not name are skipped and counted.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _WITH_POWER: Final = re.compile(
     _TEXT + rb"|" + _BEGIN + rb"(-?[0-9]{1,400}+(?:\.[0-9]{1,400}+)?[eE][+-]?[0-9]{1,4}+)(?![\w.+-])"
 )
 _MAX_DIGITS: Final = 38
-"""Of what a column of whole numbers or Decimals holds."""
+"""Most digits in a column of whole numbers or Decimals."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+|[{\[]|[}\]]|[^\s{}\[\]"]++', re.DOTALL)
 _NULL_FIRST: Final = re.compile(rb"\s*+null")
 _NULL_BEHIND: Final = re.compile(rb"}\s*+null")
-"""A null that may be a record: none within one stands behind a brace, but within texts."""
+"""Matches a null that may be a record: inside a record none follows a brace, except in a text."""
 
 
 def with_whole_numbers(text: bytes) -> bytes:
@@ -59,7 +59,7 @@ def with_whole_numbers(text: bytes) -> bytes:
 
 
 def _plain(found: re.Match[bytes]) -> bytes:
-    """A number without exponent, where it is whole and a column may hold it; else what stands there."""
+    """Returns a number without point and exponent, if it is whole and a column may hold it; else the unchanged text."""
     if found[1] is None:
         return found[0]
     value = Decimal(found[1].decode())
@@ -86,11 +86,11 @@ class JsonTable(NamedTuple):
 
 
 class _Unknown(Exception):
-    """A record has a field that the schema does not name."""
+    """Raised if a record has a field that the schema does not name."""
 
 
 class _Refused(Exception):
-    """A text that the parser refuses, and of which record (from 0) where it says so."""
+    """Raised for a text that the parser refuses; with the number of the record (from 0) if it says so."""
 
     def __init__(self, what: str, row: int | None) -> None:
         super().__init__(what, row)
@@ -99,7 +99,7 @@ class _Refused(Exception):
 
 
 def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
-    """Rows of ``schema``: absent fields are null. Raises Invalid, naming the line."""
+    """Returns rows of ``schema``; absent fields are null. Raises Invalid, naming the line."""
     if not records.text.strip():
         return JsonTable(schema.empty_table(), {})
     check_utf8(records.text, place)
@@ -125,7 +125,7 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
 
 
 def _count_unknown(text: bytes, schema: pa.Schema) -> dict[str, int]:
-    """Names of fields that no column has, with the number of objects that have them, most frequent first."""
+    """Returns names of fields that no column has, with the number of objects that have them, most frequent first."""
     counts: Counter[str] = Counter()
     known = set(schema.names)
     start = 0
@@ -159,9 +159,10 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 def read_objects(
     records: Records, schema: pa.Schema | None, place: str, others: str = "infer", declared: pa.Schema | None = None
 ) -> pa.Table:
-    """Objects as pyarrow reads them. Raises Invalid; with ``others`` ``error``, ``_Unknown`` for a field too many.
+    """Reads objects with pyarrow. Raises Invalid; if ``others`` is ``error``, ``_Unknown`` for a field that is not in
+    the schema.
 
-    ``declared``: the types that messages tell; times, for one, are texts to the parser.
+    ``declared``: the types that messages name; to the parser times, for instance, are texts.
     """
     try:
         table = _read(records.text, schema, others)
@@ -176,7 +177,8 @@ def read_objects(
 
 
 def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
-    """Raises _Refused. Whole numbers may be written as ``1.0``, as the reference takes them; the parser does not."""
+    """Reads a text. Takes whole numbers written like ``1.0``, as the reference does, though the parser
+    does not. Raises _Refused."""
     try:
         return _parsed(text, schema, others)
     except _Refused as refused:
@@ -189,14 +191,14 @@ def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
 
 
 def _has_whole(type_: pa.DataType) -> bool:
-    """Whether values of the type, or within them, may be whole numbers."""
+    """Whether values of the type, or values inside them, may be whole numbers."""
     if pa.types.is_nested(type_):
         return any(_has_whole(type_.field(number).type) for number in range(type_.num_fields))
     return bool(pa.types.is_integer(type_) or pa.types.is_decimal(type_))
 
 
 def _parsed(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
-    """Raises _Refused."""
+    """Parses a text; works around pyarrow's refusal of structs that are null. Raises _Refused."""
     if begins_with_null(text):
         raise _Refused(_NULL, 0)
     if schema is None or not needs_loosening(schema):
@@ -209,7 +211,7 @@ def _parsed(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
 
 
 def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
-    """Raises _Refused."""
+    """Parses a text as pyarrow does. Raises _Refused."""
     try:
         return pa_json.read_json(
             pa.BufferReader(text),
@@ -225,7 +227,7 @@ def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
 def _placed(
     refused: _Refused, records: Records, schema: pa.Schema | None, declared: pa.Schema | None, place: str
 ) -> Invalid:
-    """The fault with its line, and where one value is at fault with its column."""
+    """Makes the fault with its line, and with its column if a single value is at fault."""
     told = declared or schema
     row, what = refused.row, _explained(refused.what, told)
     if row is None:
@@ -256,7 +258,7 @@ def _is_refused(text: bytes, schema: pa.Schema | None) -> bool:
 
 
 def _column_at_fault(record: bytes, schema: pa.Schema | None) -> pa.Field | None:
-    """The column without which the record could be read."""
+    """Returns the column without which the record could be read, if there is just such a one."""
     return next((field for field in schema or () if _is_refused(record, pa.schema([field]))), None)
 
 
@@ -274,12 +276,13 @@ def _explained(what: str, schema: pa.Schema | None) -> str:
 
 
 def begins_with_null(text: bytes) -> bool:
-    """Whether the first record is null, at which pyarrow ends the process."""
+    """Whether the first record is null, for which pyarrow aborts the process."""
     return _NULL_FIRST.match(text) is not None
 
 
 def first_null(text: bytes, table: pa.Table) -> int | None:
-    """Returns the first record that is null itself: a row without any value in ``table``, read from ``text``."""
+    """Returns the number of the first record that is null itself: a row without any value in ``table``,
+    read from ``text``."""
     if any(column.null_count == 0 for column in table.columns) or _NULL_BEHIND.search(text) is None:
         return None
     empty = pa.array([True] * table.num_rows)
@@ -291,7 +294,7 @@ def first_null(text: bytes, table: pa.Table) -> int | None:
 
 
 def first_refused(text: bytes, is_refused: Callable[[bytes], bool]) -> tuple[int, bytes] | None:
-    """Returns the first record that fails alone, with its number; ``None`` if none does."""
+    """Returns the first record that is refused alone, with its number; ``None`` if none is."""
     ends = [0, *(stop for _, stop in _spans(text))]
     low, high = 0, len(ends) - 1
     while high - low > 1:
@@ -302,9 +305,9 @@ def first_refused(text: bytes, is_refused: Callable[[bytes], bool]) -> tuple[int
 
 
 def _spans(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yields where what stands side by side in a text begins and ends: objects, and what is none.
+    """Yields the start and end of each top-level value in a text: objects, and others.
 
-    Only brackets and quotes are looked at, so that no nesting is too deep.
+    Looks only at brackets and quotes, so no nesting is too deep.
     """
     depth, start = 0, 0
     for token in _TOKEN.finditer(text):

@@ -1,7 +1,7 @@
-"""Parses texts as a country or a program spells them to exact values: numbers, dates, times in a zone.
+"""Parses texts in the spelling of a country or a program to exact values: numbers, dates, times in a zone.
 
-Pure and vectorised. A format of times is turned into the spelling that all of ours are parsed in, so a day that no
-calendar has is refused here as there, and nothing depends on the machine's language.
+Pure and vectorised. Times in a declared format are rewritten in the standard form, which is then parsed as always. So
+days that no calendar has are refused alike, and nothing depends on the machine's language.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PARTS: Final = {
     "B": r"(?P<b>[A-Za-z]{3})[a-z]*\.?",
     "%": "%",
 }
-"""Of strftime, without what depends on a language or on a century."""
+"""Patterns for strftime's directives, without those that depend on a language or on a century."""
 
 
 class Spelling(NamedTuple):
-    """How a file writes numbers and times. ``None``: the standard form."""
+    """How a file writes numbers and times. ``None``: in the standard form."""
 
     decimal: str | None = None
     thousands: str | None = None
@@ -47,7 +47,7 @@ class Spelling(NamedTuple):
     missing: str = "raise"
 
     def applies(self, kind: pa.DataType) -> bool:
-        """Whether columns of this type have another than the standard form."""
+        """Whether columns of this type are written in another form than the standard one."""
         if pa.types.is_timestamp(kind):
             return self.timestamp is not None or self.zone is not None
         if pa.types.is_date(kind):
@@ -78,7 +78,7 @@ class Spelling(NamedTuple):
         return pc.cast(pc.utf8_ltrim(plain, characters="+"), kind)
 
     def _zoned(self, kind: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Times that name a zone keep it; the others are of ``zone``."""
+        """Converts times: those that state a zone keep it; the others are in ``zone``."""
         wanted = instant_type(kind)
         zoned = pc.match_substring_regex(text, r":\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d(?::?\d\d)?)\s*$")
         nothing = pa.scalar(None, pa.string())
@@ -88,7 +88,7 @@ class Spelling(NamedTuple):
         return pc.coalesce(named, local.cast(wanted))
 
     def hint(self, value: str, kind: pa.DataType) -> str:
-        """Returns the remedy for an unreadable text; empty where there is nothing beyond the usual."""
+        """Returns the remedy for an unreadable text; empty if there is nothing to add to the usual one."""
         if pa.types.is_timestamp(kind) and self.zone is not None and self._is_local(value, kind):
             return (
                 f"clocks of {self.zone} show this time twice or not at all: say ambiguousTimes or missingTimes: "
@@ -141,7 +141,7 @@ def _part(found: re.Match[str]) -> str:
 
 
 def _plain_times(text: pa.ChunkedArray, format_: str) -> pa.ChunkedArray:
-    """The same times as RFC 3339 writes them. Raises Misfit."""
+    """Rewrites times in RFC 3339. Raises Misfit."""
     return converted(text, partial(_as_rfc3339, format_))
 
 

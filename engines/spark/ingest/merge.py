@@ -1,14 +1,14 @@
 """Applies merge strategies: finds which rows of a batch are new, and how they change existing rows.
 
-Joins run on Spark and answer with places only: ordinals of new rows, offsets of old ones. Rows are then taken from the
+Joins run on Spark and return positions only: ordinals of new rows, offsets of old ones. Rows are then taken from the
 batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore
-equal input makes equal bytes.
+equal input gives equal bytes.
 
-Where the reference is odd, this is what is done here: a key that appears or vanishes is told by its presence, not by
-its values being null (so rows whose other columns are all null are news too); two rows of one key in one snapshot are
-an error; operation codes of a changelog must exist. Rows with a null in their key come here only from earlier slices,
-and for observers (``keys`` refuses others): null is a key like any other in Snapshot and UpsertStream, but never
-matches in Ledger, as there.
+This differs from the reference where that is odd: whether a key appears or vanishes is decided by its presence, not by
+its values being null (so rows whose other columns are all null are new too); two rows of one key in one snapshot are an
+error; operation codes of a changelog must exist. Rows with a null in their key come here only from earlier slices, and
+for observers (``row_checks`` refuses others): null is a key like any other in Snapshot and UpsertStream, but never
+matches in Ledger, as in the reference.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans
 
 
 class PassedOver(NamedTuple):
-    """Counts the rows of the batch that are not written, by the reason, in fields of ``contract.RowCounts``."""
+    """Counts the rows of the batch that are not written, by reason, with the names of ``contract.RowCounts``."""
 
     unchanged: int = 0
     conflicting: int = 0
@@ -55,18 +55,19 @@ class PassedOver(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """Rows to be written: columns of the batch, each row with its operation, to be sorted by ``order``."""
+    """The rows to write: columns of the batch, each row with its operation, to be sorted by ``order``."""
 
     rows: pa.Table
     op: pa.Array
     fresh: pa.Array
-    """True: from the batch; False: old values that are taken back."""
+    """True: a row of the batch; False: an old row that is taken back."""
     order: tuple[str, ...]
     passed_over: PassedOver
 
 
 class MergeContext(NamedTuple):
-    """The resources of a merge: a Spark session, a scratch directory for Spark's files, names of system columns."""
+    """The resources of a merge: how to open a Spark session, a scratch directory for Spark's files,
+    names of system columns."""
 
     session: OpenSession
     scratch: Path
@@ -74,7 +75,7 @@ class MergeContext(NamedTuple):
 
 
 def merge(context: MergeContext, batch: pa.Table, history: History, strategy: MergeStrategy) -> Merged:
-    """Raises Invalid, naming the column or key at fault."""
+    """Merges a batch by a strategy. Raises Invalid, naming the column or key at fault."""
     vocab = context.vocab
     by_time = (vocab.event_time_column,)
     match strategy:
@@ -108,7 +109,8 @@ def all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = Pa
 def _unseen(
     context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str]
 ) -> tuple[pa.Table, PassedOver]:
-    """Rows whose key is in no earlier slice, in input order; the first version of a key is the one that stays."""
+    """Returns the rows whose key is in no earlier slice, in input order, and counts of the others: a
+    key's first row stays."""
     slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
     if not slices:
         return batch, PassedOver()
@@ -127,9 +129,9 @@ def _unseen(
 def _repeating(
     context: MergeContext, seen: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]
 ) -> int:
-    """How many rows, whose keys are all known, say in every column what a row of their key says that stands.
+    """Counts the rows, all with known keys, that equal in every column a standing row of their key.
 
-    A row without event time says nothing of it: its own would be that of the source.
+    A missing event time equals any: the row would get that of the source.
     """
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
@@ -150,7 +152,8 @@ def _repeating(
 def _standing(
     context: MergeContext, history: History, names: dict[str, str], values: dict[str, str], slices: Sequence[Path]
 ) -> DataFrame:
-    """Rows of a ledger that was corrected: of a key of which a row was taken back, only what was said last counts."""
+    """Returns the standing rows of a ledger that was corrected: if a row of a key was taken back, only
+    the last statement counts."""
     from pyspark.sql import functions as f
 
     vocab = context.vocab
@@ -194,14 +197,14 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
 
 
 class ChangedRows(NamedTuple):
-    """Rows that differ: place of the old one and ordinal of the new one, -1 where there is none."""
+    """Pairs of rows that differ: place of the old and ordinal of the new row, -1 if there is none."""
 
     old: np.ndarray
     new: np.ndarray
 
     @property
     def taken(self) -> int:
-        """Rows of the batch among them."""
+        """Number of rows of the batch among them."""
         return int(np.count_nonzero(self.new >= 0))
 
 
@@ -214,7 +217,8 @@ def _joined(
     how: str,
     gone: np.ndarray | None = None,
 ) -> ChangedRows:
-    """Latest state against batch, only pairs that differ. ``gone`` marks new rows that say "retract this key"."""
+    """Joins the latest state with the batch; returns only pairs that differ. ``gone`` marks new rows
+    that retract their key."""
     from pyspark.sql import functions as f
 
     time = context.vocab.event_time_column
@@ -241,12 +245,12 @@ def _joined(
 
 
 def _outer(how: str) -> str:
-    """The batch stands on the right side of the join."""
+    """Returns the kind of join with the batch on the right side."""
     return {"full_outer": "full_outer", "left_outer": "right_outer"}[how]
 
 
 def _state(context: MergeContext, history: History, names: dict[str, str], values: dict[str, str]) -> DataFrame:
-    """Latest row of each key that was not retracted, with its place as ``old``: its offset and its run."""
+    """Returns the latest row of each key that is not retracted, with its place as ``old``: offset and run."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -272,7 +276,7 @@ def _assembled(
     order: tuple[str, ...],
     passed_over: PassedOver,
 ) -> Merged:
-    """Old and new rows of the places found, each with its operation."""
+    """Takes the old and new rows at the places found, each with its operation."""
     had, has = places.old >= 0, places.new >= 0
     offsets = np.sort(places.old[had])
     corrected = np.isin(offsets, places.old[had & has])
@@ -289,7 +293,7 @@ def _assembled(
 
 
 def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> DataFrame:
-    """Columns of the batch under ``names`` (alias to column) and their ordinals, as Spark sees them."""
+    """Writes columns of the batch under ``names`` (alias to column), with ordinals, for Spark to read."""
     columns = [batch.column(name) for name in names.values()]
     ordinals = pa.array(np.arange(batch.num_rows, dtype=np.int64))
     table = pa.Table.from_arrays([*columns, ordinals], names=[*names, _ORDINAL])
@@ -304,7 +308,7 @@ def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:
 
 
 def _aliases(keys: Sequence[str]) -> dict[str, str]:
-    """Names of ours for columns of theirs, so that none can clash or need care in Spark."""
+    """Maps names of our own to columns, so that no column name can clash or needs quoting in Spark."""
     return {f"k{index}": name for index, name in enumerate(dict.fromkeys(keys))}
 
 
@@ -317,7 +321,7 @@ def _quoted(name: str) -> str:
 
 
 def _last_of_each(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The last row of every key, in input order."""
+    """Returns the last row of every key, in input order."""
     names = list(_aliases(keys))
     table = batch.select(list(dict.fromkeys(keys))).rename_columns(names)
     table = table.append_column(_ORDINAL, pa.array(np.arange(batch.num_rows, dtype=np.int64)))
@@ -340,7 +344,7 @@ def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
 
 
 def _shown(column: pa.ChunkedArray) -> str:
-    """The first value, for messages; Python has no dates before the year 1, and no nanoseconds."""
+    """Formats the first value for messages; Python has no dates before the year 1, and no nanoseconds."""
     kind = column.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         column = column.cast(pa.string())
@@ -348,7 +352,7 @@ def _shown(column: pa.ChunkedArray) -> str:
 
 
 def _operations(batch: pa.Table, column: str) -> pa.Array:
-    """The operation column as int32. Raises Invalid for codes that do not exist."""
+    """Returns the operation column as int32. Raises Invalid for codes that do not exist."""
     codes = batch.column(column)
     if not pa.types.is_integer(codes.type):
         raise Invalid(f"column {column!r} should hold operation codes, and is {codes.type}", rule="operation-code")

@@ -1,8 +1,8 @@
-"""Reads structs that may be null although their fields may not: pyarrow refuses a record without such a struct.
+"""Reads structs that may be null although their fields may not, for which pyarrow refuses a record without the struct.
 
-It demands a required field within a struct that is not there. So the fields are read as optional, and their presence is
-checked where the struct is there. Where it is not, they get a value that nobody reads: Arrow and Parquet demand one.
-Pure.
+pyarrow demands a required field even of a struct that is absent. So the fields are read as optional, and their presence
+is checked where the struct is present. Where it is absent, they get a value that is never read: Arrow and Parquet need
+one. Pure.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 REFUSED: Final = "a required field was null"
-"""In the words of pyarrow."""
+"""Part of pyarrow's message for this refusal."""
 
 
 def needs_loosening(schema: pa.Schema) -> bool:
-    """Whether a struct of the schema that may be null has a field that may not."""
+    """Whether the schema has a nullable struct with a field that is not nullable."""
     return any(_is_strict(field, may_be_null=False) for field in schema)
 
 
@@ -41,7 +41,7 @@ def _loose(type_: pa.DataType) -> pa.DataType:
 
 
 def first_missing(table: pa.Table, schema: pa.Schema) -> int | None:
-    """Returns the first row in which a struct is there without a field that it must have."""
+    """Returns the number of the first row with a struct that lacks a required field; ``None`` if there is none."""
     rows = []
     for field in schema:
         if pa.types.is_struct(field.type) and field.name in table.column_names:
@@ -51,7 +51,7 @@ def first_missing(table: pa.Table, schema: pa.Schema) -> int | None:
 
 
 def _missing(column: pa.StructArray, type_: pa.DataType) -> list[int]:
-    """The first row of each field that is missing somewhere."""
+    """Returns for each field that is missing somewhere the first row where it is."""
     found = []
     for number, field in enumerate(type_.fields):
         inner = pc.struct_field(column, number)  # null where the struct is
@@ -64,7 +64,7 @@ def _missing(column: pa.StructArray, type_: pa.DataType) -> list[int]:
 
 
 def tightened(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Gives the columns of the schema its types; ``first_missing`` found none."""
+    """Converts the columns to the types of the schema, after ``first_missing`` found none."""
     columns, fields = [], []
     for field in table.schema:
         column, number = table.column(field.name), schema.get_field_index(field.name)
@@ -100,7 +100,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """A value of any type, empty or 0."""
+    """Returns a value of a type, empty or 0."""
     if pa.types.is_nested(type_):
         return pa.scalar([], type_)
     zeros = pa.py_buffer(bytes(64))

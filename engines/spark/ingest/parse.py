@@ -1,4 +1,5 @@
-"""Parses source files in parts: cut into ranges, parsed by Spark's workers with Arrow, in the order of the input.
+"""Parses source files in parts: cuts them into ranges, which Spark's workers parse with Arrow, in the order of the
+input.
 
 The driver looks only at heads of files (columns, a sample for types) and at where they may be cut; the ranges are one
 Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes it.
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from engines.spark.runtime.session import OpenSession
 
 MAX_WHOLE: Final = 1 << 30
-"""Bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
+"""Most bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
 SMALL: Final = 1 << 20
-"""Bytes of text up to which parsing takes less than a Spark job, and far less than the start of a worker."""
+"""Bytes of text up to which parsing takes less time than a Spark job, and far less than the start of a worker."""
 
 
 _TOLD_FIELDS: Final = 10
@@ -56,15 +57,15 @@ _ROW: Final = re.compile(rb"\S")
 
 
 class Planned(NamedTuple):
-    """How one file is read: its columns, its format, and the ranges that are parsed separately."""
+    """How one file is to be read: its columns, its format, and the ranges that are parsed separately."""
 
     schema: pa.Schema
     format: Format
     spans: list[Range]
     remarks: tuple[str, ...] = ()
-    """What was taken for granted, for people."""
+    """Assumptions that were made, to be shown to people."""
     typed: bool = True
-    """``False``: types were to be guessed, and there is no row to guess them from."""
+    """False if types were to be guessed, and there is no row to guess them from."""
 
 
 class Parts(NamedTuple):
@@ -74,17 +75,17 @@ class Parts(NamedTuple):
     paths: tuple[Path, ...]
     rows: tuple[int, ...]
     remarks: tuple[str, ...] = ()
-    """What was taken for granted, for people."""
+    """Assumptions that were made, to be shown to people."""
     tasks: tuple[Task, ...] = ()
-    """How each was made."""
+    """The task that made each part."""
     bad: tuple[int, ...] = ()
-    """Records of each that were set aside."""
+    """Number of records of each part that were set aside."""
     typed: bool = True
-    """``False``: types were to be guessed, and no file has a row; ``schema`` has the names that there are."""
+    """False if types were to be guessed, and no file has a row; ``schema`` then has only names."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
-    """The schema that a read step declares, or ``None``. Raises Invalid."""
+    """Returns the schema that a read step declares, or ``None``. Raises Invalid."""
     if step.schema is not None and step.ddl_schema:
         raise Invalid("schema and ddlSchema are both given", rule="read-one-schema", hint="keep one of them")
     if step.schema is not None and step.schema.fields:
@@ -100,15 +101,14 @@ def parse_sources(
     required: Mapping[str, Absence] = MappingProxyType({}),
     control: RequestControl | None = None,
 ) -> Parts | None:
-    """Parses all sources into parts under ``folder``; ``None`` when they are empty.
+    """Parses all sources into parts under ``folder``; returns ``None`` when they are empty.
 
-    ``session`` is opened for a Spark job only: small texts are parsed in this process.
-    Columns ``required``, where there are such, must have a value in every row (rule ``not-null``); records that are set
-    aside are told why. Parts keep the schema, in which they may be nullable.
-    A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does. Such a file
-    decides no types: where they are guessed, others do.
-    Records that cannot be read are set aside where the step says so, within its bounds.
-    Raises Invalid for what is wrong with a file or its description, naming file, line and column.
+    ``session`` is opened for a Spark job only: small texts are parsed in this process. ``required``: columns that, if
+    present, must have a value in every row, with the reason for messages (rule ``not-null``); in the parts' schema they
+    may still be nullable. A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or
+    ``[]``, does. Such a file decides no types: if types are guessed, other files decide them. Records that cannot be
+    read are set aside if the step says so, within its bounds. Raises Invalid for faults of a file or its description,
+    naming file, line and column.
     """
     quarantine = quarantine_of(step.schema)
     wanted = read_schema(step)
@@ -166,14 +166,14 @@ def parse_sources(
 
 
 def _how_far(todo: Sequence[Task]) -> Progress:
-    """By the parts that are written: a part is there when its range is parsed."""
+    """Reports progress by the parts that are written: a part exists once its range is parsed."""
     sizes = [task.span.stop - task.span.start for task in todo]
     done = (size for task, size in zip(todo, sizes, strict=True) if Path(task.part).exists())
     return Progress(bytes_read=sum(done), bytes_total=sum(sizes))
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:
-    """Fields that the schema does not name, and in how many records each is, in words."""
+    """Describes the fields that the schema does not name, and in how many records each is."""
     told = [f"{name} ({count})" for name, count in Counter(unknown).most_common(_TOLD_FIELDS)]
     more = f" and {len(unknown) - len(told)} more" if len(unknown) > len(told) else ""
     return f"fields that the schema does not name (records): {', '.join(told)}{more}"
@@ -189,12 +189,12 @@ def _with_nullable(schema: pa.Schema, names: Container[str], nullable: bool) -> 
 
 
 def empty_sources(sources: Sequence[SourceFile]) -> list[str]:
-    """Names of the files that are no input because they hold no byte."""
+    """Returns the names of the files that are no input because they have no bytes."""
     return [source.name for source in sources if _size(source) == 0]
 
 
 def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[int], bad: Sequence[int]) -> None:
-    """Raises Invalid for a file of which too many records were set aside."""
+    """Raises Invalid for a file of which too large a share of the records was set aside."""
     of_file: dict[str, list[int]] = {}
     for task, good, aside in zip(todo, rows, bad, strict=True):
         counts = of_file.setdefault(task.path, [0, 0])
@@ -221,13 +221,13 @@ def _run(session: OpenSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...],
 
 
 def _is_small(todo: Sequence[Task]) -> bool:
-    """Whether the ranges are parsed in this process. A small Parquet file can hold any number of rows."""
+    """Whether the ranges are to be parsed in this process. Not Parquet: a small file can hold any number of rows."""
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
     return texts and sum(task.span.stop - task.span.start for task in todo) <= SMALL
 
 
 def _on_spark(spark: SparkSession, todo: tuple[Task, ...]) -> pa.Table:
-    """One Spark job, one task a range; the answers in input order."""
+    """Runs one Spark job with a task per range; returns the results in input order."""
     numbers = spark.range(0, len(todo), 1, len(todo))
     work = functools.partial(range_tasks.perform, tasks=todo)
     declared = "task long, rows long, bad long, unknown binary, fault binary"
@@ -242,7 +242,8 @@ def _size(source: SourceFile) -> int:
 
 
 def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> Planned:
-    """Plans how one nonempty file is read; the first file's guesses bind the others. Raises Invalid."""
+    """Plans how one nonempty file is read; the types guessed from the first file apply to the others.
+    Raises Invalid."""
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):

@@ -1,9 +1,9 @@
 """Runs the preprocess queries of a source in Spark over the parsed rows, as the view ``input``.
 
-A chain of queries: each but the last names a view for those after it. The order of rows stays that of the input where
-the queries only project and filter; where they do more (join, group, deduplicate) SQL promises none, and the result is
-sorted by all its columns, so that equal input makes equal rows in equal order. Columns that are only passed on keep
-their types; computed times are in milliseconds, and refused where that would cut digits off.
+The queries form a chain: each but the last names a view for those after it. Rows stay in the order of the input if the
+queries only project and filter; if they do more (join, group, deduplicate), SQL promises no order, and the result is
+sorted by all its columns, so that equal input gives equal rows in equal order. Columns that are only passed on keep
+their types; computed times are in milliseconds, and refused if that would lose digits.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
 
 
 def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
-    """Returns the columns of ``preprocess`` for rows of ``schema``, without a row. Raises as it does."""
+    """Returns the columns of ``preprocess`` for rows of ``schema``, without reading any. Raises as it does."""
     with _queried(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):
         return slice_types(result.schema)
 
 
 @contextlib.contextmanager
 def _queried(spark: SparkSession, source: DataFrame, transform: Transform) -> Iterator[tuple[DataFrame, str]]:
-    """The last query, judged and analysed over ``source`` and not run yet, and its plan's JSON."""
+    """Yields the last query, judged and analysed over ``source`` but not run yet, and its plan's JSON."""
     steps = _steps(transform)
     source.createOrReplaceTempView(INPUT)
     views = [INPUT]
@@ -97,9 +97,9 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
 
 
 def _check_plan(spark: SparkSession, plan: Any) -> str:
-    """The analysed plan's JSON. What a block holds follows from its input, never from a clock, chance or the machine.
+    """Returns the analysed plan's JSON. Raises Invalid if rows could depend on a clock, chance or the machine.
 
-    Floating point is let through, unlike in transforms: an ingest is not computed again by others.
+    Floating point is allowed, unlike in transforms: an ingest is not computed again by others.
     """
     text = as_json(plan)
     root = parse_plan(text)

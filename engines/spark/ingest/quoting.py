@@ -1,13 +1,13 @@
-"""Checks whether quotes in CSV text stand where RFC 4180 has them, and finds where records may end.
+"""Checks whether quotes in CSV text stand where RFC 4180 allows them, and finds where records may end.
 
-Sans-IO over a buffer. A quote opens a value only at the value's beginning, and the quote that closes it stands before a
-separator or a line's end; within, a quote is doubled. A quote within a value that no quote opened is a letter, as every
-reader has it. What fits neither is refused by line, for readers differ on what it means: text behind a closing quote,
+Sans-IO over a buffer. A quote opens a value only at the value's beginning, and the quote that closes it is followed by
+a separator or a line end; between, a quote is doubled. A quote in a value that no quote opened is a plain character, as
+for every reader. All else is refused, naming the line, for readers differ on its meaning: text after a closing quote,
 and a quote that is never closed, which would make one value of the rest of the file.
 
-Text of quotes in pairs is proven a window at a time with numpy; anything else is walked through by one regular
-expression. A declared escape character stands before a quote, or before itself, within quoted values only; such values
-are rewritten with doubled quotes, so that one dialect is parsed.
+Text with quotes in pairs is proven correct with numpy, one window at a time; other text is walked through by a regular
+expression. A declared escape character precedes a quote, or itself, within quoted values only; such values are
+rewritten with doubled quotes, so that only one dialect has to be parsed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import View
 
 _WINDOW: Final = 8 << 20
-"""Bytes looked at together."""
+"""Bytes examined at a time."""
 _LF: Final = 10
 _CR: Final = 13
 _SHOWN: Final = 60
@@ -35,14 +35,15 @@ class Quotes(enum.Enum):
     """How the quotes of a text affect its split into records."""
 
     IN_LINES = "in lines"
-    """No value holds a line end: every newline ends a record."""
+    """No value holds a line end, so every newline ends a record."""
     ACROSS_LINES = "across lines"
     LITERAL = "literal"
-    """Some quotes are letters: not proven where records end."""
+    """Some quotes are plain characters, so it is not proven where records end."""
 
 
 def check_quotes(view: View, start: int, dialect: CsvDialect, place: str) -> Quotes:
-    """Raises Invalid, naming the line, for quotes that readers would understand differently."""
+    """Returns how quotes affect the split. Raises Invalid, naming the line, for quotes that readers
+    would interpret differently."""
     quote = dialect.quote.encode()
     if view.find(quote, start) < 0:
         return Quotes.IN_LINES
@@ -57,7 +58,8 @@ def check_quotes(view: View, start: int, dialect: CsvDialect, place: str) -> Quo
 
 
 def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
-    """``None`` when some quote neither opens a value at its beginning, nor closes one at its end, nor is doubled."""
+    """Returns the effect of quotes if each opens a value at its start, closes one at its end, or is
+    doubled; else ``None``."""
     data = np.frombuffer(view, np.uint8)
     beside = np.zeros(256, bool)
     beside[[ord(dialect.separator), _LF, _CR, ord(dialect.quote)]] = True
@@ -88,7 +90,7 @@ def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
 
 
 def _marks(text: np.ndarray, dialect: CsvDialect) -> np.ndarray:
-    """Places of the quotes before which no escape stands: an odd number of them, as two are one that is meant."""
+    """Returns the positions of quotes that are not escaped: an odd number of escapes precedes an escaped one."""
     quotes = np.flatnonzero(text == ord(dialect.quote))
     if dialect.escape is None:
         return quotes
@@ -103,7 +105,7 @@ def _marks(text: np.ndarray, dialect: CsvDialect) -> np.ndarray:
 
 @functools.cache
 def _walk(dialect: CsvDialect) -> re.Pattern[bytes]:
-    """As many whole values, with what ends each, as there are."""
+    """Returns a pattern that matches as many complete values, with the separator after each, as there are."""
     separator = re.escape(dialect.separator.encode())
     bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
     return re.compile(rb"(?:(?:%b|%b|)(?:%b|\r\n?|\n|\Z))*+" % (_quoted(dialect), bare, separator))
@@ -126,20 +128,21 @@ def record_pattern(dialect: CsvDialect) -> bytes:
 
 
 def record_end(view: View, start: int, dialect: CsvDialect) -> int:
-    """Returns the byte behind the record, and its line end, that begins at ``start``."""
+    """Returns the position after the record that begins at ``start``, and after its line end."""
     found = re.compile(record_pattern(dialect)).match(view, start)
     return found.end() if found else len(view)
 
 
 def quote_marks(data: bytes, dialect: CsvDialect) -> np.ndarray | None:
-    """Places of the quotes that open and close values, in turn; ``None`` where some quotes are letters."""
+    """Returns the positions of the quotes that open and close values, in turn; ``None`` if some quotes
+    are plain characters."""
     if not data or _proven(data, 0, dialect) is None:
         return None
     return _marks(np.frombuffer(data, np.uint8), dialect)
 
 
 def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
-    """``at``: the quote that opens the value that cannot be read."""
+    """Makes the error for a value that cannot be read; ``at``: position of the quote that opens it."""
     line = view[:at].count(b"\n") + 1
     closed = re.compile(_quoted(dialect)).match(view, at)
     if closed is None:

@@ -41,10 +41,10 @@ from engines.spark.ingest.text_columns import (
 ANSWER: Final = pa.schema(
     [("task", pa.int64()), ("rows", pa.int64()), ("bad", pa.int64()), ("unknown", pa.binary()), ("fault", pa.binary())]
 )
-"""What a task gives back to the driver."""
+"""Schema of the results that tasks return to the driver."""
 _READ: Final = 1 << 20
 MAX_DECIMAL128: Final = 38
-"""Digits."""
+"""Most digits of a decimal with 128 bits."""
 
 
 class CsvFormat(msgspec.Struct, frozen=True):
@@ -76,15 +76,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     name: str
-    """The file as messages call it."""
+    """The file's name in messages."""
     span: Range
     format: Format
     schema: pa.Schema
     part: str
     quarantine: Quarantine | None = None
-    """Records that cannot be read are set aside, and written beside the part."""
+    """If given, records that cannot be read are set aside, and written beside the part."""
     needed: dict[str, Absence] = {}
-    """Columns in which nothing but this makes a value necessary; in ``schema`` they are not nullable."""
+    """Columns that need a value only for the given reason; in ``schema`` they are declared as not nullable."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def _answer(task: Task) -> dict[str, object]:
 
 
 def parse_to_part(task: Task) -> SetAside:
-    """Writes rows, and records that were set aside. Raises Invalid for faults of the source, Environment."""
+    """Writes the rows, and the records that were set aside. Raises Invalid for faults of the source, Environment."""
     done = parse_or_quarantine(task)
     if done.bad.num_rows:
         _write(done.bad, bad_part(task))
@@ -146,7 +146,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def parse_or_quarantine(task: Task) -> SetAside:
-    """Rows of the task's range, and records that cannot be read, where they may be set aside. Raises Invalid."""
+    """Returns rows of the task's range, and records that cannot be read if they may be set aside. Raises Invalid."""
     try:
         return SetAside(parse(task), BAD.empty_table())
     except Invalid as fault:
@@ -159,7 +159,7 @@ def parse_or_quarantine(task: Task) -> SetAside:
 
 
 def _cut(task: Task) -> Cut:
-    """The range cut into records. Raises Invalid for a document of which that cannot be told."""
+    """Splits the range into records. Raises Invalid for a document that cannot be split."""
     data = _bytes(task)
     match task.format:
         case CsvFormat(dialect):
@@ -187,7 +187,7 @@ def _reader(task: Task) -> Reader:
 
 
 def parse(task: Task) -> JsonTable:
-    """Rows of the task's range. Raises Invalid."""
+    """Returns the rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
             return _read_parquet(task)
@@ -218,7 +218,8 @@ def records_of(format_: Format, data: bytes, name: str, limit: int | None = None
 
 
 def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
-    """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
+    """Parses with lines counted from the range; only if there is a fault, again with lines counted from
+    the file's start."""
     data = _bytes(task)
     try:
         return parse_at(data, 0)
@@ -229,7 +230,7 @@ def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTab
 
 
 def place_of(task: Task, row: int) -> str:
-    """Formats the place of row ``row`` (from 0) of a task in its file: with its line where the format has lines."""
+    """Formats the place of row ``row`` (from 0) of a task in its file, with the line if the format has lines."""
     if bad_part(task).exists():
         for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
             row += bad <= row
@@ -297,7 +298,7 @@ def _read_parquet(task: Task) -> JsonTable:
 
 
 def _parquet_columns(path: Path, name: str) -> pa.Schema:
-    """Columns of a Parquet file, each of another name. Raises Invalid."""
+    """Returns the columns of a Parquet file, whose names must be distinct. Raises Invalid."""
     try:
         found = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -307,7 +308,7 @@ def _parquet_columns(path: Path, name: str) -> pa.Schema:
 
 
 def parquet_schema(path: Path, name: str) -> pa.Schema:
-    """Columns of a Parquet file as slices can hold them. Raises Invalid."""
+    """Returns the columns of a Parquet file with types that slices can hold. Raises Invalid."""
     found = _parquet_columns(path, name)
     return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
 
@@ -324,7 +325,8 @@ def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Without encodings that are not logical types: dictionaries, views, large offsets; times are instants."""
+    """Returns the type without encodings that are no logical types: dictionaries, views, large offsets;
+    times are instants."""
     if pa.types.is_dictionary(type_):
         return _plain(type_.value_type)
     if pa.types.is_timestamp(type_):

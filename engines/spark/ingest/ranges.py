@@ -14,24 +14,24 @@ from typing import Final, NamedTuple, TypeAlias
 View: TypeAlias = mmap.mmap | bytes
 
 TARGET: Final = 16 << 20
-"""Bytes of one range. Large enough that a task costs more than its scheduling, small enough that a worker's memory
-(about four times this while it parses) does not matter."""
+"""Bytes of one range: large enough that a task costs more than its scheduling, small enough for a worker's memory, of
+which parsing takes about four times as much."""
 
 
 class Range(NamedTuple):
-    """Bytes ``start <= n < stop``: whole records."""
+    """Bytes ``start <= n < stop``: complete records."""
 
     start: int
     stop: int
 
 
 def line_ranges(view: View, start: int, target: int = TARGET) -> list[Range]:
-    """Ranges of about ``target`` bytes from ``start`` to the end, each ending after a newline or at the end."""
+    """Returns ranges of about ``target`` bytes from ``start`` to the end, each ending after a newline or at the end."""
     return ranges_at(view, start, range(start + target, len(view) - target // 2, target))
 
 
 def ranges_at(view: View, start: int, cuts: range | list[int]) -> list[Range]:
-    """Ranges cut after the first newline at or behind each of the ascending ``cuts``; none is empty."""
+    """Returns ranges cut after the first newline at or after each of the ascending ``cuts``; none is empty."""
     ends: list[int] = []
     for cut in cuts:
         newline = view.find(b"\n", max(cut, start))

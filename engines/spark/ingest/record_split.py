@@ -1,7 +1,7 @@
 """Splits a text into its records, to take out those that cannot be read: where each begins, and on which line.
 
-Pure over bytes. Places are found with numpy, but for CSV in which some quotes are letters, and for elements of
-documents, which are walked through.
+Pure over bytes. Positions are found with numpy, except in CSV where some quotes are plain characters, and for elements
+of documents, which are walked through.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Cut(NamedTuple):
     text: bytes
     starts: np.ndarray
     raw: Callable[[int], bytes]
-    """A record as the file has it."""
+    """Returns a record as it is in the file."""
     lines: Callable[[np.ndarray], np.ndarray]
-    """Lines of the file, from 1, on which records of these numbers begin."""
+    """Returns the lines of the file, from 1, on which records with these numbers begin."""
     broken: dict[int, Invalid]
-    """Records of which no text could be made for the parser; they stand as nothing."""
+    """Records that could not be converted to a text for the parser; their text is empty."""
 
     @property
     def size(self) -> int:
         return len(self.starts) - 1
 
     def some(self, numbers: np.ndarray) -> bytes:
-        """Joins the records of these ascending numbers; adjacent ones are copied in one piece."""
+        """Joins the records with these ascending numbers; adjacent ones are copied in one piece."""
         if not len(numbers):
             return b""
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -51,14 +51,14 @@ class Cut(NamedTuple):
         return b"".join(view[start:stop] for start, stop in spans)
 
     def each(self, numbers: np.ndarray) -> Iterator[memoryview]:
-        """Yields these records, one by one."""
+        """Yields the records with these numbers, one by one."""
         view = memoryview(self.text)
         for start, stop in zip(self.starts[numbers].tolist(), self.starts[numbers + 1].tolist(), strict=True):
             yield view[start:stop]
 
 
 def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
-    """Records of CSV behind the header; empty lines are none, and stand at the end of the record before them."""
+    """Splits CSV after the header; empty lines are no records, and belong to the record before them."""
     text = np.frombuffer(data, np.uint8)
     marks = quote_marks(data, dialect) if dialect.whole else np.array([], np.int64)
     if marks is None:
@@ -72,7 +72,7 @@ def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
 
 
 def line_records(data: bytes, lines_before: int) -> Cut:
-    """Splits JSON objects, one a line; blank lines are none."""
+    """Splits JSON objects, one per line; blank lines are no records."""
     text = np.frombuffer(data, np.uint8)
     starts = _behind(np.flatnonzero(text == _LF), len(data))
     stops = np.append(starts[1:], len(data))
@@ -86,7 +86,7 @@ def line_records(data: bytes, lines_before: int) -> Cut:
 
 
 def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
-    """Splits GeoJSON features, one a line, each as the object of its columns."""
+    """Splits GeoJSON features, one per line, and converts each to the object of its columns."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
     made = _flattened([data[start:stop] for start, stop in spans], None, own_id)
@@ -98,7 +98,7 @@ def item_records(data: bytes, items: Items) -> Cut:
 
 
 def feature_records(data: bytes, items: Items, own_id: OwnId) -> Cut:
-    """Features of a collection, each as the object that its columns make."""
+    """Splits the features of a collection, and converts each to the object of its columns."""
     made = _flattened(items.texts, items.crs, own_id)
     return _joined(*made, *_in_document(data, items.texts))
 
@@ -108,7 +108,7 @@ Lines = Callable[[np.ndarray], np.ndarray]
 
 
 def _behind(ends: np.ndarray, size: int) -> np.ndarray:
-    """Returns where lines begin that hold something, of a text of ``size`` bytes with line ends at ``ends``."""
+    """Returns the starts of the lines that are not empty, in a text of ``size`` bytes with line ends at ``ends``."""
     starts, stops = np.append([0], ends + 1), np.append(ends, size)
     return starts[stops > starts]
 

@@ -1,10 +1,10 @@
-"""Cuts JSON objects out of documents as they stand, with the line on which each begins.
+"""Cuts JSON objects out of documents unchanged, with the line on which each begins.
 
-Nothing is decoded that need not be: a number reaches the parser with the digits that the file has, and a key that a
-record has twice reaches it twice. What a GeoJSON feature becomes: its properties, and the column ``geometry`` with the
-shape as compact JSON text, keys sorted, or null where there is none. A property that is itself called ``geometry``
-becomes ``_geometry``. Coordinates in another system than WGS 84 carry it with them, as the member ``crs`` that the
-first edition of GeoJSON has for it.
+Only the necessary parts are decoded: a number reaches the parser with the digits that the file has, and a repeated key
+reaches it twice. A GeoJSON feature becomes an object of its properties and the column ``geometry``, with the shape as
+compact JSON text with sorted keys, or null if there is none. A property that is itself called ``geometry`` becomes
+``_geometry``. Coordinates in another system than WGS 84 keep its name in the member ``crs``, as in the first edition of
+GeoJSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import msgspec
 from chain.errors import Invalid
 
 MAX_DOCUMENT: Final = 256 << 20
-"""Bytes of a document that must be parsed in one piece."""
+"""Most bytes of a document that must be parsed in one piece."""
 BOM: Final = b"\xef\xbb\xbf"
 _NO_VALUE: Final = msgspec.Raw(b"null")
 _MANY_DIGITS: Final = re.compile(rb"[\d.]{16}")
-"""A number that a double may not hold: every decimal of at most 15 digits comes back from one as it was."""
+"""Matches a number that a double may not hold: a decimal of at most 15 digits is unchanged by it."""
 _WGS84: Final = re.compile(r"(OGC:(1\.3|2)?:CRS84h?|EPSG:(\d[\d.]*)?:?4326)\Z", re.IGNORECASE)
-"""Names of the coordinates that GeoJSON means when it says nothing."""
+"""Names of the coordinate system that GeoJSON has by default."""
 _FIRST: Final = re.compile(rb"\s*(\S)")
 _AT: Final = re.compile(r" \(byte (\d+)\)\Z")
 _KEY: Final = b'"geometry"'
@@ -37,21 +37,22 @@ class Records(NamedTuple):
 
     text: bytes
     line_of: Callable[[int], int]
-    """Line of the file, from 1, on which the object of a number (from 0) begins. Only for messages."""
+    """Returns the line of the file, from 1, on which the object with a number (from 0) begins. Only for messages."""
 
 
 class Items(NamedTuple):
-    """The unchanged records of a document."""
+    """The records of a document, unchanged."""
 
     texts: Sequence[bytes | msgspec.Raw]
     crs: object = None
-    """Of a collection of features: what the coordinates of all are in."""
+    """Coordinate system of a whole collection of features; ``None``: not declared."""
 
 
 OwnId = Literal["column", "told", "ignored"]
-"""What becomes of a feature's own id: the column ``id``, where no property is; a field that is not read; nothing."""
+"""Use of a feature's own id: as column ``id`` if no property has that name; as a field that is reported
+as unread; none."""
 _READ: Final = frozenset({"type", "id", "properties", "geometry", "crs", "bbox"})
-"""Members of a feature that are read, or that say what its shape says."""
+"""Members of a feature that are read, or that only repeat properties of its shape."""
 
 
 class _Collection(msgspec.Struct):
@@ -67,14 +68,14 @@ _TEXT: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
 def object_lines(data: bytes, lines_before: int = 0) -> Records:
-    """Objects that stand one a line; empty lines are no objects."""
+    """Takes objects that stand one per line; empty lines are no objects."""
     return Records(data.removeprefix(BOM), lambda row: lines_before + line_of_row(data, row))
 
 
 def line_of_row(data: bytes, row: int) -> int:
     """Returns the line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages.
 
-    Looks no farther than that line: inference asks for each of the rows that it looks at.
+    Reads no further than that line: inference calls it for each of the rows that it looks at.
     """
     seen, number, start = -1, 0, 0
     while start <= len(data):
@@ -145,7 +146,7 @@ def feature_items(data: bytes, place: str) -> Items:
 
 
 def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int = 0) -> Records:
-    """Reads GeoJSON features, one a line, as ``feature_records``; keeps empty lines, so that line numbers stay."""
+    """Reads GeoJSON features, one per line, as ``feature_records``; keeps empty lines, so that line numbers stay."""
     rows = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), lines_before + 1):
         try:
@@ -158,7 +159,7 @@ def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int =
 def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:
     """Converts one feature to an object of its columns. Raises Invalid without a geometry.
 
-    What it has beside its properties is a field of its own, which no schema names, so that it is counted as not read.
+    Members beside its properties become a field that no schema names, so that they are counted as unread.
     """
     feature: dict[str, msgspec.Raw] = _decoded(_OBJECT, raw, bytes(raw), "") if _opens(raw, b"{") else {}
     if bytes(feature.get("type", b"")) != b'"Feature"':
@@ -178,7 +179,8 @@ def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:
 
 
 def _beside_properties(feature: dict[str, msgspec.Raw], properties: bytes, own_id: OwnId) -> list[bytes]:
-    """Members for a feature's own id, unless a property says the same, and for those that GeoJSON does not know."""
+    """Returns members for a feature's own id, unless a property repeats it, and for members that
+    GeoJSON does not define."""
     if own_id == "ignored":
         return []
     members = [_member(f"{name} beside properties", feature[name]) for name in feature if name not in _READ]
@@ -197,7 +199,7 @@ def _member(name: str, value: msgspec.Raw) -> bytes:
 
 
 def _beside_geometry(properties: bytes) -> bytes:
-    """Properties in which none is called as the column of the shape. Raises Invalid."""
+    """Returns the properties, without one that has the name of the shape's column. Raises Invalid."""
     fields: dict[str, Any] = _decoded(_OBJECT, properties, properties, "")
     if "geometry" not in fields:
         return properties
@@ -211,7 +213,8 @@ def _beside_geometry(properties: bytes) -> bytes:
 
 
 def _geometry(raw: msgspec.Raw, crs: object) -> bytes:
-    """The shape as a JSON text within JSON. Digits stay where a double would lose some; else numbers are as kamu's."""
+    """Returns the shape as a JSON text within JSON. If a double would lose digits they are kept; else
+    numbers are as kamu's."""
     text = bytes(raw)
     exact = _MANY_DIGITS.search(text) is not None
     shape = _decoded(msgspec.json.Decoder(float_hook=_exact) if exact else _SHAPE, raw, text, "")
@@ -228,7 +231,7 @@ def _exact(text: str) -> float | Decimal:
 
 
 def _foreign_crs(raw: msgspec.Raw) -> object:
-    """Returns what a member ``crs`` says, unless it says what GeoJSON means anyway."""
+    """Returns the value of a member ``crs``; ``None`` if it names GeoJSON's default system."""
     said = _decoded(_SHAPE, raw, bytes(raw), "")
     properties = said.get("properties") if isinstance(said, dict) else None
     name = properties.get("name") if isinstance(properties, dict) else None
@@ -248,7 +251,7 @@ def _lines_in(data: bytes, items: Sequence[bytes | msgspec.Raw]) -> Callable[[in
 
 
 def starts_in(data: bytes, items: Sequence[bytes | msgspec.Raw]) -> list[int]:
-    """Bytes at which the elements of one array of a document begin."""
+    """Returns the positions at which the elements of one array of a document begin."""
     starts, end = [], 0
     for item in items:
         text = bytes(item)

@@ -1,7 +1,7 @@
 """Checks event times and keys of a batch: missing ones and times far ahead are faults unless permitted.
 
-A row that is at fault is told with its file and line. Where a query stands between file and row, the row of the file is
-found by asking the query again about halves of the files, which is done for a fault only.
+A row at fault is reported with its file and line. If a query stands between file and row, the row of the file is found
+by running the query again over halves of the files, which is done for a fault only.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _FILL: Final = (
     "mend them; or say which time such rows have: `eventTime` in fetch, `--event-time`, or coalesce(…) in preprocess"
 )
 Wrong = Callable[[pa.Table], pa.ChunkedArray]
-"""Which of some rows are at fault."""
+"""Marks which of some rows are at fault."""
 if TYPE_CHECKING:
     from engines.spark.runtime.session import OpenSession
 SHOWN: Final = 3
-"""Rows, or files, told of those at fault."""
+"""Most rows, or files, named in a message of those at fault."""
 Fails = Callable[[list[Path]], bool]
-"""Whether the query is at fault about the rows of these parts alone."""
+"""Whether the query fails on the rows of these parts alone."""
 
 
 class Origin(NamedTuple):
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
     query: Transform | None
     scratch: Path
     column: str
-    """Of event times."""
+    """Name of the column of event times."""
 
     def asked(self, paths: list[Path]) -> pa.Table:
         """Runs the query over these parts alone. Raises Invalid, and what Spark raises."""
@@ -95,7 +95,7 @@ def _listed(names: list[str]) -> str:
 
 
 def missing_fault(fault: Invalid, column: str) -> Invalid:
-    """Rewords the parsers' fault of an empty value where it is an event time that only this node requires."""
+    """Rewords the parsers' fault of an empty value, if it is of an event time that only this node requires."""
     empty = misfit_fault("", column, millis_type(), "")
     if (fault.rule, fault.message) != (empty.rule, empty.message):
         return fault
@@ -103,7 +103,7 @@ def missing_fault(fault: Invalid, column: str) -> Invalid:
 
 
 def check_present(batch: pa.Table, origin: Origin) -> None:
-    """Raises Invalid for a row that a query gave no event time."""
+    """Raises Invalid if a query gave a row without event time."""
     times = batch.column(origin.column)
     if times.null_count:
         places = places_of(origin, batch, lambda some: pc.is_null(some.column(origin.column)))
@@ -115,9 +115,10 @@ def check_present(batch: pa.Table, origin: Origin) -> None:
 def check_not_ahead(
     batch: pa.Table, latest: Instant, limit: Instant, days: int, source_time: Instant | None, origin: Origin
 ) -> None:
-    """Raises Invalid, for the ``latest`` time is past ``limit``: with the rows that are, or where it comes from.
+    """Raises the Invalid that the ``latest`` time is past ``limit``, naming the rows at fault, or the source of the
+    time.
 
-    ``days``: how far ahead of the clock would have to be permitted.
+    ``days``: how many days ahead of the clock would have to be permitted.
     """
 
     def is_ahead(some: pa.Table) -> pa.ChunkedArray:
@@ -158,7 +159,7 @@ def _instants(times: pa.ChunkedArray) -> pa.DataType:
 
 
 def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:
-    """A time as a number of the unit of ``kind``."""
+    """Returns a time as a number in the unit of ``kind``."""
     return pa.scalar(time // to_instant(1, kind), pa.int64())
 
 
@@ -177,7 +178,7 @@ def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
 
 
 def _locate_rows(origin: Origin, wrong: Wrong) -> str:
-    """The first row of a file for which the query gives a row at fault."""
+    """Returns the place of the first row of a file for which the query gives a faulty row."""
     return locate(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
 
 
@@ -196,7 +197,7 @@ def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
     """Raises Invalid for rows without a value in one of the columns ``keys`` of the batch.
 
     A ledger would append a row without a key again each time it is read. The reference writes such rows; here they are
-    refused as SQL's PRIMARY KEY refuses them. What is written already stays.
+    refused as SQL's PRIMARY KEY refuses them. Rows that are written already stay.
     """
     lacking = [name for name in keys if name in batch.column_names and batch.column(name).null_count]
     if not lacking:
@@ -219,7 +220,7 @@ def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
 
 
 def null_key_fault(fault: Invalid, keys: Sequence[str]) -> Invalid:
-    """Rewords the parsers' fault of an empty value where it is of a key."""
+    """Rewords the parsers' fault of an empty value, if it is of a key."""
     for name in keys:
         empty = misfit_fault("", name, pa.null(), "")
         if (fault.rule, fault.message) == (NOT_NULL, empty.message):

@@ -1,7 +1,7 @@
 """Runs one ingest request from end to end: parse, preprocess, shape, merge, write the slice, report.
 
-A request owns one scratch directory beside its output, made at its start and gone at its end. What is wrong with data,
-schema or query is an answer (``InvalidQuery``); what is wrong with the machine is raised for the service to report.
+A request has a scratch directory beside its output, made at its start and deleted at its end. Faults of data, schema or
+query are answers (``InvalidQuery``); faults of the machine are raised for the service to report.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NO_BYTES: Final = "it is empty"
 
 
 def run_ingest(session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
-    """Runs an ingest; ``session`` is this request's alone, for its views; or opens one when Spark is needed.
+    """Runs an ingest; ``session`` is this request's alone, or opens one when Spark is needed.
 
     Raises Environment, and Spark's faults that are not the query's.
     """
@@ -170,7 +170,7 @@ def _counts_of(
 
 
 def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
-    """The answer for files that hold nothing, not even the types of a first schema."""
+    """Returns the answer for files that hold nothing, not even the types of a first schema."""
     counts = _counts(0, 0, PassedOver(), 0, 0, skipped)
     return Success(
         new_watermark=request.prev_watermark,
@@ -190,9 +190,9 @@ def _parsed(
     *,
     strict: bool,
 ) -> Parts | None:
-    """``strict``: each row has an event time where its file has a column of them.
+    """Parses the sources. ``strict``: each row must have an event time if its file has a column of them.
 
-    The parsers look at keys only where records are set aside: else all rows without one are told together, later.
+    The parsers check keys only if records are set aside; if not, all rows without a key are reported together, later.
     """
     name = request.vocab.event_time_column
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
@@ -207,9 +207,10 @@ def _parsed(
 
 
 def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
-    """The batch as its rows are looked up by their keys, and how many had no event time. Raises Invalid.
+    """Returns the batch with the keys by which its rows are looked up, and the number of rows without event time.
 
-    An event time that is in the key is the one that will be written: that of the source, where a row has none.
+    If the event time is part of the key, it is the one that will be written: that of the source, if a row has none.
+    Raises Invalid.
     """
     name, untimed = origin.column, 0
     if name in primary_key(request.merge):
@@ -221,7 +222,7 @@ def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin:
 
 
 def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
-    """Raises Invalid for files without event times while others have some, unless declared."""
+    """Raises Invalid for files without event times if other files have some, unless declared."""
     if guessed and request.needs_event_time:
         raise Invalid(
             f"the file has no column {request.vocab.event_time_column!r}, and the rows before it have one",
@@ -234,7 +235,7 @@ def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
 def _watermark(
     request: IngestRequest, declared: SourceDeclarations, batch: pa.Table, table: pa.Table, origin: Origin
 ) -> Instant | None:
-    """Moves the watermark by the rows of ``table``. Raises Invalid if they would take it too far ahead of the clock."""
+    """Advances the watermark by the rows of ``table``. Raises Invalid if that would be too far ahead of the clock."""
     before = request.prev_watermark
     latest = greatest(table.column(request.vocab.event_time_column))
     if latest is None:
@@ -249,7 +250,7 @@ def _watermark(
 
 
 def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> None:
-    """Records that were set aside, in the order of the files, a range at a time."""
+    """Writes the records that were set aside, in the order of the files, one range at a time."""
     offset = target.next_offset
     with SliceWriter(Path(target.path), arrow_schema()) as writer:
         for task, count in zip(parts.tasks, parts.bad, strict=True):
@@ -261,7 +262,7 @@ def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> 
 def _counts(
     read: int, shaped: int, passed_over: PassedOver, late: int, untimed: int, skipped: tuple[SkippedFile, ...]
 ) -> RowCounts:
-    """Counts the rows; the receiver of the slice counts the written ones."""
+    """Counts the rows, except those written, which the receiver counts in the slice."""
     return RowCounts(
         read=read,
         shaped=shaped,
@@ -311,7 +312,7 @@ def advanced(before: Instant | None, to: Instant) -> Instant:
 
 
 def _rows(origin: Origin) -> pa.Table:
-    """The batch in input order. Raises Invalid."""
+    """Returns the batch in input order. Raises Invalid."""
     parts = origin.parts
     filled = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
     if origin.query is not None:
@@ -326,7 +327,7 @@ def _rows(origin: Origin) -> pa.Table:
 
 
 def _of_preprocess(fault: PySparkException, query: Transform, origin: Origin) -> Invalid:
-    """What the query cannot do, with the place in it; where a value is at fault, the first one, with file and line."""
+    """Makes the fault of a query, with its place; if a value is at fault, with file and line of the first one."""
     told = fault_of(fault, query)
     if not blames_data(fault):
         told.place = _in_preprocess(told)

@@ -1,7 +1,7 @@
 """Shapes rows of a batch as rows of a dataset: reserved names, event time, exact types, order, offsets.
 
-Pure over Arrow tables; the rules are those of the reference, in its order (format notes: write pipeline). What differs
-from the schema in force is refused here, by name, before anything is written.
+Pure over Arrow tables; the rules are those of the reference, in its order (format notes: write pipeline). Columns that
+differ from the schema in force are refused here, by name, before anything is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAY_MS: Final = 86_400_000
 def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) -> pa.Table:
     """Adapts data without a declared schema: renames around system columns, and finds the event time.
 
-    ``op`` becomes ``_op`` (as the last column); an event time of seconds or of text becomes an instant.
+    ``op`` becomes ``_op`` (as the last column); an event time in seconds or as text becomes an instant.
     """
     reserved = [vocab.offset_column, vocab.system_time_column]
     reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
@@ -177,7 +177,7 @@ def finished(
 
 
 def timed(batch: pa.Table, name: str, given: Instant) -> pa.Table:
-    """Rows without event time (column ``name``) take the one ``given``."""
+    """Gives rows without event time (column ``name``) the time ``given``."""
     place, times = batch.schema.get_field_index(name), batch.column(name)
     if not times.null_count:
         return batch
@@ -185,7 +185,7 @@ def timed(batch: pa.Table, name: str, given: Instant) -> pa.Table:
 
 
 def _filled(times: pa.ChunkedArray, fresh: pa.Array, value: pa.Scalar) -> pa.ChunkedArray:
-    """Only rows of the batch take the source's time; a retraction keeps what the old row had."""
+    """Gives the source's time to rows of the batch only; a retraction keeps that of its old row."""
     return pc.if_else(pc.and_(pc.is_null(times), fresh), value, times)
 
 
@@ -197,7 +197,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
 
 
 def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Sorts ascending by ``keys``, nulls first; equal keys stay in input order."""
+    """Sorts ascending by ``keys``, nulls first; rows with equal keys stay in input order."""
     if len(keys) == 1 and ascending(table.column(keys[0])):
         return table
     order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in keys])
@@ -205,7 +205,7 @@ def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def ascending(column: pa.ChunkedArray) -> bool:
-    """Whether a column of times is in order already; most sources write theirs so."""
+    """Whether a column of times is sorted already, as in most sources."""
     if column.null_count or not pa.types.is_temporal(column.type):
         return False
     width = pa.int32() if pa.types.is_date32(column.type) else pa.int64()

@@ -1,6 +1,6 @@
 """Prepares the files of a request for the parsers: unpacks them, and converts text to UTF-8.
 
-All that is made lies in a folder of the request, and no file unpacks beyond its bounds.
+Makes all files in a folder of the request, and unpacks no file beyond its bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Passed(NamedTuple):
-    """Counts lines of a file that are no rows."""
+    """Counts the lines of a file that are no rows."""
 
     before: int
     comments: int
@@ -41,7 +41,7 @@ class Passed(NamedTuple):
 
 
 class LinesPassed:
-    """Skips the lines of one file that ``options`` exclude. Read ``blocks``, then ``passed``."""
+    """Skips the lines of one file that ``options`` exclude. Read ``blocks`` first, then ``passed``."""
 
     def __init__(self, view: mmap.mmap, options: ReadOptions, quote: str, name: str) -> None:
         self._view = view
@@ -60,7 +60,7 @@ class LinesPassed:
         self.passed = Passed(before, 0, behind)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yields the remaining lines in pieces; line ends of all."""
+        """Yields the remaining lines in blocks; keeps the line ends of skipped ones, so that line numbers stay."""
         view, at = self._view, self._start
         yield b"\n" * self.passed.before
         if self._comment is not None:
@@ -80,13 +80,13 @@ class LinesPassed:
 
 
 def _behind_lines(view: mmap.mmap, count: int) -> tuple[int, int]:
-    """The place behind so many lines, and how many there were."""
+    """Returns the position after so many lines, and how many there were."""
     ends = [found.end() for found in islice(_END.finditer(view), count)]
     return (ends[-1] if ends else 0), len(ends)
 
 
 def _before_footer(view: mmap.mmap, start: int, count: int) -> tuple[int, int]:
-    """The place before so many lines that are not empty, from the end, and how many there were."""
+    """Returns the position before so many lines that are not empty, counted from the end, and how many there were."""
     stop, found = len(view), 0
     while found < count and stop > start:
         end = stop
@@ -98,17 +98,17 @@ def _before_footer(view: mmap.mmap, start: int, count: int) -> tuple[int, int]:
 
 
 _ZIPS: Final = frozenset({"Spreadsheet", "EsriShapefile"})
-"""Kinds of files that are zips themselves."""
+"""Kinds of files that are zip archives themselves."""
 
 
 class Opened(NamedTuple):
-    """Opened files of text, or of a format that a parser reads directly."""
+    """Opened files, of text or of a format that a parser reads directly."""
 
     files: list[SourceFile]
     step: ReadStep
-    """How they are read: the step of the request, or the one behind a kind of file that was converted."""
+    """How to read them: the step of the request, or the one for the converted files."""
     remarks: tuple[str, ...] = ()
-    """What was passed over or taken for granted, for people."""
+    """Remarks on what was skipped or assumed, to be shown to people."""
 
 
 def bounds_of(request: IngestRequest) -> UnpackBounds:
@@ -123,7 +123,7 @@ def opened(
     bounds: UnpackBounds,
     check: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """Opens sources; ``check`` may raise to stop the work. Raises Invalid; Environment for our disk."""
+    """Opens sources; ``check`` may raise to stop the work. Raises Invalid; Environment for faults of our disk."""
     files: list[SourceFile] = []
     remarks: list[str] = []
     options = read_options(step.schema)
@@ -151,7 +151,7 @@ def opened(
 def _rows_of(
     source: SourceFile, step: ReadStep, options: ReadOptions, target: Path, bounds: UnpackBounds
 ) -> tuple[SourceFile, tuple[str, ...]]:
-    """Returns the text without lines that are no rows, and remarks on these."""
+    """Returns the text without the lines that are no rows, and remarks on these."""
     if not isinstance(step, ReadCsv) or not (options.skip_rows or options.skip_footer or options.comment):
         return source, ()
     with source.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:

@@ -1,7 +1,7 @@
 """Converts columns of text to exact types, and finds the value that cannot be converted.
 
-Times are RFC 3339; a time without zone is UTC; digits finer than the unit declared are cut off. Vectorised throughout;
-only after a failure are values looked at singly, by bisection.
+Times are RFC 3339; a time without zone is UTC; digits beyond the declared unit are cut off. Vectorised throughout;
+values are examined one by one, by bisection, only after a failure.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NULL_KEY: Final = "primary-key-null"
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _TRIED: Final = 64
 _FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
-"""What a text says beyond the digits of a unit."""
+"""Matches the digits of a text beyond those of a unit."""
 _RULE: Final = "column-type"
 
 
 class Absence(NamedTuple):
-    """Why a column must have values although the schema does not declare NOT NULL, for messages."""
+    """The reason why a column must have values although the schema does not declare NOT NULL, for messages."""
 
     rule: str
     message: str
@@ -40,7 +40,7 @@ def no_key(column: str) -> Absence:
 
 
 class Misfit(Exception):
-    """The value at ``row`` (from 0) of a column is not readable as the declared type."""
+    """Raised for the value at ``row`` (from 0) of a column that is not readable as the declared type."""
 
     def __init__(self, row: int, value: str) -> None:
         super().__init__(row, value)
@@ -49,7 +49,7 @@ class Misfit(Exception):
 
 
 class RowFault(Invalid):
-    """A fault of the record ``row`` (from 0) of the parsed text."""
+    """Raised for a fault of the record ``row`` (from 0) of the parsed text."""
 
     def __init__(self, fault: Invalid, row: int) -> None:
         super().__init__(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
@@ -149,7 +149,7 @@ def check_utf8(data: bytes, place: str, lines_before: int = 0) -> None:
 
 
 def text_of(data: bytes, place: str, lines_before: int = 0) -> str:
-    """Raises Invalid, naming the line, unless ``data`` is UTF-8."""
+    """Decodes UTF-8. Raises Invalid, naming the line, for other text."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -163,7 +163,7 @@ def text_of(data: bytes, place: str, lines_before: int = 0) -> str:
 
 
 def check_present(column: pa.ChunkedArray, field: pa.Field) -> None:
-    """Raises Misfit at the first null of a column that must have none."""
+    """Raises Misfit at the first null of a column that must not have any."""
     if column.null_count and not field.nullable:
         raise Misfit(pc.index(pc.is_null(column), True).as_py(), "")
 
@@ -185,7 +185,7 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
 
 
 def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
-    """Raises Invalid for columns of a type that no slice can hold; ``queried``: a query makes others of them."""
+    """Raises Invalid for columns of a type that no slice can hold; ``queried``: a query converts them first."""
     for field in schema:
         if not _known(_read_by_spark if queried else described, field):
             raise Invalid(_message(field), rule=_RULE, hint=_hint_of_read(field), place=place)
@@ -200,7 +200,7 @@ def check_made(schema: pa.Schema) -> None:
 
 
 def check_once(schema: pa.Schema, place: str, above: str = "") -> None:
-    """Raises Invalid for two columns, or two members of a struct, of one name."""
+    """Raises Invalid for two columns, or two members of a struct, with the same name."""
     names = schema.names
     for field in schema:
         if names.count(field.name) > 1:
@@ -223,7 +223,8 @@ def _known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:
 
 
 def _read_by_spark(schema: pa.Schema) -> object:
-    """Loads Spark's types only here: a node without Spark loads this module too."""
+    """Returns the schema as Spark reads it. Imports Spark's types only here: a node without Spark loads
+    this module too."""
     from engines.spark.catalyst.types import struct_type
 
     return struct_type(schema)

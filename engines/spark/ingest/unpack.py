@@ -1,7 +1,7 @@
-"""Unpacks files, known by how they begin: gzip, bzip2, xz, zstandard, and members of a zip.
+"""Unpacks files, recognised by their first bytes: gzip, bzip2, xz, zstandard, and members of a zip.
 
-Bytes of strangers are unpacked where they can hurt nobody: in the engine's process, a block at a time, up to a size and
-to a ratio to what they were packed in. What is packed in another packing is unpacked too, a few times.
+Strangers' bytes are unpacked in the engine's process, where they can do no harm, a block at a time, up to a limit of
+size and of the ratio to the packed size. A packed file inside a packed file is unpacked too, a few times.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from chain.wording import plural
 
 CHUNK: Final = 1 << 20
 FREE: Final = 16 << 20
-"""Bytes that any file may unpack to, whatever the ratio."""
+"""Bytes to which any file may unpack, whatever the ratio."""
 LAYERS: Final = 3
-"""Packings in one another that are undone."""
+"""Most packings inside one another that are undone."""
 XZ_MEMORY: Final = 256 << 20
-"""Bytes that a file may make xz ask for; what ``xz -9`` writes needs 65 MiB."""
+"""Most bytes of memory for xz; files of ``xz -9`` need 65 MiB."""
 _TOLD: Final = 8
 _OFFICE: Final = frozenset({"[Content_Types].xml", "META-INF/manifest.xml"})
 OF_LIMITS: Final = frozenset({"max-source-bytes", "unpack-ratio"})
-"""Rules that our settings make: what breaks them may be whole elsewhere."""
+"""Rules for limits of our own settings: a file that breaks them may be fine elsewhere."""
 _MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard"))
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _BEGIN: Final = 8
 _BROKEN: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 _NOT_OURS: Final = (NotImplementedError, RuntimeError)
-"""Of a zip: a method of packing that is not known, or a password."""
+"""Errors of a zip with an unknown method of packing, or a password."""
 
 
 class SourceFile(NamedTuple):
@@ -47,11 +47,11 @@ class SourceFile(NamedTuple):
 
 
 class UnpackBounds(NamedTuple):
-    """The bounds of unpacking."""
+    """The bounds of unpacking one file."""
 
     size: int = 64 << 30
     ratio: int = 250
-    """To what it was packed in, beyond ``FREE`` bytes."""
+    """Most times the packed size, beyond ``FREE`` bytes."""
 
 
 class Unpacking:
@@ -64,7 +64,7 @@ class Unpacking:
         self.size = 0
 
     def add(self, count: int) -> None:
-        """Raises Invalid."""
+        """Counts unpacked bytes. Raises Invalid if a bound is exceeded."""
         self.size += count
         if self.size > self._bounds.size:
             raise Invalid(
@@ -84,7 +84,7 @@ _Coder: TypeAlias = bz2.BZ2Decompressor | lzma.LZMADecompressor
 
 
 def packing_of(begin: bytes) -> str | None:
-    """Returns the packing of a file by its first bytes; ``None`` for an unpacked one."""
+    """Returns the packing of a file, recognised by its first bytes; ``None`` for an unpacked one."""
     found = next((kind for magic, kind in _MAGIC if begin.startswith(magic)), None)
     return "zip" if found is None and begin.startswith(_ZIP) else found
 
@@ -92,9 +92,10 @@ def packing_of(begin: bytes) -> str | None:
 def unpacked(
     source: SourceFile, folder: Path, bounds: UnpackBounds, members: str | None = None, *, keeps_zip: bool = False
 ) -> list[SourceFile]:
-    """Returns the files in a packed file, made in ``folder``, or itself. ``members``: a pattern for names in a zip.
+    """Returns the files in a packed file, written to ``folder``, or the file itself. ``members``: a pattern for names
+    in a zip.
 
-    ``keeps_zip``: what is read is a zip by itself. Raises Invalid; Environment for our disk.
+    ``keeps_zip``: the format to be read is a zip itself. Raises Invalid; Environment for faults of our disk.
     """
     for layer in range(LAYERS + 1):
         with source.path.open("rb") as file:
@@ -137,7 +138,7 @@ class UnpackFaults:
 
 
 def write(target: Path, blocks: Iterator[bytes], growth: Unpacking) -> None:
-    """Raises Invalid; Environment for our disk."""
+    """Writes blocks to a file. Raises Invalid; Environment for faults of our disk."""
     with target.open("wb") as out:
         for block in blocks:
             growth.add(len(block))
@@ -148,7 +149,7 @@ def write(target: Path, blocks: Iterator[bytes], growth: Unpacking) -> None:
 
 
 def _stream(path: Path, kind: str) -> Iterator[bytes]:
-    """Blocks of at most ``CHUNK`` bytes."""
+    """Yields unpacked blocks of at most ``CHUNK`` bytes."""
     match kind:
         case "gzip":
             with gzip.open(path, "rb") as packed:
@@ -168,7 +169,7 @@ def blocks(packed: IO[bytes] | gzip.GzipFile | zipfile.ZipExtFile | pa.NativeFil
 
 
 def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
-    """Streams one behind the other; zeros fill up between those of xz."""
+    """Yields the content of concatenated streams; xz pads them with zeros."""
     with path.open("rb") as file:
         coder, data = fresh(), b""
         while True:
@@ -189,7 +190,7 @@ def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
 
 
 def chosen(names: list[str], pattern: str) -> list[str]:
-    """Returns the member of this name, or those that the pattern matches."""
+    """Returns the member with this name, or else those that the pattern matches."""
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 

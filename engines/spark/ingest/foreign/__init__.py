@@ -1,5 +1,5 @@
-"""Converts files of kinds that the parsers do not take to kinds that they do, each in a process of its own.
+"""Converts files of kinds that the parsers do not read to kinds that they do, each in a process of its own.
 
-Tables of office programs, shapefiles, GeoPackages, XML and Avro are parsed by libraries that were written for files of
-friends. So a process with limits reads one file and writes another, and ends; what kills it kills nothing else.
+Spreadsheets, shapefiles, GeoPackages, XML and Avro are parsed by libraries that were not written for hostile files. So
+a process with limits reads one file, writes another, and ends; if it is killed, nothing else is.
 """

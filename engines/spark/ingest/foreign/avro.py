@@ -1,4 +1,4 @@
-"""Converts an Avro container to Parquet: types to the last digit, or refused by column."""
+"""Converts an Avro container to Parquet: keeps all types exactly, or refuses the column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DEPTH: Final = 32
 
 
 def avro_to_parquet(job: Conversion) -> None:
-    """Raises Invalid."""
+    """Converts the file. Raises Invalid."""
     try:
         with job.source.open("rb") as file:
             reader = fastavro.reader(file)
@@ -87,7 +87,7 @@ def _columns(schema: Schema, place: str) -> pa.Schema:
 
 
 def _kind(schema: Any, depth: int) -> tuple[pa.DataType, bool] | None:
-    """The type, and whether it may be null; ``None`` for what we have not."""
+    """Returns the type, and whether it may be null; ``None`` for a type that we do not have."""
     if depth > _DEPTH:
         return None
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""Runs a converting process: one file in, one file out, and a JSON report."""
+"""Runs a converting process: reads one file, writes one file and a JSON report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXTS: Final[Mapping[str, Callable[[Conversion], Iterator[bytes]]]] = {
     "Sqlite": table_text,
 }
 _ANY_RATIO: Final = 1 << 20
-"""Text of an office table is many times its bytes; its size alone is bounded."""
+"""A ratio that no file reaches: the text of a spreadsheet is many times its bytes, so only its size is bounded."""
 
 
 def convert(job: Conversion) -> ConversionResult:
@@ -47,7 +47,7 @@ def convert(job: Conversion) -> ConversionResult:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code of the process."""
+    """Runs the process. Returns its exit code."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     job = msgspec.json.decode(arguments[0], type=Conversion)

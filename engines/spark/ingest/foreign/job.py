@@ -11,7 +11,7 @@ from chain.errors import Invalid
 from chain.model.read_options import ReadOptions
 
 MEMORY: Final = 2 << 30
-"""Bytes of private memory of the process."""
+"""Most bytes of private memory of the process."""
 ANSWER: Final = "told.json"
 """Name of the file with the answer, in the folder of the conversion."""
 RULE: Final = "read-foreign"
@@ -23,10 +23,10 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     path: str
     name: str
-    """The file as messages call it."""
+    """The file's name in messages."""
     target: str
     folder: str
-    """For files in between, and for the answer."""
+    """Folder for intermediate files and the response."""
     limit: int
     ratio: int
     options: ReadOptions
@@ -55,7 +55,7 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def one_of(wanted: str | None, names: list[str], kind: str, option: str, place: str) -> str:
-    """Returns the requested part of a file, or the only one. Raises Invalid."""
+    """Returns the requested part of a file, or the only one if none is requested. Raises Invalid."""
     if wanted in names and wanted is not None:
         return wanted
     listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

@@ -1,6 +1,6 @@
 """Converts a zipped ESRI shapefile to lines of GeoJSON features.
 
-Coordinates stay in the system that they are in; one that is not WGS 84 is named in each shape's member ``crs``.
+Coordinates stay in their system; if it is not WGS 84, each shape names it in its member ``crs``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BROKEN: Final = (shapefile.ShapefileException, struct.error, ValueError, IndexE
 
 
 def shape_text(job: Conversion) -> Iterator[bytes]:
-    """Raises Invalid."""
+    """Yields the features as lines of text. Raises Invalid."""
     parts = _unpacked(job)
     crs = _crs(parts)
     codec = _codec(parts)
@@ -63,7 +63,7 @@ def _value(value: Any) -> Any:
 
 
 def _unpacked(job: Conversion) -> dict[str, Path]:
-    """The parts of one shapefile, by their endings."""
+    """Unpacks the parts of the zip's one shapefile; returns them by their endings."""
     if not zipfile.is_zipfile(job.path):
         raise Invalid(
             "a shapefile comes as a zip of its parts (.shp, .shx, .dbf, .prj)",
@@ -96,7 +96,7 @@ def _maybe(parts: dict[str, Path], ending: str) -> str | None:
 
 
 def _codec(parts: dict[str, Path]) -> str:
-    """Returns what the file says of its texts; without a word UTF-8."""
+    """Returns the declared encoding of the file's texts, or UTF-8 if none is declared."""
     if "cpg" not in parts:
         return codec_of(None)
     said = parts["cpg"].read_text("ascii", "replace").strip().lower().removeprefix("ansi ")
@@ -104,7 +104,7 @@ def _codec(parts: dict[str, Path]) -> str:
 
 
 def _crs(parts: dict[str, Path]) -> str | None:
-    """The name of the system of coordinates; ``None`` for WGS 84, and where nothing is said."""
+    """Returns the name of the coordinate system; ``None`` for WGS 84, and if none is declared."""
     if "prj" not in parts:
         return None
     found = re.match(r"\s*[A-Z]+\[\s*\"([^\"]{1,200})\"", parts["prj"].read_text("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Converts a sheet of an xlsx or ods table to CSV: row 7 is line 7, and an empty row is an empty line."""
+"""Converts a sheet of an xlsx or ods table to CSV; row 7 becomes line 7, and an empty row an empty line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engines.spark.ingest.foreign.job import RULE, Conversion, one_of
 
 
 def sheet_text(job: Conversion) -> Iterator[bytes]:
-    """Raises Invalid."""
+    """Yields the sheet as CSV text. Raises Invalid."""
     try:
         book = CalamineWorkbook.from_path(job.path)
         name = one_of(job.options.sheet, list(book.sheet_names), "sheet", "sheet", job.name)
@@ -40,7 +40,8 @@ def sheet_text(job: Conversion) -> Iterator[bytes]:
 
 
 def _text(cell: Any, place: str) -> str:
-    """As CSV writes it, to the last digit. Numbers of such tables are doubles; whole ones are written without a dot."""
+    """Formats a cell for CSV, with all digits. Numbers of such tables are doubles; whole ones are
+    written without a point."""
     match cell:
         case bool():
             return "true" if cell else "false"

@@ -1,4 +1,5 @@
-"""Converts SQLite tables to lines of JSON, and GeoPackage layers to GeoJSON. Read only; runs nothing of the file."""
+"""Converts SQLite tables to lines of JSON, and GeoPackage layers to GeoJSON. Read only; runs nothing
+that is in the file."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from chain.errors import Invalid
 from engines.spark.ingest.foreign.job import RULE, Conversion, one_of
 
 _LENGTH: Final = 64 << 20
-"""Bytes of one value."""
+"""Most bytes of one value."""
 _ENVELOPES: Final = (0, 32, 48, 48, 64)
 """Bytes of the envelope of a geometry, by its indicator."""
 _SIMPLE: Final = {1: "Point", 2: "LineString", 3: "Polygon"}
@@ -27,7 +28,7 @@ _LITTLE_ENDIAN_BIT, _EMPTY_BIT = 0x01, 0x10
 
 
 def opened_base(job: Conversion) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Opens the database read only. Raises sqlite3.Error."""
     base = sqlite3.connect(f"file:{job.path}?mode=ro&immutable=1", uri=True)
     base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
     base.execute("PRAGMA trusted_schema = OFF")
@@ -36,14 +37,14 @@ def opened_base(job: Conversion) -> sqlite3.Connection:
 
 
 def all_rows(base: sqlite3.Connection, table: str) -> tuple[list[str], Iterator[tuple[object, ...]]]:
-    """Names of the columns of a table, and its rows in the order of the file."""
+    """Returns the names of a table's columns, and its rows in the order of the file."""
     quoted = table.replace('"', '""')
     rows = base.execute(f'SELECT * FROM "{quoted}"')  # noqa: S608  a name that the file has, quoted
     return [each[0] for each in rows.description], rows
 
 
 def check_plain(values: Mapping[str, object], place: str) -> None:
-    """Raises Invalid for a value that JSON does not hold."""
+    """Raises Invalid for a value that JSON cannot hold."""
     for name, value in values.items():
         lost = "bytes" if isinstance(value, bytes) else ""
         if isinstance(value, float) and not math.isfinite(value):
@@ -58,7 +59,7 @@ def check_plain(values: Mapping[str, object], place: str) -> None:
 
 
 def table_text(job: Conversion) -> Iterator[bytes]:
-    """Raises Invalid."""
+    """Yields the rows of a table as lines of JSON. Raises Invalid."""
     try:
         with closing(opened_base(job)) as base:
             listed = base.execute(
@@ -80,7 +81,7 @@ def table_text(job: Conversion) -> Iterator[bytes]:
 
 
 def layer_text(job: Conversion) -> Iterator[bytes]:
-    """Raises Invalid."""
+    """Yields the features of a layer as lines of GeoJSON. Raises Invalid."""
     try:
         with closing(opened_base(job)) as base:
             yield from _features(base, job)
@@ -108,7 +109,7 @@ def _features(base: sqlite3.Connection, job: Conversion) -> Iterator[bytes]:
 
 
 def _crs(base: sqlite3.Connection, srs: int) -> str | None:
-    """``EPSG:3857``; ``None`` for WGS 84 and where nothing is said."""
+    """Returns a name like ``EPSG:3857``; ``None`` for WGS 84, and if none is declared."""
     if srs in _WGS84:
         return None
     said = "SELECT organization, organization_coordsys_id FROM gpkg_spatial_ref_sys WHERE srs_id = ?"
@@ -117,7 +118,7 @@ def _crs(base: sqlite3.Connection, srs: int) -> str | None:
 
 
 def _geometry(blob: object) -> dict[str, Any] | None:
-    """Reads the binary form of a GeoPackage: a header, and well-known binary."""
+    """Reads the binary form of a GeoPackage's geometry: a header, then well-known binary."""
     if not isinstance(blob, bytes) or blob[:2] != b"GP":
         if blob is None:
             return None

@@ -1,7 +1,7 @@
 """Converts record elements of XML to CSV: a column for each element and attribute below, named by its path.
 
-The record of line 7 stands on line 7, where lines allow it. An element that stands twice in a record is refused, for a
-column holds one value. Document types are refused, and with them all that XML can be made to expand to.
+The record of line 7 becomes line 7, where the records' lines allow it. An element that occurs twice in a record is
+refused, for a column holds one value. Document types are refused, and with them everything that XML can expand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Row = tuple[int, dict[str, str]]
 
 
 class RecordReader:
-    """Feeds bytes to a parser and gives the records that are whole. ``path``: from the root, ``feed/entry``."""
+    """Feeds bytes to a parser and returns the records that are complete. ``path``: from the root, like
+    ``feed/entry``."""
 
     def __init__(self, path: str, name: str) -> None:
         self._path = path.strip("/").split("/")
@@ -40,7 +41,7 @@ class RecordReader:
         parser.StartDoctypeDeclHandler = self._doctype
 
     def feed(self, data: bytes) -> list[Row]:
-        """Raises Invalid; no ``data`` is the end."""
+        """Feeds bytes; empty ``data`` means the end. Returns the records completed by them. Raises Invalid."""
         try:
             self._parser.Parse(data, not data)
         except expat.ExpatError as error:
@@ -94,7 +95,7 @@ class RecordReader:
 
 
 def record_text(job: Conversion) -> Iterator[bytes]:
-    """Raises Invalid."""
+    """Yields the records as CSV text. Raises Invalid."""
     path = job.options.record
     if not path:
         raise Invalid(
