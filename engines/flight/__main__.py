@@ -1,8 +1,8 @@
 """Runs the Flight SQL process: it serves at one socket, and sends requests to the node at another.
 
-    python -m engines.flight --place DIR --version TEXT
+``python -m engines.flight --place DIR --version TEXT``
 
-Both sockets are in DIR. It says ``ready``, and ends when its standard input does.
+Both sockets are in DIR. Prints ``ready`` when it serves, and ends when its standard input does.
 """
 
 from __future__ import annotations

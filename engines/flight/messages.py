@@ -1,6 +1,7 @@
 """Builds the messages of Flight SQL as protobuf classes, from the table below (Arrow format: FlightSql, Flight).
 
-What is not in the table is refused by name. Enumerations are their numbers; a message within another is its bytes.
+Messages that are not in the table are refused by name. Enumerations are given as numbers, a nested message as its
+bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ PACKAGE: Final = "arrow.flight.protocol.sql"
 _URL: Final = f"type.googleapis.com/{PACKAGE}."
 _CANCEL: Final = "arrow.flight.protocol"
 MAX_MESSAGE: Final = 1 << 20
-"""Bytes of a command, an action or a ticket."""
+"""Most bytes of a command, an action or a ticket."""
 _KEYS: Final = "catalog:1:s? db_schema:2:s? table:3:s"
 _FIELDS: Final = {
     "CommandGetSqlInfo": "info:1:u*",
@@ -42,7 +43,7 @@ _FIELDS: Final = {
     "ActionCancelQueryResult": "result:1:i",
 }
 CANCELLED: Final = 1
-"""Of an ``ActionCancelQueryResult`` and a ``CancelFlightInfoResult``."""
+"""Status in an ``ActionCancelQueryResult`` and a ``CancelFlightInfoResult``."""
 _F: Final = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
     "s": _F.TYPE_STRING, "b": _F.TYPE_BYTES, "u": _F.TYPE_UINT32, "i": _F.TYPE_INT32, "t": _F.TYPE_BOOL,
@@ -107,7 +108,7 @@ def unpacked(data: bytes) -> tuple[str, Any]:
 
 
 def parsed(name: str, data: bytes) -> Any:
-    """Raises Invalid."""
+    """Parses a message of this name. Raises Invalid."""
     made = CLASSES[name]()
     _parse(made, data, f"a message {name}")
     return made

@@ -21,10 +21,10 @@ _TEXT, _NUMBER = pa.utf8(), pa.int32()
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     schema: str = ""
-    """Arrow IPC in base64; empty: it has no columns yet."""
+    """Arrow IPC in base64; empty: the dataset has no columns yet."""
     offset: str = "offset"
     key: tuple[str, ...] = ()
-    """Columns that identify a row in ``current``."""
+    """Columns that identify a row in the schema ``current``."""
 
 
 def _columns(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
@@ -84,7 +84,7 @@ _NAMES: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (
     (pa.types.is_string, "VARCHAR"), (pa.types.is_binary, "BLOB"), (pa.types.is_date, "DATE"),
     (pa.types.is_time, "TIME"),
 )  # fmt: skip
-"""Of ``_SQL_TYPES``, by types of Arrow."""
+"""Tests of Arrow types -> names in ``_SQL_TYPES``."""
 
 
 def table_types() -> pa.Table:
@@ -92,7 +92,8 @@ def table_types() -> pa.Table:
 
 
 def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
-    """The schema without a name is that of the logs: ADBC's driver shows tables of the schemas that it was told."""
+    """Lists the schemas. The unnamed one, of the logs, is listed too: ADBC's driver shows only tables
+    of listed schemas."""
     names = [name for name in ("", SCHEMA_OF_CURRENT) if not catalog and _like(pattern)(name)]
     return pa.table([[None] * len(names), names], SCHEMAS)
 
@@ -122,14 +123,14 @@ def primary_keys(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
 
 
 def types(wanted: int | None) -> pa.Table:
-    """Builds the table of SQL types; ``wanted``: only those of one number."""
+    """Builds the table of SQL types; ``wanted``: only those with this number."""
     known = sorted(_SQL_TYPES, key=lambda each: (each[1], each[0]))
     rows = [_type_row(*each) for each in known if wanted is None or each[1] == wanted]
     return pa.Table.from_pylist(rows, TYPES)
 
 
 def sql_info(wanted: Sequence[int], version: str) -> pa.Table:
-    """Builds the table of server properties; ``wanted``: their numbers, or none for all."""
+    """Builds the table of server properties; ``wanted``: their numbers, all if empty."""
     known: dict[int, tuple[int, Any]] = {
         0: (0, "odfd"), 1: (0, version), 2: (0, pa.__version__), 3: (1, True), 4: (1, True), 5: (1, False),
         8: (3, 0), 9: (1, True), 10: (1, False), 11: (1, False), 500: (1, False), 501: (1, False), 502: (1, False),
@@ -170,14 +171,14 @@ def _optional(message: Any, field: str) -> str | None:
 
 
 def _like(pattern: str | None) -> Callable[[str], bool]:
-    """SQL's LIKE, in any case, in time that grows with the text alone; nothing said is everything."""
+    """Returns a test for SQL's LIKE, ignoring case, in time proportional to the text; ``None`` matches everything."""
     if pattern is None:
         return lambda _: True
     return lambda text: bool(pc.match_like(pa.scalar(text), pattern, ignore_case=True).as_py())
 
 
 def _ipc(dataset: Dataset) -> bytes:
-    """The columns of a dataset, each with the name of its SQL type: drivers map that to types of their own."""
+    """Encodes the columns of a dataset, each with the name of its SQL type, which drivers map to types of their own."""
     stored = base64.b64decode(dataset.schema) if dataset.schema else b""
     columns = pa.ipc.read_schema(pa.py_buffer(stored)) if stored else pa.schema([])
     told = pa.schema([field.with_metadata(_column_metadata(field.type)) for field in columns])
@@ -185,7 +186,7 @@ def _ipc(dataset: Dataset) -> bytes:
 
 
 def _column_metadata(kind: pa.DataType) -> dict[str, str]:
-    """Flight SQL's metadata of a column; nothing of a type that ``types`` does not list."""
+    """Returns Flight SQL's metadata of a column; empty for a type that ``types`` does not list."""
     if pa.types.is_decimal(kind):
         return {_TYPE_NAME: "DECIMAL", _PRECISION: str(kind.precision), _SCALE: str(kind.scale)}
     if pa.types.is_timestamp(kind):

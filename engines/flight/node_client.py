@@ -1,6 +1,6 @@
-"""Requests rows of queries and the list of datasets from the node over its socket. HTTP/1.1.
+"""Requests rows of queries and the list of datasets from the node over its socket, by HTTP/1.1.
 
-The node is trusted, and what it says is parsed all the same. Blocking; for the threads of the server.
+The node is trusted, but its responses are checked all the same. Blocking; used by the threads of the server.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from engines.flight.metadata import Dataset
 from engines.query.frames import END, FAULT, HEAD, FrameReader, frame, parted
 
 ANSWER_SECONDS: Final = 60.0
-"""For a short answer."""
+"""Seconds for a short answer."""
 MAX_ANSWER: Final = 256 << 20
-"""Bytes of it."""
+"""Most bytes of a short answer."""
 _PIECE: Final = 1 << 20
 _BUFFER: Final = 1 << 16
-"""Bytes for the small pieces of an Arrow stream; what is larger is read to its place."""
+"""Bytes buffered for the small pieces of an Arrow stream; larger ones are read directly to their place."""
 _MOST_FILES: Final = 16
-"""With one piece of an answer."""
+"""Most file descriptors received with one piece of an answer."""
 _CLOSE_ON_EXEC: Final = socket.MSG_CMSG_CLOEXEC
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, NotFound, Refused)}
 
@@ -47,7 +47,7 @@ class QueryEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Socket(socket.socket):
-    """Keeps the files that come with bytes."""
+    """A socket that keeps the file descriptors received with bytes."""
 
     def __init__(self) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -64,7 +64,7 @@ class _Socket(socket.socket):
         return count
 
     def files(self) -> list[io.FileIO]:
-        """Those that came since it was asked last."""
+        """Returns the files received since the last call."""
         found, self._files = self._files, []
         return found
 
@@ -81,7 +81,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Rows:
-    """An answer: its head, then batches as they come through a pipe. ``close`` ends the node's work for it.
+    """An answer: its head, then batches as they come through a pipe. ``close`` ends the node's work on it.
 
     ``begin`` waits for the first rows; another thread may interrupt that.
     """
@@ -112,7 +112,8 @@ class Rows:
         self.schema = self._batches.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Raises the fault that the answer ends with: one that was cut off never looks like one with fewer rows."""
+        """Yields the batches. Raises the fault that the answer ends with: an answer that was cut off
+        never passes for a short one."""
         count = 0
         with self._explained():
             for batch in self._batches:
@@ -122,7 +123,7 @@ class Rows:
             raise _cut_off()
 
     def interrupt(self) -> None:
-        """Ends the response for a reader in another thread: the node ends what writes into the pipe."""
+        """Ends the response for a reader in another thread: the node then stops writing into the pipe."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -138,7 +139,7 @@ class Rows:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """A stream that breaks off within it raises what the node says of it."""
+        """Raises the fault that the node reports, if the stream breaks off within it."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -182,7 +183,7 @@ class NodeSocket:
             raise
 
     def passed(self, path: str, body: dict[str, Any], seen: Callable[[Rows], None]) -> Iterator[bytes]:
-        """Yields the bytes of a response, or one frame with the fault of a refused request. Raises Environment."""
+        """Yields the bytes of a response, or one frame with the fault if the request is refused. Raises Environment."""
         connection = self._connected(path, body, None)
         rows = Rows(connection)
         seen(rows)

@@ -1,7 +1,7 @@
-"""Serves Flight SQL over gRPC: pyarrow's threads call ``FlightSql``, and faults become gRPC statuses in words.
+"""Serves Flight SQL over gRPC: pyarrow's threads call ``FlightSql``, and faults become gRPC statuses with a message.
 
-Who asks is told by the header ``authorization``: a bearer's token, or a name and a token as a password, which a
-handshake gives back as a bearer's. What a token may read the node decides.
+The header ``authorization`` identifies the caller: a bearer token, or a name with a token as password, which a
+handshake returns as a bearer token. The node decides what a token may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engines.flight.messages import CANCELLED, CLASSES, MAX_MESSAGE, parsed, unp
 from engines.flight.service import MAX_PARAMETERS_BYTES, Answer, FlightSql, Seen
 
 LOOK_SECONDS: Final = 0.5
-"""Between looks at whether clients are still there."""
+"""Seconds between checks whether clients are still connected."""
 ANONYMOUS: Final = "anonymous"
 _TOKENS: Final = "flight-tokens"
 _CREATE, _CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
@@ -36,7 +36,7 @@ ACTIONS: Final = {
 
 
 OWN_ACTIONS: Final = {"odfd.query": "/query", "odfd.datasets": "/datasets"}
-"""And where the node is asked for them."""
+"""Actions of our own -> the node's path to which they are passed on."""
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
@@ -184,7 +184,8 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class RunningAnswers:
-    """Answers that are being fetched. One whose client is gone is interrupted, and with it the node's query."""
+    """Answers that are being fetched. If a client disconnects, its answer is interrupted, and with it
+    the node's query."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -278,14 +279,14 @@ def _status(fault: Fault) -> Callable[[str], Exception]:
 
 
 def _command(descriptor: Any) -> bytes:
-    """Raises Invalid."""
+    """Returns the command of a descriptor. Raises Invalid for one without."""
     if descriptor.descriptor_type is not flight.DescriptorType.CMD or len(descriptor.command) > MAX_MESSAGE:
         raise Invalid("a flight is named by a command of Flight SQL", rule="flight-command", hint="no paths are known")
     return bytes(descriptor.command)
 
 
 def _request(kind: str, body: bytes) -> Any:
-    """Raises Invalid."""
+    """Parses the request of an action. Raises Invalid."""
     name, message = unpacked(body)
     if name != f"Action{kind}Request":
         raise Invalid(f"{name} is no request of {kind}", rule="flight-action")

@@ -1,8 +1,8 @@
 """Translates calls of Flight SQL to calls of the node. Opens no socket, and knows nothing of gRPC.
 
-Commands about what there is are answered from the node's list of datasets; statements are asked of the node, and their
-rows passed on as they come. An answer that was begun for a FlightInfo waits a few seconds to be fetched; a ticket that
-comes later, or again, asks anew at the same cut.
+Commands about metadata are answered from the node's list of datasets; statements are sent to the node, and their rows
+passed on as they come. An answer that was begun for a FlightInfo waits a few seconds to be fetched; a ticket that comes
+later, or again, runs the query anew at the same cut.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from engines.flight.metadata import Dataset
 
 MOST_HELD: Final = 2
 HELD_SECONDS: Final = 10.0
-"""Limit for answers that were begun and not fetched: each keeps a process of the node."""
+"""Seconds for which an answer that was begun waits to be fetched: each occupies a process of the node."""
 MAX_PARAMETERS_BYTES: Final = 1 << 20
 _PLAIN: Final = (str, int, float, bool, type(None))
 MOST_STATEMENTS: Final = 256
 STATEMENT_SECONDS: Final = 3600.0
-"""Without use."""
+"""Seconds without use after which a prepared statement is forgotten."""
 T = TypeVar("T")
 
 
 class RunningAnswer(Protocol):
-    """Batches come as they are computed, once; one that is cut off raises."""
+    """An answer whose batches come once, as they are computed; iteration raises if it is cut off."""
 
     told: Any
     schema: pa.Schema
@@ -66,7 +66,7 @@ class NodePort(Protocol):
 
 
 class Answer(NamedTuple):
-    """A response; ``begun`` has to be closed at the end and is ``None`` for a table."""
+    """A response; ``begun`` is the running answer, to be closed at the end, ``None`` for a table of metadata."""
 
     schema: pa.Schema
     batches: Any
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
 
 
 class FlightSql:
-    """Implements Flight SQL for all clients of one node. Used from many threads."""
+    """Implements Flight SQL for all clients of one node. Safe to use from many threads."""
 
     def __init__(self, node: NodePort, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._node, self._version, self._clock = node, version, clock
@@ -102,7 +102,7 @@ class FlightSql:
         return self._described(name, message, token).schema
 
     def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> Answer:
-        """Fetches rows. The caller closes what was begun."""
+        """Fetches the rows of a ticket. The caller closes what was begun."""
         name, message = unpacked(ticket)
         if name != "TicketStatementQuery":
             return self._described(name, message, token)
@@ -118,7 +118,8 @@ class FlightSql:
         return handle.encode(), schema, pa.schema([pa.field(each, pa.utf8()) for each in names])
 
     def bind(self, handle: bytes, rows: pa.Table, token: str) -> None:
-        """Parameters by place, or, where columns are called as the parameters are, by name."""
+        """Binds parameters: by name, if the columns have names and the statement has named parameters;
+        else by position."""
         statement = self._statement(handle, token)
         if rows.num_rows != 1:
             raise Invalid(
@@ -181,7 +182,7 @@ class FlightSql:
             rows.close()
 
     def _described(self, name: str, message: Any, token: str) -> Answer:
-        """Raises Invalid for a command that fetches nothing."""
+        """Answers a command about metadata. Raises Invalid for a command that fetches nothing."""
         match name:
             case "CommandGetCatalogs":
                 table = metadata.CATALOGS.empty_table()
@@ -205,7 +206,7 @@ class FlightSql:
 
 
 def _ticket(message: Any) -> Ticket:
-    """Raises Invalid."""
+    """Decodes a ticket. Raises Invalid."""
     try:
         return msgspec.json.decode(message.statement_handle, type=Ticket)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -221,7 +222,7 @@ def _mine(token: str, handle: str) -> str:
 
 
 def _text(handle: bytes) -> str:
-    """Raises NotFound."""
+    """Decodes a handle. Raises NotFound for one that is not ours."""
     try:
         return handle.decode("ascii")
     except UnicodeDecodeError as error:
@@ -234,7 +235,7 @@ def _close(answer: Answer) -> None:
 
 
 def _plain(value: object) -> object:
-    """A parameter as JSON. Raises Invalid."""
+    """Converts a parameter to a JSON value. Raises Invalid."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, dt.datetime | dt.date | dt.time):
@@ -262,11 +263,14 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     parameters: list[Any] | dict[str, Any] | None = None
     pins: list[dict[str, Any]] = []
     held: str = ""
-    """The answer that was begun for it."""
+    """Handle of the answer that was begun for it; empty: none was."""
 
 
 class HandleStore(Generic[T]):
-    """Few values by handle, least recently used out first. For many threads. A handle includes its caller."""
+    """Holds a limited number of values by handle; drops the least recently used first. Safe to use from many threads.
+
+    A handle includes its caller's token.
+    """
 
     def __init__(self, most: int, seconds: float, drop: Callable[[T], None] = lambda _: None) -> None:
         self._most, self._seconds, self._drop = most, seconds, drop
@@ -282,7 +286,7 @@ class HandleStore(Generic[T]):
             self._drop(each)
 
     def get(self, handle: str, now: float) -> T:
-        """Raises NotFound."""
+        """Returns a value and notes its use. Raises NotFound."""
         with self._lock:
             found = self._kept.get(handle)
             if found is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 
 def main() -> int:
-    """Runs the process without numpy and pandas, whose import by Arrow and DuckDB takes longer than most queries."""
+    """Runs the process after blocking the import of numpy and pandas by Arrow and DuckDB, which takes
+    longer than most queries."""
     modules: dict[str, Any] = sys.modules
     for name in ("numpy", "pandas"):
         modules[name] = None

@@ -1,4 +1,4 @@
-"""Writes a statement over views, and words DuckDB's errors in terms of the statement before that. Pure."""
+"""Rewrites a statement to read views, and rewords DuckDB's errors in terms of the statement before that. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_MESSAGE: Final = 600
 _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
 
 _OF_VALUES: Final = ("Conversion", "Out of Range", "Mismatch Type", "Divide by Zero")
-"""DuckDB's kinds of errors in which a value that was read is not what the query makes of it."""
+"""DuckDB's kinds of errors that mean a value does not fit the query."""
 _OF_FILES: Final = re.compile(r"Failed to read file|found in Parquet file|Out of buffer")
 _NO_FUNCTION: Final = re.compile(r"No function matches the given name and argument types '(.+?)\((.*?)\)'")
-"""The rest of the message lists all functions of the name, in dozens of lines."""
+"""Matches the start of this message; the rest lists all functions of the name, in dozens of lines."""
 _CAST: Final = "cast to a type that it takes, as try_cast(… AS DOUBLE) does"
 _HINTS: Final[Mapping[str, str]] = {
     "Conversion": "try_cast(… AS …) gives null where a value is none of that type",
@@ -31,7 +31,8 @@ _HINTS: Final[Mapping[str, str]] = {
 
 
 def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
-    """Returns the statement over views, each with the user's alias or the last part of the dataset's name."""
+    """Returns the statement reading views in place of tables, each with the user's alias or the last
+    part of the table's name."""
     parts: list[bytes] = []
     at = 0
     for table, view in edits:
@@ -90,7 +91,8 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
 
 
 def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:
-    """Whether a slice is to blame. Arrow hands over all that goes wrong amid rows as an OSError, values too."""
+    """Whether a slice is at fault. Arrow raises an OSError for all errors while rows are read, also for
+    those of values."""
     if kind in _OF_VALUES:
         return False
     if kind == "IO" or _OF_FILES.search(message):
@@ -107,14 +109,14 @@ def _near(message: str) -> tuple[str, str]:
 
 
 def _named(message: str, statement: bytes) -> str:
-    """Returns where the name first stands that a message is about; empty where that cannot be told."""
+    """Returns the place of the first occurrence of the name in a message; empty if that is not known."""
     found = _NAME.search(message)
     at = None if found is None else first_of(statement, found[1])
     return "" if at is None else place_of(statement, at)
 
 
 def _called(name: str, statement: bytes) -> str:
-    """Returns where a function or an operator first stands; empty where that cannot be told."""
+    """Returns the place of the first occurrence of a function or operator; empty if there is none."""
     at = first_of(statement, name)
     return "" if at is None else place_of(statement, at)
 
@@ -140,7 +142,7 @@ def _details(error: BaseException) -> Mapping[str, Any]:
 
 
 def _plain(message: str, edits: Sequence[tuple[TableRef, str]]) -> str:
-    """Names of views as a person wrote the tables."""
+    """Replaces names of views in a message by the tables as the user wrote them."""
     first = message.split("\n\nLINE ")[0]
     for table, view in edits:
         first = first.replace(view, ".".join(table.path))
@@ -148,7 +150,7 @@ def _plain(message: str, edits: Sequence[tuple[TableRef, str]]) -> str:
 
 
 def _before(at: int, edits: Sequence[tuple[TableRef, str]]) -> int:
-    """The place in the statement before it was edited."""
+    """Converts a position in the edited statement to one in the statement before."""
     moved = 0
     for table, view in edits:
         longer = len(instead(table, view)) - (table.end - table.start)

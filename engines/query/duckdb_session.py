@@ -1,7 +1,7 @@
 """Runs one query in DuckDB, on a connection that is locked before any text of a person runs in it.
 
-It reads the files of its views and nothing else: external access is off, extensions are not loaded, settings are
-locked. Faults are told as values, with the place in the person's own text.
+It can read the files of its views and nothing else: external access is off, extensions are not loaded, settings are
+locked. Raises faults with the place in the person's own text.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from engines.query.views import (
 BATCH_ROWS: Final = 65_536
 _MOST_ROWS: Final = 2**62
 _STORAGE: Final = "v1.2.0"
-"""The format of folds, which DuckDB 1.2 and later read."""
+"""Format of fold files, which DuckDB 1.2 and later read."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
-    """Bytes of DuckDB's buffers."""
+    """Most bytes of DuckDB's buffers."""
     temporary: int
-    """Bytes on disk of what does not fit into memory."""
+    """Most bytes on disk for data that does not fit into memory."""
     threads: int
 
 
@@ -55,7 +55,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     tables: Sequence[TableRef]
     tree: Mapping[str, Any]
     parameters: Sequence[str] = ()
-    """Names, or numbers from 1, in their order."""
+    """Names of the parameters, or their numbers from 1, in order."""
 
 
 class QuerySession:
@@ -84,14 +84,14 @@ class QuerySession:
         self._connection.execute(f"SET allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]")
 
     def warm(self) -> None:
-        """Loads modules and takes each step of a query once, before the first request waits for it."""
+        """Loads modules and runs each step of a query once, so that the first request need not wait for it."""
         self._shape("odfd warm", pa.schema([("x", pa.int64())]))
         self.prepare("SELECT 1")
         self._connection.sql('SELECT * FROM "odfd warm"').to_arrow_reader(BATCH_ROWS).read_all()
         self._connection.execute('DROP TABLE "odfd warm"')
 
     def prepare(self, sql: str) -> Prepared:
-        """Raises Invalid."""
+        """Parses and checks a statement. Raises Invalid."""
         statement, clauses = take_out(sql.encode("utf-8", "surrogatepass"))
         try:
             clean = statement.decode()
@@ -116,9 +116,10 @@ class QuerySession:
         explain: bool = False,
         wanted: RowSelection = ALL_ROWS,
     ) -> pa.RecordBatchReader:
-        """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment.
+        """Returns a reader of the rows, which are computed while it is read. ``places``: number of the view of each
+        table.
 
-        ``explain``: how they would be, as text.
+        ``explain``: returns the plan as text instead. Raises Invalid, Refused, Environment.
         """
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
         with translated_faults(prepared.statement, edits):
@@ -139,7 +140,7 @@ class QuerySession:
             return relation.to_arrow_reader(BATCH_ROWS)
 
     def _judge_repeatable(self, prepared: Prepared, over_shapes: str, parameters: Any) -> None:
-        """Raises Refused where rows could be others another time. ``over_shapes``: the statement, of empty tables."""
+        """Raises Refused if a later run could give other rows. ``over_shapes``: the statement over empty tables."""
         if parameters:
             raise Refused("a proven query has its values in its text", rule="query-prove", hint="write them there")
         judge_text(prepared.tree, prepared.statement)
@@ -157,9 +158,9 @@ class QuerySession:
         return int(rows)
 
     def save_fold(self, view: SliceView, path: Path) -> int:
-        """Writes the rows of a view to a new database, in their order. Returns their number. Raises Refused.
+        """Writes the rows of a view to a new database file, in their order. Returns their number. Raises Refused.
 
-        DuckDB reads its own files in half the time of Parquet, with any columns that a view has.
+        DuckDB reads its own files in half the time of Parquet, and they can hold any columns of a view.
         """
         with translated_faults(b"", ()):
             self._make(view)
@@ -191,7 +192,7 @@ class QuerySession:
     def translated_faults(
         self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
     ) -> AbstractContextManager[None]:
-        """Rewords faults within it, while rows are read, in terms of the user's statement."""
+        """Rewords faults that occur within it, while rows are read, in terms of the user's statement."""
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
         return translated_faults(prepared.statement, edits)
 
@@ -212,7 +213,8 @@ class QuerySession:
         self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {self._folded(view, source, wanted)}")
 
     def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
-        """SQL of a view. Marks the rows of before that are no longer what they were, where that is possible."""
+        """Returns SQL of a folded view. If possible, first marks the earlier rows that later ones
+        change, so they need no sorting."""
         if view.earlier is None:
             return folded_sql(view, source, wanted)
         held = self._held_table(view.earlier)
@@ -226,7 +228,7 @@ class QuerySession:
         return marked_sql(view, source, wanted, held, marks)
 
     def _held_table(self, fold: str) -> str:
-        """Returns the table of a fold's file, which can be attached once."""
+        """Returns the name of the table in a fold's file; attaches the file on first use."""
         if fold not in self._folds:
             self._folds[fold] = quoted(f"odfd fold {len(self._folds)}")
             self._connection.execute(f"ATTACH {text(fold)} AS {self._folds[fold]} (READ_ONLY)")
@@ -242,7 +244,7 @@ class QuerySession:
 
 
 def _parameters(tree: Mapping[str, Any]) -> list[str]:
-    """Raises Invalid for more than a statement may have."""
+    """Returns the names of the parameters. Raises Invalid if there are too many."""
     named = sorted(tree["statements"][0].get("named_param_map", ()), key=lambda each: int(each["value"]))
     if len(named) > MAX_PARAMETERS:
         raise Invalid(f"the query has more than {MAX_PARAMETERS} parameters", rule="query-parameters", hint="join them")
@@ -250,7 +252,8 @@ def _parameters(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _without_rows(statement: str) -> str:
-    """With parameters a statement is computed as soon as it is said: this one has nothing to compute."""
+    """Limits a statement to no rows: DuckDB computes a statement with parameters at once, so there must
+    be nothing to compute."""
     return f"SELECT * FROM ({statement.rstrip(' ;' + chr(9) + chr(10) + chr(13))}\n) LIMIT 0"
 
 

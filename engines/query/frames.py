@@ -1,9 +1,9 @@
 """Encodes the frames of an answer: a byte for the kind, four for the length, and the content. Pure.
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
-(JSON). What ends with neither was cut off. Where rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before them.
-Rows to be shown come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON. Where the Arrow stream
-has a pipe of its own, no ``ROWS`` come, and ``SCHEMA`` says that it begins.
+(JSON). An answer that ends with neither was cut off. If rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before
+them. Rows for display come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON. If the Arrow
+stream has a pipe of its own, no ``ROWS`` come, and ``SCHEMA`` says that the stream begins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ END: Final = b"E"
 FAULT: Final = b"P"
 MEDIA_TYPE: Final = "application/vnd.odfd.query"
 MAX_FRAME: Final = 1 << 24
-"""Bytes; rows come in far smaller pieces."""
+"""Most bytes of a frame; rows come in far smaller pieces."""
 PIECE: Final = 1 << 20
-"""Bytes of rows in one frame, at the most."""
+"""Most bytes of rows in one frame."""
 _HEADER: Final = struct.Struct(">cI")
 _KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, END, FAULT)
 
@@ -44,19 +44,19 @@ def parted(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
 
 
 class FrameReader:
-    """Turns bytes as they come into frames; holds one frame at the most."""
+    """Splits incoming bytes into frames; holds at most one frame."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._have, self._need = 0, _HEADER.size
-        """Bytes of ``_rest``, and those without which it is not looked at again."""
+        """Number of bytes in ``_rest``, and the number needed before it is examined again."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields kinds and contents. Raises Invalid for a malformed frame."""
+        """Yields (kind, content) of each complete frame. Raises Invalid for a malformed frame."""
         return ((kind, bytes(whole[_HEADER.size :])) for kind, whole in self.wholes(data))
 
     def wholes(self, data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        """Yields kinds and whole frames, which are not copied. Raises Invalid for a malformed frame."""
+        """Yields (kind, whole frame), not copied, of each complete frame. Raises Invalid for a malformed frame."""
         self._rest.append(data)
         self._have += len(data)
         if self._have < self._need:

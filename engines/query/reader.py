@@ -1,8 +1,9 @@
-"""Runs queries for the node: so many confined processes at once, one each, and one more that waits started.
+"""Runs queries for the node: a limited number of confined processes, one per query, and one more that is started
+already.
 
-A process sees its runtime, a folder with the slices of its query, and a folder for what does not fit into memory; no
-network. What it says is parsed under limits. It is ended when its query is over, however that came, and with it all
-that it held; who waits for a turn is served in order.
+A process sees its runtime, a folder with the slices of its query, and a folder for data that does not fit into memory;
+no network. Its output is parsed under limits. It is ended with its query, however that ends, and with it all that it
+held. Queries that wait for a turn are served in order.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
 
 BESIDE: Final = 1 << 30
-"""Bytes of a process beyond DuckDB's buffers: Python, Arrow, stacks, what DuckDB does not count."""
+"""Bytes of memory of a process beyond DuckDB's buffers: Python, Arrow, stacks, what DuckDB does not count."""
 PROCESSES: Final = 512
-"""Threads included."""
+"""Most processes of a query, threads included."""
 IDLE_SECONDS: Final = 300.0
-"""Without a query before the process that waits is ended."""
+"""Seconds without a query after which the process that is kept ready is ended."""
 START_SECONDS: Final = 60.0
-"""Until a process has judged a statement, its start included."""
+"""Seconds for a process to judge a statement, its start included."""
 _INSIDE: Final = PurePosixPath("/odf")
 _PIECE: Final = 1 << 20
 _LAST_WORDS: Final = 2000
@@ -45,17 +46,17 @@ _LAST_WORDS: Final = 2000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
     most: int = 4
-    """At once; more wait."""
+    """Most queries at once; more wait."""
     memory: int = 1 << 30
     temporary: int = 4 << 30
-    """Bytes on disk."""
+    """Most bytes of temporary files on disk."""
     seconds: float = 300.0
-    """From the statement to the last row."""
+    """Most seconds from the statement to the last row."""
     threads: int = 2
 
 
 class QueryProcess:
-    """One process and its folders. ``prepare``, ``link``, then ``execute``, once each."""
+    """One process and its folders. Call ``prepare``, ``link``, then ``execute``, once each."""
 
     def __init__(self, choice: Choice, home: Path, limits: QueryLimits) -> None:
         self._home = home
@@ -87,13 +88,14 @@ class QueryProcess:
         return self._process.returncode is None
 
     async def listen(self) -> None:
-        """Collects the last lines of its error output until the end."""
+        """Collects the last output on its standard error, until it ends."""
         with suppress(trio.ClosedResourceError):
             while piece := await self._process.stderr.receive_some(_PIECE):
                 self._said = (self._said + piece)[-_LAST_WORDS:]
 
     async def prepare(self, sql: str) -> TablesNamed:
-        """Prepares a statement. Raises the fault that the process reports, LimitExceeded, EngineLost."""
+        """Sends a statement and returns the tables that it names. Raises the fault that the process
+        reports, LimitExceeded, EngineLost."""
         with trio.move_on_after(START_SECONDS):
             await self._send(Prepare(sql=sql))
             async with aclosing(self._come()) as frames:
@@ -104,7 +106,7 @@ class QueryProcess:
         raise LimitExceeded("the query was not understood in time", rule="query-deadline", hint="ask something shorter")
 
     def link(self, files: Mapping[str, Path]) -> None:
-        """Makes files visible to it under names. Raises Environment."""
+        """Makes files visible to the process under names. Raises Environment."""
         for name, path in files.items():
             try:
                 _linked(path, self._inputs / name)
@@ -115,7 +117,7 @@ class QueryProcess:
         return str(self._seen / name)
 
     def made(self, name: str) -> tuple[Path, str]:
-        """Reserves a file for it to write. Returns the path here, and inside the sandbox."""
+        """Reserves a file for the process to write. Returns the path here, and inside the sandbox."""
         return self._temporary / name, str(self._seen_temporary / name)
 
     def pipe(self) -> tuple[int, str]:
@@ -127,22 +129,25 @@ class QueryProcess:
         return row_pipe(path), seen
 
     async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, memoryview], None]:
-        """Yields kinds, and whole frames of rows and the end. Raises the fault that the process reports, EngineLost."""
+        """Runs the query and yields (kind, whole frame) of rows and the end. Raises the fault that the
+        process reports, EngineLost."""
         await self._send(request)
         async with aclosing(self._come()) as frames:
             async for found in frames:
                 yield found
 
     async def save(self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int) -> Saved:
-        """Writes views to Parquet files that it sees, except those without a name. Raises as ``execute`` does."""
+        """Has the process write views to Parquet files, except those without a file name. Raises as
+        ``execute`` does."""
         return await self._save(Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most))
 
     async def save_fold(self, view: SliceView, file: str, most: int) -> Saved:
-        """Writes a view to a file that a later view may have as ``earlier``. Raises as ``execute`` does."""
+        """Has the process write a view to a file that a later view may have as ``earlier``. Raises as
+        ``execute`` does."""
         return await self._save(Execute(views=(view,), places=(), folds=(file,), save_bytes=most))
 
     async def save_answer(self, views: Sequence[SliceView], places: Sequence[int], file: str, most: int) -> Saved:
-        """Writes the answer of the statement to a Parquet file that it sees. Raises as ``execute`` does."""
+        """Has the process write the answer of the statement to a Parquet file. Raises as ``execute`` does."""
         return await self._save(Execute(views=tuple(views), places=tuple(places), answer=file, save_bytes=most))
 
     async def _save(self, wanted: Execute) -> Saved:
@@ -154,7 +159,7 @@ class QueryProcess:
         raise self._lost()
 
     async def stop(self) -> None:
-        """Stops the process. Cannot be cancelled."""
+        """Stops the process and removes its folders. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             await self._process.stop(0.0)
             await trio.to_thread.run_sync(lambda: shutil.rmtree(self._home, ignore_errors=True))
@@ -183,10 +188,10 @@ class QueryProcess:
 
 
 class QueryProcesses:
-    """Gives each query a process. Usable while ``run`` runs."""
+    """Lends each query a process. Usable while ``run`` runs."""
 
     def __init__(self, scratch: Path, choose: Callable[[], Awaitable[Choice]], limits: QueryLimits) -> None:
-        """``choose``: the sandbox, tried when the first query comes."""
+        """``choose``: chooses the sandbox, when the first query comes."""
         self.limits = limits
         self._scratch, self._choose = scratch, choose
         self._choice: Choice | None = None
@@ -197,11 +202,11 @@ class QueryProcesses:
         self._number = 0
         self._nursery: trio.Nursery | None = None
         self.serving = trio.Event()
-        """Since ``run`` does."""
+        """Set while ``run`` runs."""
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Queries that wait for their turn, and those that have it."""
+        """Number of queries that wait for their turn, and of those in work."""
         told = self._turns.statistics()
         return told.tasks_waiting, told.borrowed_tokens
 
@@ -233,7 +238,7 @@ class QueryProcesses:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[QueryProcess]:
-        """Lends a process for one query, in turn. Raises Refused where no sandbox is strong enough, EngineLost."""
+        """Lends a process for one query, in turn. Raises Refused if no sandbox is strong enough, EngineLost."""
         async with self._turns:
             choice = await self._isolation()
             process, self._spare = self._spare, None

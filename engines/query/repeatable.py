@@ -1,8 +1,8 @@
-"""Decides whether a query gives the same rows whenever and wherever it runs; refuses all else by its name.
+"""Decides whether a query gives the same rows whenever and wherever it runs; refuses other queries, naming the reason.
 
-The order of rows does not count: those of a proven answer are ordered by all columns. What chooses among rows by an
-order that may have ties, asks for the moment or for chance, or adds floating-point numbers in the order in which they
-come, is refused, with what to write instead. Pure.
+The order of rows does not matter: the rows of a proven answer are ordered by all columns. Refused is what chooses rows
+by an order that may have ties, what depends on time or chance, and what adds floating-point numbers in the order in
+which they come; the message says what to write instead. Pure.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ _EXACT: Final = frozenset(
      "quantile_disc", "quantile_cont", "median", "mad", "bool_and", "bool_or", "approx_count_distinct", "rank",
      "dense_rank", "percent_rank", "cume_dist")
 )  # fmt: skip
-"""Aggregates that give the same of floating-point numbers in any order."""
+"""Aggregates whose result over floating-point numbers does not depend on their order."""
 _RANKS: Final = frozenset(("WINDOW_RANK", "WINDOW_RANK_DENSE", "WINDOW_PERCENT_RANK", "WINDOW_CUME_DIST"))
 _FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
 def judge_text(tree: Mapping[str, Any], statement: bytes) -> None:
-    """Raises Refused for a text that is visibly not repeatable. ``tree``: as ``check_statement`` takes it."""
+    """Raises Refused for a text that is visibly not repeatable. ``tree``: as for ``check_statement``."""
     _visit(tree["statements"][0]["node"], statement, is_sorted=False)
 
 
 def judge_plan(plan: Mapping[str, Any]) -> None:
-    """Raises Refused for sums of floating-point numbers. ``plan``: of ``json_serialize_plan``, with types."""
+    """Raises Refused for sums of floating-point numbers. ``plan``: result of ``json_serialize_plan``,
+    which has types."""
     if plan.get("error"):
         raise Refused(
             f"it cannot be told whether the answer repeats: {str(plan.get('error_message'))[:200]}",

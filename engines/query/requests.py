@@ -1,6 +1,6 @@
 """Declares the requests to the process of a query, its responses, and the layouts of rows as JSON.
 
-The process is not trusted: what it says has limits. Layouts are those that kamu's nodes know: objects, arrays, or a
+The process is not trusted: its responses have limits. Layouts are those that kamu's nodes know: objects, arrays, or a
 list for each column. Integers are numbers whatever their size; decimals, times and bytes are text. Pure.
 """
 
@@ -20,18 +20,18 @@ from engines.query.temporal import Clause
 from engines.query.views import SliceView
 
 MAX_TABLES: Final = 256
-"""Of one query."""
+"""Most tables of one query."""
 MAX_PARAMETERS: Final = 1024
 MAX_TEXT: Final = 4000
-"""Characters of a reported fault."""
+"""Most characters of a reported fault."""
 _Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, Refused, Environment)}
 Layout = Literal["JsonAoS", "JsonSoA", "JsonAoA"]
-"""An array of structures, a structure of arrays, an array of arrays."""
+"""Array of structures, structure of arrays, array of arrays."""
 MAX_COLUMNS_BYTES: Final = 64 << 20
-"""Of a structure of arrays, which is whole in memory before its first byte leaves."""
+"""Most bytes of a structure of arrays, which is complete in memory before its first byte is sent."""
 _ROWS: Final = 4096
-"""Made into Python's values at once."""
+"""Rows that are converted to Python values at a time."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -42,9 +42,9 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
 class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
     path: Annotated[tuple[_Said, ...], msgspec.Meta(min_length=1, max_length=64)]
     place: _Said
-    """For a person."""
+    """Place in the statement, for people."""
     clauses: Annotated[tuple[tuple[_Said, _Said], ...], msgspec.Meta(max_length=3)] = ()
-    """Kinds (``temporal``) and what they say."""
+    """Time clauses: kind (``temporal``) and value."""
 
     @classmethod
     def of(cls, table: TableRef, statement: bytes) -> TableNamed:
@@ -59,22 +59,22 @@ class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
 class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
     tables: Annotated[tuple[TableNamed, ...], msgspec.Meta(max_length=MAX_TABLES)]
     parameters: Annotated[tuple[_Said, ...], msgspec.Meta(max_length=MAX_PARAMETERS)] = ()
-    """Names, or numbers from 1, in their order."""
+    """Names of the parameters, or their numbers from 1, in order."""
 
 
 class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the rows of an answer that are sent, and their layout."""
 
     layout: Layout | None = None
-    """``None``: as Arrow."""
+    """Layout as JSON; ``None``: rows are sent as Arrow."""
     plain: bool = False
-    """As lists of rows to be shown, a frame for some of them."""
+    """Send lists of rows for display, several per frame."""
     prove: bool = False
-    """Only those that come whenever the query runs over the same rows, in the order of their columns."""
+    """Only accept a query that gives the same rows in every run over the same data; sort them by all columns."""
     skip: int = 0
     limit: int | None = None
     unbound: bool = False
-    """Only what columns there are: parameters have no values yet."""
+    """Only return the columns: parameters have no values yet."""
 
 
 ALL_ROWS: Final = RowSelection()
@@ -83,20 +83,20 @@ ALL_ROWS: Final = RowSelection()
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
     views: tuple[SliceView, ...]
     places: tuple[int, ...]
-    """The view of each table."""
+    """Number of the view of each table."""
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
     rows: RowSelection = ALL_ROWS
     pipe: str = ""
-    """A named pipe for the Arrow stream of rows; ``SCHEMA`` says when it begins. Empty: rows come in frames."""
+    """Path of a named pipe for the Arrow stream of rows; ``SCHEMA`` says when it begins. Empty: rows come in frames."""
     saves: tuple[str, ...] = ()
-    """Write the views to these files, instead of answering; the end says the statement as another engine reads it."""
+    """Write the views to these files instead of answering; the end has the statement in another engine's spelling."""
     answer: str = ""
     """With ``save_bytes``: write the rows of the statement to this file instead."""
     folds: tuple[str, ...] = ()
-    """With ``save_bytes``: write the views to these database files instead, as earlier rows of later views."""
+    """With ``save_bytes``: write the views to these database files instead, to be earlier rows of later views."""
     save_bytes: int = 0
-    """That a file may have."""
+    """Most bytes of a file to be written; 0: none is written."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_pieces(batches: Iterable[pa.RecordBatch], names: list[str], layout: Layout) -> Iterator[bytes]:
-    """Yields one JSON value in pieces. Raises LimitExceeded."""
+    """Yields one JSON value in pieces. Raises LimitExceeded if it is too large."""
     if layout == "JsonSoA":
         yield from _columns(batches, names)
         return

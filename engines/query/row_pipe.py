@@ -1,6 +1,6 @@
-"""Makes the named pipe through which the rows of one query go from its process to whoever reads them.
+"""Makes the named pipe through which the rows of one query go from its process to their reader.
 
-The pipe is in a folder that the process writes, which is not trusted: what it may have put there is not opened.
+The pipe is in a folder that the process can write and that is not trusted: a file that replaced the pipe is not opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _SIZE: Final = 1 << 20
 
 
 def row_pipe(path: Path) -> int:
-    """Returns the end to read, which the caller closes. Raises Environment, and EngineLost where it was replaced."""
+    """Makes a pipe. Returns the end to read, which the caller closes. Raises Environment, and
+    EngineLost if it was replaced."""
     try:
         os.mkfifo(path, mode=0o600)
     except FileExistsError as error:
@@ -30,7 +31,7 @@ def row_pipe(path: Path) -> int:
 
 
 def reading_end(path: Path) -> int:
-    """Opens a pipe without waiting for a writer. Raises EngineLost for anything else."""
+    """Opens a pipe without waiting for a writer. Raises EngineLost if it is anything else."""
     try:
         end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

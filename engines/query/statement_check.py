@@ -1,8 +1,8 @@
 """Checks a statement by DuckDB's parse tree against lists of permitted nodes; refuses all others by name.
 
-One SELECT, over tables that the caller knows and functions that compute from their arguments. What a table is, is not
-decided here: the tables are returned with their places in the text. Names of common table expressions are told from
-tables by SQL's own scopes. Pure: the tree comes as JSON (``json_serialize_sql``).
+Permitted is one SELECT over tables, with functions that compute from their arguments. Which dataset a table is, is
+decided elsewhere: the tables are returned with their places in the text. Names of common table expressions are
+separated from tables by SQL's own scopes. Pure: the tree comes as JSON (``json_serialize_sql``).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _CLASSES: Final = frozenset(
     ("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "LAMBDA",
      "LAMBDA_REF", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE", "WINDOW")
 )  # fmt: skip
-"""Of expressions."""
+"""Classes of expressions that are permitted."""
 _NODES: Final = frozenset(
     ("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE",
      "BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EMPTY", "EXPRESSION_LIST",
      "ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER",
      "ORDER_DEFAULT", "ASCENDING", "DESCENDING")
 )  # fmt: skip
-"""Queries, what they read from, and how their rows are ordered and bounded."""
+"""Kinds of nodes that are permitted: queries, their sources, and how rows are ordered and limited."""
 _INFO: Final = "_TYPE_INFO"
 TABLE_FUNCTIONS: Final = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
-"""That compute rows from their arguments alone."""
+"""Table functions that compute rows from their arguments alone."""
 _WORDS: Final = {"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE", "PIVOT": "PIVOT", "COLUMN_DATA": "a set of rows"}
-"""Words of the query for each refused node of the parse tree."""
+"""Refused nodes of the parse tree -> their SQL words."""
 _HINT: Final = "a query is one SELECT over datasets of this node, and functions that compute from their arguments"
 _NEAR: Final = 0.7
-"""Of names that are alike: a typing error. At difflib's 0.6, reflect is near array_select."""
+"""Similarity of names from which on one is taken for a typing error. At difflib's 0.6, reflect is near array_select."""
 _MAX_DEPTH: Final = 200
-"""Nodes within nodes: more than a person writes, and less than Python's stack."""
+"""Greatest depth of nested nodes: more than a person writes, and less than Python's stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
 def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[TableRef]) -> bytes:
     """Blanks the schema of columns written as ``current.weather.celsius``, where that table is read without an alias.
 
-    Each table is replaced by a view that is called as the last part of its name.
+    Each table is replaced by a view whose name is the last part of the table's.
     """
     paths = {_folded(table.path) for table in tables if not table.alias and len(table.path) > 1}
     left = bytearray(statement)
@@ -111,7 +111,7 @@ def _folded(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def _column_refs(node: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the columns that are named anywhere below a node that was checked, and so is not too deep."""
+    """Yields the column references anywhere below a node, which was checked, and so is not too deep."""
     if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
         yield node
     for each in node.values() if isinstance(node, dict) else node:
@@ -136,7 +136,7 @@ def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
 
 
 def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:
-    """Everything below a node. ``known``: names of common table expressions in scope."""
+    """Checks all nodes below a node. ``known``: names of common table expressions in scope."""
     walk.depth += 1
     if walk.depth > _MAX_DEPTH:
         raise Invalid("the query is nested too deeply", rule="query-depth", hint=f"at most {_MAX_DEPTH} levels")
@@ -161,7 +161,10 @@ def _visit(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> N
 
 
 def _common_tables(walk: _Walk, node: dict[str, Any], statement: bytes, known: frozenset[str]) -> frozenset[str]:
-    """Each sees those before it; one that refers to itself is a node that says so."""
+    """Checks common table expressions, each of which sees those before it; returns the names in scope after them.
+
+    An expression that refers to itself is a node of another kind.
+    """
     for each in node["cte_map"]["map"]:
         _visit(walk, each["value"], statement, known)
         known = known | {str(each["key"]).lower()}
@@ -184,7 +187,8 @@ def _check(node: Mapping[str, Any], statement: bytes) -> None:
 
 
 def _function_name(node: Mapping[str, Any]) -> str:
-    """In lower case; one that is asked for in a schema or a catalog keeps that, and is none of the known."""
+    """Returns the function's name in lower case; a name with a schema or catalog keeps these, and so is
+    not permitted."""
     parts = (str(node.get("catalog") or ""), str(node.get("schema") or ""), str(node.get("function_name", "")))
     return ".".join(part for part in parts if part).lower()
 
@@ -219,7 +223,7 @@ def _table(walk: _Walk, node: Mapping[str, Any], statement: bytes, known: frozen
 
 
 def _with_clauses(tables: Sequence[TableRef], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
-    """Each clause belongs to the table right before it."""
+    """Assigns each time clause to the table directly before it. Raises Invalid if there is none."""
     given: dict[int, list[Clause]] = {}
     for clause in clauses:
         owner = next((n for n, table in reversed(list(enumerate(tables))) if table.end <= clause.start), None)

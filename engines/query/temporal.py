@@ -1,8 +1,8 @@
-"""Takes clauses of time that DuckDB does not know out of a statement; all else stays where it was.
+"""Takes time clauses that DuckDB does not know out of a statement; all other text stays in place.
 
-``FOR SYSTEM_TIME AS OF '…'`` (or ``AS OF '…'``), ``AT BLOCK '…'`` and ``AS AT '…'`` stand behind the name of a dataset.
-They are replaced by blanks of the same length, so positions in errors are those of what a person wrote. Whatever the
-lexer here takes for a clause, what is judged and run is the text that is left. Pure.
+``FOR SYSTEM_TIME AS OF '…'`` (or ``AS OF '…'``), ``AT BLOCK '…'`` and ``AS AT '…'`` follow the name of a dataset. They
+are replaced by blanks of the same length, so positions in errors are those in the text that a person wrote. Should the
+lexer here mistake text for a clause, no harm is done: only the remaining text is judged and run. Pure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHAPES: Final[Sequence[tuple[str, tuple[bytes, ...]]]] = (
     (AS_AT, (b"as", b"at")),
 )
 _TYPES: Final = (b"timestamp", b"timestamptz", b"date")
-"""Words that may stand before a time."""
+"""Words that may precede a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Bytes ``start <= n < end`` of the statement."""
+    """A time clause; it has the bytes ``start <= n < end`` of the statement."""
 
     kind: str
     value: str
@@ -71,7 +71,7 @@ def is_blank(between: bytes) -> bool:
 
 
 def name_end(statement: bytes, start: int, parts: int) -> int | None:
-    """Returns where a name of that many parts ends that begins at ``start``; ``None`` if there is none."""
+    """Returns the end of the name with so many parts that begins at ``start``; ``None`` if there is none."""
     wanted = 2 * parts - 1
     for number, word in enumerate(_words(statement[start:])):
         if (number % 2 == 1) != (word.text == b"."):
@@ -108,7 +108,7 @@ def _words(statement: bytes) -> Iterator[_Word]:
 
 
 def _clause(words: Sequence[_Word], place: int) -> tuple[Clause, int] | None:
-    """The clause that begins with a word, and where the words behind it begin."""
+    """Returns the clause that begins at a word, and the index of the word after it; ``None`` if none begins there."""
     for kind, shape in _SHAPES:
         after = place + len(shape)
         if tuple(word.text.lower() for word in words[place:after]) != shape:

@@ -1,7 +1,7 @@
 """Describes a table of a query, and writes the SQL of the view over its files. Pure.
 
-A fold is done by columns: windows over keys or whole rows, never a loop. Operations are those of ODF: 0 appends, 1
-retracts, 2 and 3 are the old and the new row of a correction.
+A fold computes current rows from a log by columns: windows over keys or whole rows, never a loop. Operations are those
+of ODF: 0 appends, 1 retracts, 2 and 3 are the old and the new row of a correction.
 """
 
 from __future__ import annotations
@@ -12,42 +12,43 @@ from typing import Final, Literal
 import msgspec
 
 Fold = Literal["log", "key", "rows"]
-"""``log``: all rows as published. ``key``: of each key the last row, if it stands. ``rows``: those never taken back."""
+"""How rows are folded. ``log``: all rows as published. ``key``: the last row of each key, unless it is retracted.
+``rows``: the rows that were never taken back."""
 ASSERTS: Final = "(0, 3)"
-"""Operations that say a row; the others take one back."""
+"""Operations that state a row; the others take one back."""
 _PLACE: Final = "rowid"
-"""DuckDB's column for the place of a row in a table."""
+"""DuckDB's column with the position of a row in a table."""
 FOLD_TABLE: Final = "rows"
-"""In the database that is the file of a fold."""
+"""Name of the table in the database file of a fold."""
 MOST_MARKED: Final = 100_000_000
-"""Rows of before that are marked, in a bit each."""
+"""Most earlier rows that are marked, each with one bit."""
 _HOW: Final = ("ANTI", "SEMI")
 
 
 class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     files: tuple[str, ...]
-    """As the process sees them, in the order of their offsets."""
+    """Paths as the process sees them, in the order of their offsets."""
     schema: bytes
-    """Arrow IPC of the columns, in their order and types."""
+    """Arrow IPC of the columns, with their order and types."""
     mixed: bool = False
     """Whether files may differ in their columns."""
     fold: Fold = "log"
     key: tuple[str, ...] = ()
     """Columns that identify rows, for a fold by key."""
     system: tuple[str, str, str] = ("offset", "op", "system_time")
-    """Columns of a row that are not of what it says."""
+    """Columns that describe the statement, not the row's data."""
     event_time: str = "event_time"
     until: int | None = None
     """Microseconds since 1970: rows with a later event time, or none, are left out."""
     earlier: str | None = None
-    """A database file with the rows that held before ``files``, folded in the same way."""
+    """A database file with the rows in force before ``files``, folded in the same way; ``None``: there is none."""
     parts: tuple[SliceView, ...] = ()
-    """In place of files: the rows of all of these, one after the other. Rows that fold together are in one of them."""
+    """Views to concatenate instead of ``files``; rows that fold together are all in one of them."""
 
     @property
     def is_computed(self) -> bool:
-        """Whether it differs from the plain rows of its files."""
+        """Whether the view differs from the plain rows of its files."""
         return self.fold != "log" or self.until is not None or self.mixed
 
 
@@ -76,13 +77,13 @@ def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]
 
 
 def can_mark(view: SliceView, wanted: Iterable[str]) -> bool:
-    """Whether rows of before can be marked as touched: then those that are kept need no sorting."""
+    """Whether earlier rows can be marked as changed; those that are kept then need no sorting."""
     is_fold = view.fold == "key" and bool(view.key) and view.earlier is not None
     return is_fold and _PLACE not in map(str.lower, wanted)
 
 
 def marks_sql(view: SliceView, source: str, held_table: str, rows: int) -> str:
-    """Builds SQL for a bit for each of the ``rows`` of before, set where ``source`` says something of its key."""
+    """Builds SQL for a bit for each of the ``rows`` earlier rows, set if ``source`` has a statement about its key."""
     names = ", ".join(map(quoted, view.key))
     held = f"SELECT {names}, {_PLACE} FROM {held_table}"
     _, touched = _apart(view, held, source, view.key)
@@ -91,7 +92,8 @@ def marks_sql(view: SliceView, source: str, held_table: str, rows: int) -> str:
 
 
 def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str, marks: str) -> str:
-    """Builds the SQL of ``folded_sql`` over marks in a variable: offsets of ``source`` are behind all of before."""
+    """Builds the SQL of ``folded_sql`` with marks from a variable; the offsets of ``source`` are after
+    those of all earlier rows."""
     columns = ", ".join(map(quoted, wanted))
     kept = f"SELECT {columns} FROM {held_table} WHERE get_bit(getvariable({text(marks)}), {_PLACE}::INT) = 0"
     stands = _stands(view, source, view.key, wanted)
@@ -99,7 +101,8 @@ def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_tab
 
 
 def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str = "") -> str:
-    """Builds SQL for the rows of ``source`` that are in force, after those of before, if there is a table of them."""
+    """Builds SQL for the rows of ``source`` that are in force, after the earlier rows in
+    ``held_table``, if there is one."""
     offset = quoted(view.system[0])
     if view.fold == "log":
         return source
@@ -117,7 +120,7 @@ def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_tab
 
 
 def _apart(view: SliceView, held: str, source: str, same: Sequence[str]) -> tuple[str, str]:
-    """Parts the rows that held before: those that new ones say nothing of, and the others."""
+    """Builds SQL for the earlier rows about which ``source`` has no statement, and for the others."""
     op, names = quoted(view.system[1]), ", ".join(map(quoted, same))
     says = f"{op} <> 2" if view.fold == "key" else f"{op} NOT IN {ASSERTS}"
     new = f'(SELECT DISTINCT {names} FROM ({source}) WHERE {says}) AS "odfd new"'
@@ -127,7 +130,7 @@ def _apart(view: SliceView, held: str, source: str, same: Sequence[str]) -> tupl
 
 
 def _stands(view: SliceView, source: str, same: Sequence[str], wanted: Mapping[str, str]) -> str:
-    """The rows of ``source`` that stand, among those that are the ``same``, without an order."""
+    """Builds SQL for the rows of ``source`` that are in force, in no order; ``same``: columns that identify a row."""
     offset, op, _ = map(quoted, view.system)
     group = ", ".join(map(quoted, same)) or "1"
     if view.fold == "key":

@@ -1,7 +1,7 @@
-"""Serves one query inside its process: requests on standard input, frames on standard output, then it ends.
+"""Serves one query inside its process: reads requests on standard input, writes frames on standard output, then ends.
 
-First comes the statement; the answer (``HEAD``) names its tables. Then come the views, whose files are there by then,
-and rows follow. Whoever holds standard input may close it at any time: the process is then ended from outside.
+First comes the statement; the answer (``HEAD``) names its tables. Then come the views, whose files are in place by
+then, and rows follow. The node may close standard input at any time: it then ends the process from outside.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")
 MAX_REQUEST: Final = 64 << 20
-"""Bytes: names of a hundred thousand files."""
+"""Most bytes of a request: names of a hundred thousand files."""
 PLAIN_ROWS: Final = 1000
-"""Of one frame, at the most; fewer where they are large."""
+"""Most rows of one frame; fewer if they are large."""
 
 
 SMALL: Final = 1 << 14
-"""Bytes that are written together with others; larger pieces are not copied."""
+"""Pieces of fewer bytes are written together with others; larger ones are not copied."""
 
 
 class _Rows:
-    """A file for Arrow: what is written comes out as frames, small pieces together."""
+    """A file for Arrow to write to: the bytes come out as frames, small pieces together."""
 
     closed = False
 
@@ -69,7 +69,7 @@ class _Rows:
             self._waiting.clear()
 
     def close(self) -> None:
-        """The process goes on."""
+        """Does nothing, as the process goes on."""
 
     def readable(self) -> bool:
         return False
@@ -82,7 +82,7 @@ class _Rows:
 
 
 class _Counted:
-    """Batches, and how many rows they had."""
+    """Iterates over batches and counts their rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -174,7 +174,8 @@ def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Ro
 
 
 def _write_apart(counted: _Counted, schema: pa.Schema, pipe: str, out: BinaryIO) -> None:
-    """To a named pipe that is being read, large pieces without a copy. Until then a fault is all there is."""
+    """Writes rows to a named pipe that is being read, large pieces without a copy. Computes the first batch before it
+    opens the pipe, so that a fault until then is the only output."""
     batches = iter(counted)
     first = list(itertools.islice(batches, 1))
     with Path(pipe).open("wb", buffering=SMALL) as file:
