@@ -93,7 +93,7 @@ _FAULTS: Final[dict[str, type[Environment] | type[LimitExceeded]]] = {
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
     ("grpc.max_send_message_length", codec.MAX_MESSAGE),
-    # A socket path is no authority, and a proxy meant for the web must never see an engine's traffic.
+    # A socket path is no valid authority, and an engine's traffic must never go to a proxy meant for the web.
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     # Engines come and go at one address; a shared subchannel would remember the dead one's back-off.

@@ -64,7 +64,7 @@ _VALUE: Final = pa.dense_union([
 ])  # fmt: skip
 SQL_INFO: Final = pa.schema([pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", _VALUE)])
 
-# The number of a type in ODBC, its size, radix, quotes and whether it has a sign.
+# Of each type: its number in ODBC, size, radix, quotes and whether it has a sign.
 _SQL_TYPES: Final[Sequence[tuple[str, int, int | None, int | None, bool, bool | None]]] = (
     ("BIGINT", -5, 19, 10, False, False), ("BLOB", -3, None, None, True, None), ("BOOLEAN", -7, 1, None, False, None),
     ("DATE", 91, 10, None, True, None), ("DECIMAL", 3, 38, 10, False, False), ("DOUBLE", 8, 53, 2, False, False),

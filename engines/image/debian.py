@@ -1,7 +1,7 @@
-"""Fetches Debian packages by a lock, checks their hashes, and unpacks them without running anything of theirs.
+"""Fetches Debian packages by a lock, checks their hashes, and unpacks them without running their scripts.
 
-No maintainer script is needed for what an engine is made of: a C library, Python, a shell and a few tools. Their files
-go below /usr, to which /bin, /lib and their like are links, as on an installed Debian.
+The parts of an engine need no maintainer script: a C library, Python, a shell and a few tools. Their files go below
+/usr, to which /bin, /lib and their like are links, as on an installed Debian.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PACKAGES: Final = tuple(name for line in (
     "libpython3.11-stdlib libreadline8 libselinux1 libsqlite3-0 libssl3 libstdc++6 libtinfo6 libtirpc3",
     "libuuid1 media-types netbase python3.11-minimal sed tzdata zlib1g",
 ) for name in line.split())  # fmt: skip
-"""What Python, Java and Spark's shell scripts load, closed under dependencies; names of Debian 12."""
+"""What Python, Java and Spark's shell scripts load, with all dependencies; names of Debian 12."""
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""Links into /usr."""
+"""Folders that are links into /usr."""
 _UNWANTED: Final = re.compile(
     r"usr/share/(doc|man|locale|info|lintian|bash-completion|bug|menu)/|usr/share/zoneinfo/right/"
 )
@@ -49,7 +49,7 @@ class Locked:
 
 
 def read_lock(path: Path) -> list[Locked]:
-    """Raises Environment."""
+    """Reads a lock. Raises Environment."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     except OSError as error:
@@ -110,12 +110,13 @@ def _placed(name: str) -> PurePosixPath:
 
 
 def _link(text: str) -> str:
-    """An absolute one goes below /usr too; packages link relatively within one tree only."""
+    """Returns the target of a link; an absolute one goes below /usr too. Packages have relative links
+    within one tree only."""
     return "/" + str(_placed(text)) if text.startswith("/") else text
 
 
 def _data(package: Path) -> bytes:
-    """The member ``data.tar.*`` of a .deb, which is an ar archive."""
+    """Returns the member ``data.tar.*`` of a .deb, which is an ar archive."""
     raw = package.read_bytes()
     at = len(_MAGIC)
     while raw.startswith(_MAGIC) and at + _HEADER <= len(raw):

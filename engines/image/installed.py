@@ -1,7 +1,7 @@
 """Describes the image of this installation: the pinned digests, and the paths inside.
 
-``make engine-image`` leaves a layout, a record of its two digests and the image's files beside the interpreter; the
-record is as much to be trusted as our code, layout and files only as far as they hash to the record.
+``make engine-image`` leaves a layout, a record of its two digests and the image's files beside the interpreter. The
+record is as trustworthy as our code; layout and files only if their hashes are those of the record.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "PYTHONPATH": f"/{SITE}", "JAVA_HOME": JAVA_HOME,
     "PYTHONDONTWRITEBYTECODE": "1",
 }  # fmt: skip
-"""Of every process inside; a job's own stand beside it."""
+"""Environment of every process inside; a job adds its own."""
 PREPARED: Final = "prepared"
 PREPARED_LISTING: Final = "prepared-listing"
-"""Beside the root file system that the installation unpacked."""
+"""Name of the listing of the preparation, beside the root file system that the installation unpacked."""
 
 
 class Record(msgspec.Struct, frozen=True):
     manifest: str
     config: str
     prepared: str = ""
-    """Digest of the listing of what was prepared for quick starts, if anything was."""
+    """Digest of the listing of the preparation for quick starts; empty: nothing was prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,16 @@ class Image:
     """An installed image, unpacked and checked."""
 
     manifest: str
-    """Digest: the engine's identity, and what podman knows it by."""
+    """Digest that is the engine's identity, and by which podman knows the image."""
     config: str
-    """Digest: what docker knows it by."""
+    """Digest by which docker knows the image."""
     rootfs: Path
     layout: Path
     version: str
-    """Of Spark."""
+    """Version of Spark."""
     prepared: Path | None = None
-    """Bytecode and class data archive of an engine that was started from it once, checked."""
+    """Checked folder with bytecode and class data archive of an engine that was started from it once;
+    ``None``: there is none."""
 
 
 def installed_layout() -> Path:
@@ -93,7 +94,7 @@ def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
 
 
 def _preparation(rootfs: Path, listing: str, digests: FileDigests) -> Path:
-    """Checked as the files of the image are."""
+    """Returns the folder of the preparation, after checking it as the files of the image are."""
     folder = rootfs.with_name(PREPARED)
     check(folder, decode(folder.with_name(PREPARED_LISTING).read_bytes(), listing), digests)
     return folder

@@ -1,6 +1,6 @@
 """Reads and writes an OCI image layout: one manifest, its configuration and uncompressed layers, named by digest.
 
-Layers are plain tar on purpose: what a compressor makes changes with its version, and the digest with it.
+Layers are plain tar on purpose: the output of a compressor changes with its version, and the digest with it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
 TREE: Final = "org.opendatafabric.tree"
-"""Annotation: digest of the listing of all that the layers hold together."""
+"""Annotation: digest of the listing of all files in the layers."""
 SPARK: Final = "org.opendatafabric.spark"
 """Annotation: version of Spark."""
 CODE: Final = "org.opendatafabric.code"
 """Annotation: digest of our code inside."""
 MAX_DOCUMENT: Final = 1 << 20
-"""Bytes of a manifest or configuration."""
+"""Most bytes of a manifest or configuration."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _CHUNK: Final = 1 << 20
 SKIPPED: Final = frozenset({"__pycache__", ".lock"})
-"""Files that a run leaves behind."""
+"""Files that a run leaves behind, which are not put into the image."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -58,12 +58,13 @@ class _Index(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def dump(value: object) -> bytes:
-    """JSON with sorted keys: the bytes that are hashed."""
+    """Encodes as JSON with sorted keys: these bytes are hashed."""
     return msgspec.json.encode(value, order="sorted")
 
 
 def blob_path(layout: Path, digest: str) -> Path:
-    """Returns the path of a blob. Raises Environment for what is no sha256 digest, and so no name of a file of ours."""
+    """Returns the path of a blob. Raises Environment for a text that is no sha256 digest, and so no
+    file name of ours."""
     if _DIGEST.match(digest) is None:
         raise Environment(f"not a digest: {digest[:100]!r}", rule="image-digest")
     return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
@@ -129,7 +130,7 @@ class Item:
     """One item of a layer: bytes, a file of ours, or the target of a link."""
 
     path: PurePosixPath
-    """From the root, without a leading slash."""
+    """Path from the root, without a leading slash."""
     source: bytes | Path | str
     executable: bool = False
 
@@ -152,13 +153,14 @@ class LayerContent:
 
     items: Iterable[Item]
     folders: tuple[str, ...] = ()
-    """Empty ones."""
+    """Paths of empty folders."""
     owner: int = 0
-    """User and group of all that the layer adds."""
+    """User and group of everything that the layer adds."""
 
 
 def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[Entry]]:
-    """Writes layers, lowest first, under their digests. Returns them and entries. ``epoch``: seconds for all times."""
+    """Writes layers, lowest first, under their digests. Returns descriptors and entries. ``epoch``:
+    seconds, for all times."""
     layers: list[Descriptor] = []
     entries: list[Entry] = []
     for part in parts:
@@ -170,7 +172,8 @@ def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tupl
 
 
 def _write_layer(blobs: Path, part: LayerContent, epoch: int, known: frozenset[str]) -> tuple[Descriptor, list[Entry]]:
-    """The layer under its digest, and the entries that it adds. ``known``: folders of earlier layers, left out here."""
+    """Writes a layer under its digest; returns it and its entries. ``known``: folders of earlier
+    layers, left out here."""
     by_path = {item.path: item for item in part.items}
     parents = {parent for path in by_path for parent in path.parents} | set(map(PurePosixPath, part.folders))
     parents |= {above for folder in parents for above in folder.parents}
@@ -218,7 +221,7 @@ def _info(path: str, kind: bytes, mode: int, epoch: int, owner: int) -> tarfile.
 
 
 class _Hashing(io.RawIOBase):
-    """Counts and hashes what passes into a file."""
+    """Counts and hashes bytes on their way into a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 """Lists the contents of a root file system in a form that is hashed: path, kind, mode, and content by digest.
 
-The listing's digest is an annotation of the image's manifest, so whoever pins the manifest pins every file, and an
-unpacked image can be checked at each start without its layers.
+The listing's digest is an annotation of the image's manifest, so pinning the manifest pins every file, and an unpacked
+image can be checked at each start without its layers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ WRITTEN: Final = {
     "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
     "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
 }
-"""Without an entry for its user Hadoop finds no home and fails; without hosts nothing resolves ``localhost``."""
+"""Files that are added: without an entry for its user Hadoop finds no home and fails; without hosts
+``localhost`` is unknown."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """One file, folder or link; ``content``: hex sha256, the text of a link, or nothing."""
+    """One file, folder or link; ``content``: hex sha256 of a file, the text of a link, empty for a folder."""
 
     path: str
-    """From the root, without a slash at either end."""
+    """Path from the root, without a slash at either end."""
     kind: str
-    """``f``, ``d`` or ``l``."""
+    """``f`` for a file, ``d`` for a folder, ``l`` for a link."""
     mode: int
     content: str
 

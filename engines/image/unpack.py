@@ -1,6 +1,6 @@
 """Unpacks an image to a folder: hashes each layer, checks each name, and compares the whole with its listing.
 
-Unprivileged, with the standard library alone. Only what ``layers`` writes is taken: files, folders, links, each once.
+Unprivileged, with the standard library alone. Accepts only what ``oci.write_layers`` writes: files, folders, links, each once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LISTING: Final = "listing"
 def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
     """Returns the image's root file system below ``cache``, unpacked if absent, and checked file by file.
 
-    ``digests``: remember them, and only what changed is hashed again. Raises Environment.
+    ``digests``: remembers them, so that only changed files are hashed again. Raises Environment.
     """
     digest, manifest = read_manifest(layout)
     folder = _folder(cache, digest)
@@ -42,7 +42,7 @@ def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
 
 
 def is_unpacked(cache: Path, digest: str) -> bool:
-    """Whether the image of this manifest is below ``cache``, without a check of its contents."""
+    """Whether the image of this manifest is below ``cache``; does not check its contents."""
     return (_folder(cache, digest) / LISTING).is_file()
 
 
@@ -75,7 +75,7 @@ def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:
 
 
 def _unpack_layer(blob: Path, digest: str, root: Path) -> list[Entry]:
-    """Raises Environment before anything of a layer is used: the folder is thrown away then."""
+    """Unpacks a layer. Raises Environment before anything of the layer is used: the folder is then deleted."""
     entries = []
     with blob.open("rb") as file:
         hashed = _Hashing(file)
@@ -124,13 +124,13 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
             hashed.update(piece)
             file.write(piece)
     target.chmod(member.mode & 0o755)
-    # As in a container: bytecode and class data archives know their sources by the time, wherever they were made.
+    # As in a container: bytecode and class data archives identify their sources by this time, wherever made.
     os.utime(target, (member.mtime, member.mtime))
     return hashed.hexdigest()
 
 
 class _Hashing(io.RawIOBase):
-    """Hashes what is read from a file."""
+    """Hashes the bytes read from a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,1 +1,1 @@
-"""Keeps engines warm: starts them in the best sandbox, watches them, replaces dead ones, stops idle ones."""
+"""Keeps engines ready: starts them in the best sandbox, watches them, replaces dead ones, stops idle ones."""

@@ -1,8 +1,8 @@
 """Records the class data archive of the JVM, so that later starts need not load Spark's classes.
 
-Recorded by an engine that starts once, without a sandbox, for a few queries of its own (``warm_up``). A JVM that
-does not fit an archive passes over it, so an old one costs nothing but its place; one that is lost is recorded again
-when asked for. The digests of Spark's files are kept with it: a new node would hash half a gigabyte.
+Recorded by an engine that is started once, without a sandbox, to run a few queries of its own (``warm_up``). A JVM
+ignores an archive that does not fit, so an old one only costs its space; a lost one is recorded again on demand. The
+digests of Spark's files are stored with it: a new node would have to hash half a gigabyte.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from engines.spark.runtime.java import archive_path, base_of, find_archive, find
 from engines.spark.runtime.settings import manifest_settings
 
 RECORD_SECONDS: Final = 600.0
-"""For a cold start, a few queries, and 180 MB that the JVM writes as it ends."""
+"""Seconds for a cold start, a few queries, and writing 180 MB as the JVM ends."""
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
-    """Takes as long as a cold start and a bit. Synchronous. Raises EngineLost when nothing comes of it."""
+    """Records the archive, which takes little longer than a cold start. Synchronous. Raises EngineLost
+    if that fails."""
     java = find_java(environ, cache)
     archive = archive_path(cache, java)
     staged = archive.with_suffix(".new")

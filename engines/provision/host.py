@@ -1,8 +1,8 @@
 """Puts together the Spark engine of this machine: Java, sandbox, digest, limits.
 
-Runs once when the daemon starts; everything slow happens in threads, which are left behind when nobody waits for them
-any more: what they write takes effect as a whole. What it finds (the level in use, why better ones are not, which Java)
-is returned for people to see, and nothing is assumed that was not tried.
+Runs once when the daemon starts. All slow steps run in threads, which are abandoned if nobody waits for them any more:
+each writes its result in one step. The findings (the level in use, why better ones are not, which Java) are returned to
+be shown to people, and nothing is assumed that was not tried.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manif
 
 R = TypeVar("R")
 MEMORY_TOGETHER: Final = 2
-"""Times the memory of one process, for all: the JVM, Python with the result of a query, and workers of an ingest."""
+"""Memory of all processes together, as a multiple of that of one: the JVM, Python with the result of a
+query, and workers of an ingest."""
 PROCESSES: Final = 2048
-"""With threads: a JVM of two cores has a hundred, and each core of more a few."""
+"""Most processes, threads included: a JVM with two cores has a hundred, and each further core adds a few."""
 _NETWORK: Final = "executors of a cluster need the network that it takes away"
 
 
@@ -45,9 +46,9 @@ class OnCluster:
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``."""
     address: str = "127.0.0.1"
-    """Of this machine, as executors reach it."""
+    """Address of this machine, as executors reach it."""
     settings: Path | None = None
-    """File with more of Spark's own."""
+    """File with further settings of Spark; ``None``: there are none."""
 
     def arguments(self) -> tuple[str, ...]:
         more = ("--settings", str(self.settings)) if self.settings is not None else ()
@@ -57,20 +58,20 @@ class OnCluster:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
     scratch: Path
-    """Emptied at start; on the file system of the objects if inputs shall be hard links."""
+    """Folder that is emptied at start; on the file system of the objects, if inputs are to be hard links."""
     cache: Path
     """A folder that may be lost: digests of Spark's jars and, once recorded, the JVM's class data archive."""
     cores: int = 2
     heap: str = "2g"
     quick: bool = False
-    """To start, at the price of what runs long (``SessionOptions.quick``)."""
+    """Whether to start quickly, at the cost of long computations (``SessionOptions.quick``)."""
     minimum: Level = Level.NONE
-    """Weakest sandbox that is acceptable."""
+    """The weakest level of isolation that is acceptable."""
     cluster: OnCluster | None = None
-    """Where tasks run, if not in threads of this machine."""
+    """The cluster on which tasks run; ``None``: in threads of this machine."""
     isolation: Isolation = Isolation.SHARED
     processes: int = 4
-    """At once, where datasets are isolated; each may take its heap."""
+    """Most processes at once, where datasets are isolated; each may take its heap."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
     while_starting: Within = nullcontext
@@ -88,7 +89,8 @@ class HostEngine:
 
 
 async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_event: OnEvent) -> HostEngine:
-    """Raises EngineLost without Java, Refused without a sandbox, Environment for a broken install, Invalid."""
+    """Finds the parts of the engine and puts them together. Raises EngineLost without Java, Refused without a sandbox,
+    Environment for a broken install, Invalid."""
     need_spark()
     java = await _aside(partial(find_java, environ, options.cache))
     choice = await _isolation(options, java)

@@ -1,8 +1,8 @@
 """Prepares quick starts of an engine: a class data archive of its Java and, in an image, bytecode.
 
-An image holds neither, because both differ each time that they are made. So one engine is started from it once, in the
-sandbox of all engines and for a few queries of its own (``warm_up``), and what it leaves is kept beside the image's
-files for all nodes of the installation. It is listed and checked as they are, and no job can write there.
+An image has neither, because both differ each time that they are made. So one engine is started from it once, in the
+usual sandbox, to run a few queries of its own (``warm_up``), and the files that it leaves are stored beside the image's
+files for all nodes of the installation. They are listed and checked like these, and no job can write there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Preparation:
 
     mounts: tuple[Mount, ...] = ()
     archive: Mount | None = None
-    """The class data archive, which is in one of ``mounts`` or is one."""
+    """Mount with the class data archive, one of ``mounts`` or inside one."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -62,7 +62,8 @@ def of_image(image: Image) -> Preparation:
 
 
 async def prepare(image: Image, layout: Path, bubblewrap: str) -> None:
-    """Takes as long as a cold start and a bit. Raises EngineLost when nothing comes of it, and Environment."""
+    """Makes the preparation, which takes little longer than a cold start. Raises EngineLost if that
+    fails, and Environment."""
     runtime = image_runtime(image)
     writing = {name: value for name, value in runtime.environment.items() if name != _WRITES_NONE}
     staged = staged_preparation(image)
@@ -81,7 +82,7 @@ async def prepare(image: Image, layout: Path, bubblewrap: str) -> None:
 
 
 async def _until_it_left(process: ConfinedProcess) -> tuple[int | None, str]:
-    """Its exit code, ``None`` if it took too long, and what it said last."""
+    """Waits for the process to end. Returns its exit code, ``None`` if it took too long, and its last output."""
     said, code = b"", None
 
     async def read(stream: trio.lowlevel.FdStream) -> None:

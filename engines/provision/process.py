@@ -1,7 +1,7 @@
 """Runs one engine process, from its fork to the removal of its last file.
 
-``run`` is the owner: whatever ends it (exit, ``leave``, cancellation) also ends the process, closes the channel and
-removes the folders. Never decides whether there should be another one.
+``run`` owns it: whatever ends ``run`` (exit, ``leave``, cancellation) also ends the process, closes the channel and
+removes the folders. Does not decide whether there should be another one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from engines.client import GrpcEngine
 
 _MAX_LINE: Final = 8192
-"""Bytes of one line that an engine prints; longer ones come in pieces."""
+"""Most bytes of one line that an engine prints; longer lines come in pieces."""
 _LAST_WORDS: Final = 12
-"""Lines kept for the message when an engine does not start or dies."""
+"""Lines of output kept for the message when an engine does not start or dies."""
 _PIPE_SECONDS: Final = 1.0
-"""For what is left in the pipes after the exit; a grandchild could hold them open for ever."""
+"""Seconds to read the rest in the pipes after the exit; a grandchild could hold them open for ever."""
 _INSIDE: Final = PurePosixPath("/odf")
 
 
@@ -58,7 +58,7 @@ class EngineProcess:
 
     @property
     def epitaph(self) -> str:
-        """How the process ended, with its last output."""
+        """Describes how the process ended, with its last output."""
         code = self._code
         how = "it never ran" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"{how}; it said: {' | '.join(self._last_words)}" if self._last_words else how
@@ -87,7 +87,7 @@ class EngineProcess:
             )
             seen = [self._settings.sandbox.seen(mount) for mount in mounts]
             job = self._job(mounts, f"unix:{seen[3] / 's'}", seen[2])
-            # gRPC takes a tenth of a second to import: with the first engine, and aside.
+            # gRPC takes a tenth of a second to import, so it is imported with the first engine, in a thread.
             client_of = await trio.to_thread.run_sync(importlib.import_module, "engines.client")
             process = start(self._settings.sandbox, job, self._settings.groups)
             self.pid = process.pid
@@ -127,7 +127,8 @@ class EngineProcess:
             nursery.cancel_scope.deadline = trio.current_time() + _PIPE_SECONDS
 
     async def _read_lines(self, stream: trio.lowlevel.FdStream, client: GrpcEngine | None) -> None:
-        """Until its end. The first line that says READY, on standard output, makes ``client`` usable."""
+        """Reads lines until the end. The first line on standard output that begins with READY makes
+        ``client`` usable."""
         rest = b""
         while piece := await stream.receive_some(_MAX_LINE):
             *lines, rest = (rest + piece).split(b"\n")

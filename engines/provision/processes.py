@@ -1,8 +1,8 @@
 """Starts the processes of one engine on demand: one per tenant, up to a limit.
 
-A tenant is whoever may not share a process with others: by policy everybody together, or each dataset alone. Where all
-places are taken, the process that was not used for longest ends first. One that works is never ended: who needs its
-place waits. Failures to start are paced by a growing pause, for all: what keeps one from starting keeps the next.
+A tenant is a set of requests that may share a process: by policy all requests, or those about one dataset. If the limit
+is reached, the process that was unused for longest ends first. A process in use is never ended: a request that needs
+its place waits. After failures to start, a growing pause applies to all tenants, since the cause mostly affects all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engines.provision.settings import OnEvent, Started, WarmSettings
 
 @dataclass(slots=True)
 class _Place:
-    """The process of one tenant. The holder of ``turn`` decides which one it is."""
+    """The process of one tenant; only the holder of ``turn`` may replace it."""
 
     turn: trio.Lock = field(default_factory=trio.Lock)
     process: EngineProcess | None = None
@@ -33,7 +33,7 @@ class _Place:
 
 
 class Processes:
-    """The processes of an engine; usable while ``run`` runs."""
+    """The processes of one engine; usable while ``run`` runs."""
 
     def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
         self._settings = settings
@@ -58,7 +58,7 @@ class Processes:
             self._places.clear()
 
     def running(self) -> dict[str, EngineProcess]:
-        """Returns by tenant the processes that take requests now, without those that start or stop."""
+        """Returns by tenant the processes that take requests now, without those that are starting or stopping."""
         return {
             tenant: place.process
             for tenant, place in self._places.items()
@@ -69,7 +69,8 @@ class Processes:
     async def lease(self, tenant: str, starting: Callable[[], None] = lambda: None) -> AsyncIterator[EngineProcess]:
         """Lends the tenant's process, which is kept alive meanwhile. Raises EngineLost.
 
-        ``starting`` is called when it is not there yet: before others end for it, and while another request starts it.
+        ``starting`` is called if it does not run yet: before others are ended for it, or while another request starts
+        it.
         """
         with self._place(tenant) as place:
             if place.process is None or place.process.client is None:
@@ -101,7 +102,7 @@ class Processes:
     async def fresh(self) -> AsyncIterator[EngineProcess]:
         """Runs a process for the caller alone, in addition to the limit on the others. Raises EngineLost.
 
-        Where all places are taken, one that nobody uses goes first: one more at a time costs more memory.
+        If the limit is reached, an unused process is ended first: one more at a time costs more memory.
         """
         unused = self._unused() if self._taken() >= self._settings.most else None
         if unused is not None:
@@ -118,7 +119,8 @@ class Processes:
 
     @contextmanager
     def _place(self, tenant: str) -> Iterator[_Place]:
-        """Drops an empty place without waiters, since tenants over time may be more than at once."""
+        """Yields the tenant's place; afterwards drops empty places without waiters, since tenants over
+        time may be many."""
         place = self._places.setdefault(tenant, _Place())
         place.waiting += 1
         try:
@@ -136,12 +138,12 @@ class Processes:
         return sum(place.process is not None and not place.process.gone.is_set() for place in self._places.values())
 
     def _unused(self) -> EngineProcess | None:
-        """The one whose last request ended first."""
+        """Returns the unused process whose last request ended first; ``None``: all are in use."""
         found = [process for process in self.running().values() if not process.leases]
         return min(found, key=lambda process: process.last_used, default=None)
 
     async def _make_room(self) -> None:
-        """Until one more may be started. Nothing is awaited between the last look and the return."""
+        """Waits until one more process may be started. Does not yield between the last check and the return."""
         leaving = None
         while self._taken() >= self._settings.most:
             if leaving is None or leaving.gone.is_set():
@@ -151,7 +153,7 @@ class Processes:
             await self._room.park()
 
     async def _answers(self, process: EngineProcess) -> bool:
-        """Whether a process may be given work: after a silence it has to show that it still answers."""
+        """Whether a process can be used: after a silence it first has to answer a question."""
         limits = self._settings.limits
         if process.is_leaving:
             return False
@@ -181,12 +183,13 @@ class Processes:
         self._started += 1
         process = EngineProcess(self._settings, self._settings.scratch / str(self._started), self._on_event)
         process.leases = 1
-        # Of whoever asked first it has nothing: its lines of the log are not of their task, as it serves others after.
+        # Without the context of the first requester: log lines must not carry its task, as the process serves others too.
         contextvars.Context().run(self._nursery.start_soon, self._own, process)
         return process
 
     async def _readiness(self, process: EngineProcess) -> None:
-        """Raises EngineLost for one that does not become ready, and what ``while_starting`` raises."""
+        """Waits until a process is ready. Raises EngineLost if it does not become so, and what
+        ``while_starting`` raises."""
         limits, began = self._settings.limits, trio.current_time()
         try:
             with trio.move_on_after(limits.start) as patience:
@@ -211,7 +214,7 @@ class Processes:
         self._on_event("engine-started", {"engine": self._settings.name, **facts, "seconds": seconds})
 
     async def _own(self, process: EngineProcess) -> None:
-        """An engine that cannot be forked concerns its requester, who sees it gone, not the daemon's tree."""
+        """Runs a process. A failure to fork it is only seen by its requester, and does not end the daemon's tasks."""
         try:
             await process.run()
         except Environment as fault:

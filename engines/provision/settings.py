@@ -1,4 +1,5 @@
-"""Declares the configuration of a warm engine: program, sandbox, identity, and when processes start and stop."""
+"""Declares the configuration of an engine that is kept ready: program, sandbox, identity, when
+processes start and stop."""
 
 from __future__ import annotations
 
@@ -18,22 +19,22 @@ from engines.sandbox.cgroups import Groups
 Within = Callable[[], AbstractAsyncContextManager[object, bool | None]]
 """A context around the wait for an engine to start, in which its caller may do other work."""
 OnEvent = Callable[[str, Mapping[str, object]], None]
-"""Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
+"""Receives events: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
 ENGINE_FAILED: Final = "engine-failed"
-"""Event: an engine told of a fault of its own. Its ``trace`` are lines."""
+"""Event: an engine reported a fault of its own. Its ``trace`` has lines."""
 Program = Callable[[str, PurePosixPath], tuple[str, ...]]
-"""The engine's command line for an address to listen at and a folder of its own, both as it sees them."""
+"""Returns the engine's command line, given its address and a folder of its own, both as the engine sees them."""
 
 
 class Isolation(enum.Enum):
     SHARED = "shared"
-    """Shared by all tenants."""
+    """One process for all requests."""
     DATASET = "dataset"
-    """Those about one dataset. What concerns none (is this query a transform?) has a process of its own."""
+    """One process per dataset. Requests that concern none (is this query a transform?) share another."""
 
 
 class Started(Protocol):
-    """The used part of Trio's task status."""
+    """The part of Trio's task status that is used here."""
 
     def started(self) -> None: ...
 
@@ -48,15 +49,15 @@ class WarmthLimits:
     start: float = 120.0
     """From fork to the ready line: a cold JVM on a busy laptop takes twenty."""
     idle: float = 600.0
-    """Without a request before the process is stopped; it holds half a gigabyte."""
+    """Time without a request after which the process is stopped; it holds half a gigabyte."""
     grace: float = 3.0
-    """For leaving by itself at the end."""
+    """Time for the process to end by itself when it is stopped."""
     silence: float = 30.0
-    """Without a request before the next one asks first whether the engine still answers."""
+    """Time without a request after which the engine must first show that it still answers."""
     pulse: float = 10.0
-    """For that answer."""
+    """Time for that answer."""
     backoff: Backoff = AGAIN
-    """After failures to start."""
+    """Pauses after failures to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +67,21 @@ class WarmSettings:
     sandbox: Sandbox
     identity: EngineIdentity
     scratch: Path
-    """A folder of our own, emptied at start; best on the file system of the objects: inputs are then hard links."""
+    """A folder of our own, emptied at start; best on the file system of the objects, so that inputs are hard links."""
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    """Beyond the runtime and the engine's own folders."""
+    """Further mounts, beyond the runtime and the engine's own folders."""
     memory: int | None = None
-    """Bytes of private memory for each of its processes."""
+    """Most bytes of private memory of each of its processes."""
     total: int | None = None
-    """Bytes of memory for all of them together."""
+    """Most bytes of memory of all of them together."""
     processes: int | None = None
-    """How many there may be, threads included."""
+    """Most processes inside, threads included."""
     groups: Groups | None = None
-    """Control groups that enforce the last two, if they can be made."""
+    """Control groups that enforce the last two; ``None``: they cannot be made."""
     isolation: Isolation = Isolation.SHARED
     most: int = 1
-    """Processes at once; those of a caller's own come on top."""
+    """Most engine processes at once; those that callers have for themselves are not counted."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
     while_starting: Within = nullcontext

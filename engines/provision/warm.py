@@ -1,8 +1,8 @@
-"""Implements ``contract.Engine`` over processes that are started and stopped on demand, hidden from callers.
+"""Implements ``contract.Engine`` over processes that are started and stopped on demand, unnoticed by callers.
 
-A query can take down its engine process, never the node: requests that are in it raise EngineLost, the next one finds a
-new process. Which requests share one is policy (``Isolation``). Requests are never retried here; a transaction id makes
-it safe for a coordinator to do so. ``run`` owns everything started and lives as long as the daemon.
+A query can break its engine process, never the node: other requests in it raise EngineLost, and the next one gets a new
+process. ``Isolation`` decides which requests share one. Requests are never retried here; a transaction id makes a retry
+by the coordinator safe. ``run`` owns everything started and lives as long as the daemon.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ Work: TypeAlias = "Callable[[GrpcEngine], Awaitable[A]]"
 
 
 class EnginePool:
-    """Engines by the name in a transform, compared without case."""
+    """The engines of this node, by the name that a transform states, compared without case."""
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         self._engines = {name.casefold(): engine for name, engine in engines.items()}
 
     def engine(self, name: str) -> Engine:
-        """Raises Invalid for an engine that this node does not have."""
+        """Returns an engine. Raises Invalid for one that this node does not have."""
         engine = self._engines.get(name.casefold())
         if engine is None:
             known = ", ".join(sorted(self._engines)) or "none"
@@ -69,18 +69,18 @@ class EnginePool:
 class Running:
     pid: int
     dataset: str
-    """The only dataset that it works for; empty: any."""
+    """The only dataset for which it works; empty: any."""
     busy: bool
 
 
 class _Delegating(ABC):
-    """The questions of ``contract.Engine``, each put to the client of some process."""
+    """Implements the methods of ``contract.Engine`` by passing each to the client of some process."""
 
     def __init__(self, settings: WarmSettings) -> None:
         self._settings = settings
 
     async def identity(self) -> EngineIdentity:
-        """Computed from what would run; starts nothing."""
+        """Returns the configured identity; starts nothing."""
         return self._settings.identity
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
@@ -122,16 +122,17 @@ class WarmEngine(_Delegating):
         await self._processes.run(task_status=task_status)
 
     def running(self) -> tuple[Running, ...]:
-        """The processes that take requests now; none of those of ``fresh``."""
+        """Lists the processes that take requests now; none of those of ``fresh``."""
         return tuple(
             Running(process.pid, tenant, process.leases > 0) for tenant, process in self._processes.running().items()
         )
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Engine]:
-        """Runs a process for the caller alone; another process in use stays.
+        """Runs a process for the caller alone; other processes in use stay.
 
-        When nobody uses another one it goes first: two at once cost twice the memory. Raises EngineLost.
+        If an unused one would exceed the limit it is ended first, as two at once cost twice the memory. Raises
+        EngineLost.
         """
         async with self._processes.fresh() as process:
             yield _Held(self._settings, process)
@@ -139,14 +140,14 @@ class WarmEngine(_Delegating):
     def drop(self, dataset: DatasetId, why: str) -> None:
         """Ends the process that works for a dataset, since a cancelled request may continue in it forever.
 
-        Whoever else uses it sees it gone, and may ask another again.
+        Other requests in it raise EngineLost, and may be sent again.
         """
         process = self._processes.running().get(self._tenant(dataset))
         if process is not None:
             process.leave(why)
 
     def _tenant(self, dataset: DatasetId | None) -> str:
-        """Keeps together what concerns no dataset."""
+        """Returns the tenant of a dataset; requests that concern none share one tenant."""
         apart = self._settings.isolation is Isolation.DATASET and dataset is not None
         return str(dataset) if apart else ""
 
@@ -159,7 +160,7 @@ class WarmEngine(_Delegating):
 
 
 class _Held(_Delegating):
-    """A ``contract.Engine`` over one process, held by a caller."""
+    """A ``contract.Engine`` over one process that a caller holds."""
 
     def __init__(self, settings: WarmSettings, process: EngineProcess) -> None:
         super().__init__(settings)
@@ -181,7 +182,7 @@ class _Held(_Delegating):
         except EngineLost as lost:
             if lost.rule == JVM_LOST:
                 raise
-            # The socket breaks a moment before the process is reaped; its last words make the better message.
+            # The socket breaks a moment before the process is reaped; its last output makes the better message.
             with trio.move_on_after(self._settings.limits.grace):
                 await process.gone.wait()
             raise EngineLost(

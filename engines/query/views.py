@@ -134,13 +134,13 @@ def _stands(view: SliceView, source: str, same: Sequence[str], wanted: Mapping[s
     offset, op, _ = map(quoted, view.system)
     group = ", ".join(map(quoted, same)) or "1"
     if view.fold == "key":
-        # The old row of a correction says nothing of its own: the new one, or none within the cut, follows.
+        # The old row of a correction is ignored: the new one follows, unless the cut is between them.
         last = (
             f"SELECT * FROM ({source}) WHERE {op} <> 2"
             f" QUALIFY row_number() OVER (PARTITION BY {group} ORDER BY {offset} DESC) = 1"
         )
         return f"SELECT * FROM ({last}) WHERE {op} IN {ASSERTS}"
-    # A retraction with nothing to take back takes nothing: it brings the balance of its row to a new low below zero.
+    # A retraction without a row takes nothing back; it shows as a new low of the row's balance below zero.
     counted = (
         f'SELECT *, {op} IN {ASSERTS} AS "odfd says", '
         f"sum(CASE WHEN {op} IN {ASSERTS} THEN 1 ELSE -1 END) OVER (PARTITION BY {group} ORDER BY {offset}"

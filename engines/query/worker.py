@@ -105,7 +105,7 @@ def main() -> int:
     ):
         parser.add_argument(f"--{name}", type=kind, required=True)
     args = parser.parse_args()
-    # Whatever else is printed must not get between frames.
+    # Other output of the process must not get between frames.
     out = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)
     limits = Limits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
@@ -191,7 +191,7 @@ def _write_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Bina
     """Writes rows as JSON, for clients that would load Arrow only to show them."""
     out.write(frame(COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in schema])))
     for batch in batches:
-        # A row may be larger than a piece, and then stands alone.
+        # A row that is larger than a piece has a frame of its own.
         step = max(1, min(PLAIN_ROWS, batch.num_rows * PIECE // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, step):
             content = msgspec.json.encode(plain_rows(batch.slice(start, step)))

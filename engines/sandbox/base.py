@@ -1,7 +1,7 @@
 """Declares the port of a sandbox: a job with the folders it may see, its command line and its paths.
 
-Values, one port, and its simplest level: starting is ``process``, trying is ``probe``. Every level can do every job,
-they differ in what the job could reach besides.
+Has values, the port, and its simplest level. ``process`` starts jobs, ``probe`` tests levels. Every level can run every
+job; they differ in what else the job could reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TETHER: Final = Path(__file__).with_name("tether.py")
 
 
 def tethered(python: str, processes: int | None, *, hold: bool = False) -> tuple[str, ...]:
-    """Returns the prefix for a command that runs inside: see ``tether``."""
+    """Returns the prefix of a command that runs inside: see ``tether``."""
     bound = "-" if processes is None else str(processes)
     return (python, "-I", "-S", "-c", TETHER.read_text(encoding="utf-8"), bound, "hold" if hold else "-")
 
@@ -34,23 +34,23 @@ class Level(enum.Enum):
     HOST = "host"
     """Bubblewrap over the host's own runtime: no network, only given folders."""
     NONE = "none"
-    """A plain process of the node's user."""
+    """A plain process of the node's user, without isolation."""
 
     @property
     def rank(self) -> int:
-        """The order of the levels; 0 is the weakest."""
+        """The strength of the level; 0 is the weakest."""
         return {"none": 0, "host": 1, "image": 2, "container": 3}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The host's ``source``, visible at ``target``; read-only by default."""
+    """A folder of the host, ``source``, visible to the job at ``target``; read-only by default."""
 
     source: Path
     target: PurePosixPath
     writable: bool = False
     optional: bool = False
-    """Left out when the source is not there."""
+    """Whether to leave it out if the source does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class Job:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     mounts: tuple[Mount, ...]
-    """Folders of this job; the runtime it needs is the sandbox's own affair."""
+    """Folders of this job; the sandbox itself adds the runtime."""
     memory: int | None = None
-    """Bytes of private writable memory for each process of the job (RLIMIT_DATA). The JVM reserves far more
+    """Most bytes of private writable memory for each process of the job (RLIMIT_DATA). The JVM reserves far more
     addresses than it uses, so limits on the address space do not work for it."""
     total: int | None = None
-    """Bytes of memory of all processes of the job together, where control groups can be made."""
+    """Most bytes of memory of all processes of the job together; needs control groups."""
     processes: int | None = None
-    """Of the job at once, threads included, where they can be counted."""
+    """Most processes of the job at once, threads included, where they can be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class Command:
     limited: bool = False
     """Whether the limits of the job are in ``argv``; the caller must not apply them to the tool."""
     place: Path | None = None
-    """Where to start it, if that matters: podman's monitor leaves a file there when a job ran out of memory."""
+    """Working directory in which to start it, if that matters: podman's monitor leaves a file there
+    when a job ran out of memory."""
 
 
 class Sandbox(Protocol):
@@ -86,11 +87,11 @@ class Sandbox(Protocol):
 
     @property
     def python(self) -> str:
-        """The interpreter inside, which can import ``engines`` and its dependencies."""
+        """Path of the interpreter inside, which can import ``engines`` and its dependencies."""
 
     @property
     def java_home(self) -> Path | None:
-        """The path inside, where the sandbox has a Java of its own."""
+        """Path inside of the sandbox's own Java; ``None``: it has none."""
 
     @property
     def bounds(self) -> Set[str]:
@@ -103,11 +104,11 @@ class Sandbox(Protocol):
         """Builds the whole command; ``files`` are descriptors of ``data``, in order."""
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
-        """Returns the path of a mount for the job."""
+        """Returns the path at which the job sees a mount."""
 
 
 class PlainProcess:
-    """Level ``none``: as the node's own user; against accidents (memory, orphans), not intent."""
+    """Level ``none``: runs as the node's own user; protects against accidents (memory, orphans), not against intent."""
 
     level = Level.NONE
     java_home = None

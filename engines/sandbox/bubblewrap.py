@@ -1,8 +1,8 @@
-"""Runs jobs in Bubblewrap over the host's runtime or an image: no network, no host processes, given folders.
+"""Runs jobs in Bubblewrap over the host's runtime or an image: no network, no host processes, only given folders.
 
-The command line is a pure function of the job; whether it holds on this machine is for ``probe`` to find out (nested
-containers and AppArmor can refuse any part of it). As root the inner user is still root of the host for files that
-are mounted, so a node should run as a plain user.
+The command line is a pure function of the job; ``probe`` finds out whether it isolates on this machine (nested
+containers and AppArmor can refuse any part of it). If the node runs as root, the inner user is still the host's root
+for mounted files, so a node should run as a plain user.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from engines.sandbox.base import Command, Job, Level, Mount, tethered
 from engines.sandbox.seccomp import assemble, engine_filter
 
 TMP_BYTES: Final = 256 << 20
-"""Of /tmp in memory; what is bigger belongs into a folder of the job."""
+"""Most bytes of /tmp, which is in memory; larger files belong into a folder of the job."""
 RUN_BYTES: Final = 16 << 20
 ROOT: Final = PurePosixPath("/")
 GIVEN: Final = PurePosixPath("/odf")
-"""The directory of a job's folders; it is empty in an image."""
+"""Directory with a job's folders; an image has it empty."""
 _NAMESPACES: Final = ("user", "pid", "net", "ipc", "uts")
-"""``--unshare-all`` would only try the user namespace."""
+"""Namespaces requested by name, since ``--unshare-all`` would only try the user namespace."""
 CODE: Final = ("chain", "config", "engines")
 """Packages of ours that run inside."""
 FROM_ROOT: Final = ("bin", "sbin", "lib", "lib32", "lib64")
-"""Beside /usr; on a merged-/usr system they are links into it."""
+"""Folders of the host's root beside /usr; on a merged-/usr system they are links into it."""
 FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "mime.types")
 _JAVA_PARTS: Final = ("conf", "lib")
-"""Debian links files in these to /etc/java-*; the thousand links in ``legal`` do not matter."""
+"""Folders of a Java home in which Debian has links to /etc/java-*; the thousand links in ``legal`` do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The contents of a sandbox: read-only mounts, links as (text, path), files as path and content.
 
-    Everything appears under its own path, so that no path in an interpreter or a JVM has to change. Found anew at each
-    start (an upgrade may have moved things); never includes a home directory or the node's state.
+    Everything appears under its own path, so that no path in an interpreter or a JVM has to change. Determined anew at
+    each start (an upgrade may have moved things); never includes a home directory or the node's state.
     """
 
     level: Level
@@ -54,7 +54,7 @@ class Runtime:
     links: tuple[tuple[str, str], ...] = ()
     written: Mapping[str, bytes] = field(default_factory=dict)
     java_home: Path | None = None
-    """Inside, if it brings one."""
+    """Path inside of its own Java; ``None``: it has none."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ def _code() -> Iterator[Path]:
 
 
 def _outside(home: Path) -> Iterator[Path]:
-    """Files that a Java home links to beyond itself."""
+    """Yields files outside of a Java home to which it has links."""
     for part in _JAVA_PARTS:
         for folder, names, files in os.walk(home / part):
             for name in (*names, *files):
@@ -95,7 +95,7 @@ def _outside(home: Path) -> Iterator[Path]:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Without those that lie inside another one; parents first, so that later mounts do not hide earlier ones."""
+    """Drops folders inside other ones; returns parents first, so that later mounts do not hide earlier ones."""
     kept: list[Path] = []
     for path in sorted(set(folders), key=lambda each: (len(each.parts), each)):
         if not any(path.is_relative_to(parent) for parent in kept):
@@ -123,7 +123,7 @@ class Bubblewrap:
 
     @property
     def bounds(self) -> Set[str]:
-        # Root of the host is never bound by a number of processes.
+        # A limit of processes never applies to the host's root.
         counted = os.geteuid() != 0 and counts_by_namespace(platform.release())
         return frozenset({"exceed-processes"} if counted else ())
 
@@ -162,7 +162,8 @@ class Bubblewrap:
 
 
 def counts_by_namespace(release: str) -> bool:
-    """Whether this Linux counts processes by user namespace, which makes a limit within one apply to the sandbox."""
+    """Whether this Linux counts processes by user namespace, so that a limit set inside applies to the
+    sandbox alone."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 

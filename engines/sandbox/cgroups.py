@@ -1,8 +1,8 @@
 """Limits all processes of a job together by control groups: version 2 in a delegated subtree, or version 1.
 
-Bubblewrap has no limits of its own, and rlimits bind each process alone. Where no group can be made (no delegation, a
-container that shows them read-only) ``find_groups`` says why, and rlimits are what is left. A group is named after the
-process that made it, so that the next start finds what a killed node left and ends it.
+Bubblewrap has no limits of its own, and rlimits bind each process alone. Where no group can be made (no delegation, or
+a container that shows them read-only) ``find_groups`` says why, and only rlimits remain. A group is named after the
+process that made it, so that the next start can find what a killed node left, and end it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 ROOT: Final = Path("/sys/fs/cgroup")
 _NAME: Final = re.compile(r"odfd-(\d+)-\d+\Z")
 NODE: Final = "odfd-node"
-"""The group of the node itself, beside those of its jobs."""
+"""Name of the group of the node itself, beside those of its jobs."""
 _NEEDED: Final[tuple[str, ...]] = ("memory", "pids")
 _V1_LIMITS: Final = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "pids": ("pids.max",)}
 _numbers = itertools.count(1)
@@ -34,11 +34,11 @@ class Group:
 
     @property
     def entrances(self) -> tuple[str, ...]:
-        """Files in which a process writes ``0`` to enter; its later children are inside."""
+        """Paths of files in which a process writes ``0`` to enter the group; its later children are in it too."""
         return tuple(str(folder / "cgroup.procs") for folder in self.folders)
 
     def end(self) -> None:
-        """Kills every process inside; their parent reaps them. Idempotent."""
+        """Kills every process in the group; their parent must reap them. Idempotent."""
         for folder in self.folders:
             if (folder / "cgroup.kill").exists():
                 with suppress(OSError):
@@ -47,7 +47,8 @@ class Group:
                 _kill_each(folder)
 
     def remove(self) -> bool:
-        """Removes the group; whether that succeeded: the kernel keeps a group until its last process is dead."""
+        """Removes the group. Returns whether that succeeded: the kernel keeps a group until its last
+        process is dead."""
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()
@@ -60,10 +61,10 @@ class Groups:
 
     version: int
     parents: Mapping[str, Path] = field(default_factory=dict)
-    """By controller; in version 2 all are one folder."""
+    """Folder by controller; in version 2 all are the same."""
 
     def make(self, memory: int | None, processes: int | None) -> Group:
-        """Makes a group with limits: bytes, swap included, and tasks. Raises OSError."""
+        """Makes a group with limits, in bytes (swap included) and tasks. Raises OSError."""
         name = f"odfd-{os.getpid()}-{next(_numbers)}"
         folders = tuple(dict.fromkeys(parent / name for parent in self.parents.values()))
         group = Group(folders)
@@ -106,7 +107,8 @@ class Groups:
 
 
 def find_groups(root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> Groups | str:
-    """Finds where groups can be made, or why not. Where version 2 needs it, moves this process into its own group."""
+    """Finds where groups can be made; returns the reason if nowhere. If version 2 needs it, moves this
+    process into its own group."""
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError as error:
@@ -138,14 +140,14 @@ def _version_2(own: Path) -> Groups | str:
 
 
 def _make_room(base: Path) -> None:
-    """A group that is divided must hold no processes itself."""
+    """Moves this process into a group of its own: a group with subgroups must hold no processes itself."""
     node = base / NODE
     node.mkdir(exist_ok=True)
     (node / "cgroup.procs").write_text("0")
     try:
         (base / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in _NEEDED))
     except OSError:
-        # Others live here too: not ours to divide.
+        # Other processes are in this group too, so we may not divide it.
         (base / "cgroup.procs").write_text("0")
         node.rmdir()
         raise
@@ -154,8 +156,8 @@ def _make_room(base: Path) -> None:
 def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> str:
     """Limits the bytes that this process and its children outside of groups may hold.
 
-    Returns why that is not enforced, or an empty text. Sets no limit below it at which the kernel throttles the
-    process: a restart is better than a throttled node.
+    Returns the reason if that cannot be enforced, else an empty text. Sets no lower limit at which the kernel would
+    throttle the process: a restart is better than a throttled node.
     """
     found = find_groups(root, membership)
     if isinstance(found, str):
@@ -171,7 +173,7 @@ def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/se
 
 
 def _kill_each(folder: Path) -> None:
-    """Version 1 has no such file: until none is left, or none of them can be killed."""
+    """Kills the processes of a version 1 group, which has no ``cgroup.kill``, until none is left that was not tried."""
     seen: set[int] = set()
     while True:
         try:

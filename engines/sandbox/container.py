@@ -1,8 +1,8 @@
 """Runs jobs at level ``container``: podman or docker, from an image that is named by digest and never fetched.
 
-Podman keeps the digest of the manifest, docker only that of the configuration (its image id), so each is asked for by
-what it keeps; both are pinned by ``Image``. A container outlives whoever asked for it, so its first process holds the
-standard input that the node holds, and goes with it (``tether``).
+Podman keeps the digest of the manifest, docker only that of the configuration (its image id), so each is given the one
+that it keeps; both are pinned by ``Image``. A container outlives the process that requested it, so its first process
+reads the standard input that the node holds, and ends with it (``tether``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from engines.sandbox.seccomp import container_profile
 
 TOOLS: Final = ("podman", "docker")
 NAME: Final = "odfd-engine"
-"""Of the image in the tool's own store; the digest decides, a name is only a handle."""
+"""Name of the image in the tool's own store; the digest decides, the name is only a handle."""
 FILES: Final = 20_000
-"""Open files of a container."""
+"""Most open files of a container."""
 PROCESSES: Final = 4096
-"""Of a container's user at once; what is allowed to a job is fewer, and kept by its group."""
+"""Most processes of a container's user at once; a job is allowed fewer, which its group enforces."""
 
 
 class Container:
@@ -86,7 +86,7 @@ class Container:
         return Command(argv, env, limited=True, place=place)
 
     def _identity(self) -> tuple[str, ...]:
-        """Podman without root: the node's user inside is the node's user outside."""
+        """Returns the option by which podman without root maps the node's user to the same user inside."""
         return ("--userns=keep-id",) if self._tool == "podman" and os.geteuid() else ()
 
 
@@ -97,7 +97,8 @@ _TOOL_ENVIRONMENT: Final = (
 
 
 def _ours() -> dict[str, int]:
-    """Limits of a container where the tools would ask for more than the node may have itself, and fail."""
+    """Returns limits of a container, capped at those of the node: the tools would set higher ones by
+    default, and fail."""
     asked = {"nofile": (resource.RLIMIT_NOFILE, FILES), "nproc": (resource.RLIMIT_NPROC, PROCESSES)}
     most = {name: (resource.getrlimit(number)[1], wanted) for name, (number, wanted) in asked.items()}
     return {

@@ -1,7 +1,7 @@
 """Runs inside a sandbox under trial, attempts what must be impossible, and reports the results as JSON.
 
-Given to Python as text (``-I -S -c``), standard library only. Argument: a JSON object with what to try (see ``probe``).
-It never hides a success: an attempt that did not fail is reported as ``ok``.
+Passed to Python as text (``-I -S -c``), standard library only. Argument: a JSON object with what to try (see
+``probe``). It never hides a success: an attempt that did not fail is reported as ``ok``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECONDS = 2.0
 
 
 def main(task: dict[str, str]) -> None:
-    """Prints ``{attempt: "ok" | reason}``."""
+    """Tries each attempt and prints ``{attempt: "ok" | reason}``."""
     attempts: dict[str, Callable[[], object]] = {
         "own-loopback": _own_loopback,
         "host-loopback": lambda: _connect(socket.AF_INET, ("127.0.0.1", int(task["port"]))),
@@ -79,7 +79,7 @@ def _new_user_namespace() -> None:
 
 
 def _take_memory(children: int, each: int) -> None:
-    """Children that all hold their bytes at the same time."""
+    """Starts children that all hold their bytes at the same time."""
     ready, tell = os.pipe()
     hold, release = os.pipe()
     pids = []
@@ -94,7 +94,7 @@ def _take_memory(children: int, each: int) -> None:
     while held < children and os.read(ready, 1):
         held += 1
     os.close(release)
-    # One that held its bytes already may be the one that is killed for those of the next.
+    # A child that already holds its bytes may be killed in place of the next one.
     lost = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
     os.close(ready)
     os.close(hold)
@@ -103,7 +103,7 @@ def _take_memory(children: int, each: int) -> None:
 
 
 def _hold_memory(size: int, tell: int, hold: int) -> None:
-    """Does not return."""
+    """Allocates the bytes, reports it, and holds them. Does not return."""
     try:
         taken = bytearray(size)
         for at in range(0, size, 4096):

@@ -1,9 +1,9 @@
-"""Tries each level of isolation on this machine, and picks the strongest that holds.
+"""Tries each level of isolation on this machine, and picks the strongest that isolates.
 
-A trial starts a suspect inside the sandbox and sets baits outside: a listening port, an abstract socket, a socket
-file, a secret file, a process with a known command line. What it reaches is compared with a table. A level that
-cannot be tried, or lets through what it must not, is passed over with the reason said. Runs at each start of an engine
-pool; the answer is not cached, for kernels, policies and containers change under us.
+A trial starts a probe inside the sandbox and places baits outside: a listening port, an abstract socket, a socket file,
+a secret file, a process with a known command line. What the probe reaches is compared with a table. A level that cannot
+be tried, or permits what it must not, is skipped, and the reason reported. Runs at each start of an engine pool; the
+result is not cached, for kernels, policies and containers may change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRIAL_SECONDS: Final = 20.0
 _MAX_REPORT: Final = 1 << 16
 _SUSPECT: Final = Path(__file__).with_name("escape_probe.py").read_text(encoding="utf-8")
 NEEDED: Final = {"own-loopback": "its own loopback is down", "write-writable": "it cannot write its results"}
-"""What must work at every level, with what it means if it does not."""
+"""Attempts that must succeed at every level -> the problem if one does not."""
 FORBIDDEN: Final = {
     "host-loopback": "it reaches servers of this host",
     "host-abstract-socket": "it reaches abstract sockets of this host",
@@ -47,14 +47,15 @@ FORBIDDEN: Final = {
     "see-host-process": "it sees processes of this host",
     "new-user-namespace": "it can make namespaces of its own",
 }
-"""What must fail at every level but ``none``."""
+"""Attempts that must fail at every level but ``none`` -> the problem if one does not."""
 BOUNDS: Final = {
     "exceed-memory": "a process of it takes more memory than allowed",
     "exceed-memory-together": "its processes together take more memory than allowed",
     "exceed-processes": "it can start more processes than allowed",
 }
-"""What must fail besides, where something keeps it: the first is kept everywhere, the others by control groups, and the
-last by some levels themselves. Where nothing does, that is said and the level holds: it isolates all the same."""
+"""Attempts beyond limits, that must fail where a limit is enforced: the first everywhere, the others by
+control groups, and the last by some levels themselves. Where nothing enforces one, that is reported,
+and the level is used all the same."""
 TRIAL_MEMORY: Final = 128 << 20
 TRIAL_PROCESSES: Final = 32
 
@@ -66,7 +67,7 @@ class TrialResult:
     level: Level
     problems: tuple[str, ...]
     unbounded: tuple[str, ...] = ()
-    """Attempts that nothing on this machine would stop."""
+    """Attempts beyond limits that nothing on this machine would stop."""
 
     def __str__(self) -> str:
         holds = f"holds, but {'; '.join(self.unbounded)}" if self.unbounded else "holds"
@@ -81,9 +82,9 @@ class Choice:
     passed_over: tuple[TrialResult, ...]
     verdict: TrialResult
     groups: Groups | None = None
-    """Where control groups for its jobs can be made."""
+    """Where control groups for its jobs can be made; ``None``: nowhere."""
     image: Image | None = None
-    """What it runs, at the levels of images."""
+    """The image that it runs, at the levels of images."""
 
     @property
     def level(self) -> Level:
@@ -93,7 +94,7 @@ class Choice:
 async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None) -> Choice:
     """Chooses the strongest level that works here. Raises Refused if that is weaker than ``minimum``.
 
-    ``image``: an installed image, unpacked; or why there is none.
+    ``image``: an installed image, unpacked; or the reason why there is none.
     """
     found = await trio.to_thread.run_sync(find_groups)
     groups = found if isinstance(found, Groups) else None
@@ -120,9 +121,9 @@ async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image |
 
 
 async def unconfined(minimum: Level, why: str) -> Choice:
-    """Chooses a plain process, where isolation is impossible. Raises Refused where that is weaker than ``minimum``.
+    """Chooses a plain process, where isolation is impossible. Raises Refused if that is weaker than ``minimum``.
 
-    ``why``: what is wrong with every better level.
+    ``why``: the reason why no better level works.
     """
     if minimum is not Level.NONE:
         raise Refused(
@@ -155,7 +156,7 @@ def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterat
 
 
 def container(tool: str, image: Image) -> Sandbox | TrialResult:
-    """Containers made by ``tool``, or why not."""
+    """Returns the sandbox of containers made by ``tool``, or why there is none."""
     binary = shutil.which(tool)
     if binary is None:
         return TrialResult(Level.CONTAINER, (f"{tool} is not installed",))
@@ -202,7 +203,7 @@ def _judge(sandbox: Sandbox, grouped: bool, report: bytes, said: str) -> TrialRe
 
 
 async def _listen(process: ConfinedProcess) -> tuple[bytes, str]:
-    """Everything it says on both pipes, up to a limit of bytes and time."""
+    """Reads everything that the probe writes to both pipes, up to a limit of bytes and time."""
     said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     async def drain(name: str, stream: trio.lowlevel.FdStream) -> None:

@@ -1,8 +1,8 @@
-"""Runs a confined process under trio: starts it with its limits, watches it, and ends it with all it started.
+"""Runs a confined process under trio: starts it with its limits, watches it, and ends it with all its children.
 
-The fork happens in the thread of the event loop, never in a worker thread: what ties the child's life to ours
-(PR_SET_PDEATHSIG, also inside bubblewrap) goes by threads, and worker threads end when idle. Its standard input is a
-pipe that we hold: end of file means that we are gone, a second way to notice.
+The fork happens in the thread of the event loop, never in a worker thread: the mechanism that ties the child's life to
+ours (PR_SET_PDEATHSIG, also inside bubblewrap) follows the forking thread, and worker threads end when idle. The
+child's standard input is a pipe that we hold: its end of file means that we are gone, a second way to notice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engines.sandbox.base import Job, Sandbox
 from engines.sandbox.cgroups import Group, Groups
 
 DYING_SECONDS: Final = 1.5
-"""For processes that were killed to give back their memory."""
+"""Seconds for killed processes to give back their memory."""
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
@@ -55,7 +55,7 @@ class ConfinedProcess:
         return self._popen.returncode
 
     async def wait(self) -> int:
-        """Waits for the end, which is that of its children too. Returns the exit code, negative for a signal."""
+        """Waits for the end of the process and its children. Returns the exit code, negative for a signal."""
         while (code := self.returncode) is None:
             await trio.lowlevel.wait_readable(self._pidfd)
         return code
@@ -68,7 +68,8 @@ class ConfinedProcess:
             self._group.end()
 
     def _has_ended(self) -> bool:
-        """Whether the process has ended. It is not reaped: until then its number stands for its group and no other."""
+        """Whether the process has ended. It is not reaped yet, so that its number still stands for its
+        group and no other."""
         return os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill_group(self) -> None:
@@ -80,7 +81,7 @@ class ConfinedProcess:
         with trio.CancelScope(shield=True):
             await self.stdin.aclose()
             if self.returncode is None:
-                # To the leader alone: it may have a JVM to end in order. Bubblewrap just goes, with all inside.
+                # To the leader alone, which may have to end a JVM in order. Bubblewrap just ends, with all inside.
                 os.kill(self._popen.pid, signal.SIGTERM)
             with trio.move_on_after(grace):
                 await self.wait()
@@ -97,7 +98,8 @@ class ConfinedProcess:
 
 
 async def _emptied(group: Group) -> None:
-    """Until all that was killed is gone, which the kernel does in its own time; what stays is swept at a next start."""
+    """Waits until all killed processes are gone, which the kernel does in its own time; the next start
+    sweeps the rest."""
     with trio.move_on_after(DYING_SECONDS):
         while not group.remove():  # noqa: ASYNC110  # the kernel tells nobody
             await trio.sleep(0.01)
@@ -106,7 +108,7 @@ async def _emptied(group: Group) -> None:
 def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedProcess:
     """Starts a job, in a control group of its own if ``groups`` are given.
 
-    Call it from the thread of the event loop. Raises EngineLost when there is nothing to run.
+    Must be called in the thread of the event loop. Raises EngineLost when there is nothing to run.
     """
     with _open_files(sandbox.data()) as files:
         command = sandbox.command(job, files)
@@ -145,7 +147,7 @@ def _group(groups: Groups, job: Job) -> Group:
 
 @contextmanager
 def _open_files(contents: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
-    """Each content as an open file in memory, to be inherited by number."""
+    """Yields descriptors of open files in memory with the contents, to be inherited by the child."""
     files: list[int] = []
     try:
         for content in contents:

@@ -1,8 +1,8 @@
 """Builds the system call filter of an engine as a classic BPF program, without libseccomp.
 
-It closes what namespaces leave open: socket families that ignore them (AF_VSOCK), new namespaces and mounts from
-within, tracing, kernel keyrings, io_uring (which would do sockets behind the filter's back). Everything else passes:
-the aim is to remove ways out, not to list what a JVM does. Pure; the program is handed to bubblewrap as a file.
+It blocks what namespaces leave open: socket families that ignore them (AF_VSOCK), new namespaces and mounts from
+inside, tracing, kernel keyrings, io_uring (which would open sockets behind the filter's back). All other calls pass:
+the aim is to remove ways out, not to list what a JVM does. Pure; the program is passed to bubblewrap as a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ X32_BIT: Final = 0x40000000
 """On x86_64, calls of the x32 ABI: other numbers for the same calls, so none of them passes."""
 
 FAMILIES: Final = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
-"""What Java and gRPC need inside; the network namespace makes the last three harmless."""
+"""Socket families that Java and gRPC need inside; the network namespace makes the last three harmless."""
 NAMESPACES: Final = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}: a new user namespace would bring all capabilities back."""
 
@@ -58,7 +58,7 @@ DENIED: Final[dict[str, dict[str, int]]] = {
         "personality": 92, "move_pages": 239, "lookup_dcookie": 18, **_SAME,
     },
 }  # fmt: skip
-"""Refused with EPERM, by machine."""
+"""System calls refused with EPERM, by machine."""
 ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH_*: a call made in another ABI (32-bit) has other numbers and kills the process."""
 _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
@@ -94,7 +94,7 @@ def engine_filter(machine: str) -> list[Instruction]:
 
 
 def assemble(program: list[Instruction]) -> bytes:
-    """Bytes as bubblewrap and prctl take them."""
+    """Encodes a program in the form that bubblewrap and prctl take."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
@@ -134,7 +134,7 @@ def _deny(error: int) -> Instruction:
 
 
 def _when(value: int, body: list[Instruction], otherwise: list[Instruction] | None = None) -> list[Instruction]:
-    """Run ``body`` if the accumulator is ``value``; ``otherwise`` (with an empty body) if it is not."""
+    """Runs ``body`` if the accumulator is ``value``, else ``otherwise``, which needs an empty ``body``."""
     if otherwise is not None:
         return [Instruction(JUMP_EQUAL, len(otherwise), 0, value), *otherwise]
     return [Instruction(JUMP_EQUAL, 0, len(body), value), *body]

@@ -1,8 +1,8 @@
-"""Runs first inside a sandbox: bounds the number of processes, and on request ends all when its input closes.
+"""Runs first inside a sandbox: limits the number of processes, and on request ends all when its input closes.
 
-Given to Python as text (``-I -S -c``), standard library only, so that nothing of ours need be visible inside.
+Passed to Python as text (``-I -S -c``), standard library only, so that no code of ours has to be visible inside.
 Arguments: a number of processes or ``-``, ``hold`` or ``-``, and the command. With ``hold`` it stays, as process 1 of a
-container, and goes when its standard input ends: with it the kernel ends everything inside, however the holder ended.
+container, and ends when its standard input closes; the kernel then ends everything inside, however the holder ended.
 """
 
 from __future__ import annotations
