@@ -1,6 +1,7 @@
 """Unpacks an image to a folder: hashes each layer, checks each name, and compares the whole with its listing.
 
-Unprivileged, with the standard library alone. Accepts only what ``oci.write_layers`` writes: files, folders, links, each once.
+Unprivileged, with the standard library alone. Accepts only what ``oci.write_layers`` writes: files, folders and links,
+each once.
 """
 
 from __future__ import annotations

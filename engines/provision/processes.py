@@ -183,7 +183,7 @@ class Processes:
         self._started += 1
         process = EngineProcess(self._settings, self._settings.scratch / str(self._started), self._on_event)
         process.leases = 1
-        # Without the context of the first requester: log lines must not carry its task, as the process serves others too.
+        # Without the context of the first requester: log lines must not name its task, as others use the process.
         contextvars.Context().run(self._nursery.start_soon, self._own, process)
         return process
 

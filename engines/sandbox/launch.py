@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     """Executes the command. Does not return."""
     parent, memory, *rest = arguments
     groups, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
-    # The signal comes when the *thread* that forked us ends: callers must fork from a thread that lives as long as they do.
+    # The signal comes when the *thread* that forked us ends: callers must fork from a thread that does not end.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         sys.exit("the starter is gone")

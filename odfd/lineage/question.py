@@ -1,8 +1,8 @@
 """Locates records, and builds the engine's request about those of one transaction, with its inputs at that time.
 
-Inputs are given from their first block to the cut that the transaction recorded. For a dataset that this node computes
-itself its own checkpoint says which earlier blocks can still matter, and only these are given; a stranger's checkpoint
-says nothing that is believed. Synchronous; bounded reads. Spec: docs/spec/engine-semantics.md#state.
+Inputs are given from their first block to the cut that the transaction recorded. If this node computes the dataset
+itself, its own checkpoint says which earlier blocks can still matter, and only these are given; another node's
+checkpoint is not trusted. Synchronous; reads a bounded amount. Spec: docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ NO_SOURCE = "lineage-source"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The source in the chain that a block's records were ingested from."""
+    """The source, declared in the chain, from which a block's records were ingested."""
 
     kind: str
     """``polling`` or ``push``."""
     name: str = ""
-    """Of a push source."""
+    """Name of a push source; empty for a polling source."""
     address: str = ""
-    """URL, path or topic that is polled."""
+    """URL, path or topic that is polled; empty for a push source."""
     state: SourceState | None = None
-    """What the source had come to with this block: an etag, a time, the name of the last file."""
+    """How far the source had been read with this block: an etag, a time, the name of the last file."""
 
 
 def block_of_record(reader: ChainReader, offset: int) -> Block:
-    """Returns the block whose slice holds a record. Costs the logarithm of the chain. Raises NotFound."""
+    """Returns the block whose slice holds a record, by bisection of the chain. Raises NotFound."""
     head = reader.head()
     low, high = 0, head.size if head else 0
     last = -1
@@ -72,7 +72,7 @@ def block_of_record(reader: ChainReader, offset: int) -> Block:
 
 
 def _last_offset(block: Block) -> int:
-    """Returns the last offset of all records up to this block; -1: there is none."""
+    """Returns the last offset of all records up to this block; -1 if there are none."""
     event = data_of(block)
     if event.new_data is not None:
         return event.new_data.offset_interval.end
@@ -118,7 +118,7 @@ def _address(fetch: FetchStep) -> str:
 
 
 def rows_at(path: Path, column: str, offsets: list[int]) -> dict[int, dict[str, object]]:
-    """Records of a slice by offset, as JSON values. Raises Invalid, Environment."""
+    """Returns records of a slice by offset, as JSON values. Raises Invalid, Environment."""
     with open_slice(path) as source:
         wanted = pa.array(offsets, pa.int64())
         found = list(_kept(source.batches(), column, wanted))
@@ -140,29 +140,30 @@ def _kept(batches: Iterator[pa.RecordBatch], column: str, wanted: pa.Array) -> I
 
 
 class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested records, and the limits of the answer."""
+    """The records asked about, and the limits of the answer."""
 
     dataset: DatasetId
     block: Block
-    """The transaction that wrote them."""
+    """Block of the transaction that wrote them."""
     offsets: tuple[int, ...]
     column: str | None
     limit: int
     own: bool
-    """This node computed the dataset: its checkpoints are our own word."""
+    """Whether this node computed the dataset, so that its checkpoints can be trusted."""
     id: str
-    """Tells this question apart from others under way."""
+    """Distinguishes this question from others in progress."""
 
 
 class Chains(Protocol):
-    """The chains that a question may read."""
+    """Access to the chains that a question may read."""
 
     def chain(self, dataset: DatasetId) -> ChainReader:
-        """A reader, also of a chain that has no block (its head is ``None``)."""
+        """Returns a reader, also for a chain without blocks (its head is ``None``)."""
 
 
 def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
-    """Builds the request in the empty ``folder``. Raises NotFound, Invalid for contradicting chains, ObjectDamaged."""
+    """Builds the request in the empty ``folder``. Raises NotFound, Invalid for chains that contradict
+    each other, ObjectDamaged."""
     event = asked.block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is None:
         raise Invalid(f"block #{asked.block.sequence_number} holds no derived records", rule="lineage-block")
@@ -202,7 +203,7 @@ def _view(
     chains: Chains, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
     declared: DeclaredTransform | None,
 ) -> InputView:  # fmt: skip
-    """An input as the transaction saw it, and what of earlier blocks is needed."""
+    """Returns an input as the transaction saw it, with the earlier blocks that are needed. Raises NotFound."""
     dataset, alias, consumed = said
     reader = chains.chain(dataset)
     if reader.head() is None:
@@ -223,7 +224,7 @@ def _view(
 
 
 def _input(objects: ObjectStore, view: InputView, path: Path) -> TransformInput:
-    """``path``: where its columns are stated."""
+    """Encodes an input for the engine. ``path``: of the file that states its columns. Raises NotFound, Invalid."""
     if view.schema is None:
         raise Invalid(f"input {view.alias} has no schema", rule="lineage-input")
 
@@ -240,9 +241,8 @@ def _input(objects: ObjectStore, view: InputView, path: Path) -> TransformInput:
 
 
 def _earlier(reader: ChainReader, consumed: Multihash | None, needed: Runs | None) -> Runs:
-    """Stretches of blocks that earlier transactions consumed: all of them, or those that can still matter and the
-    last, whose watermark says how far the input had come.
-    """
+    """Returns runs of blocks that earlier transactions consumed: all, or those that can still matter and the last one,
+    whose watermark says how far the input had come."""
     if consumed is None:
         return ()
     if needed is None:
@@ -252,7 +252,8 @@ def _earlier(reader: ChainReader, consumed: Multihash | None, needed: Runs | Non
 
 
 def _open(objects: ObjectStore, event: ExecuteTransform) -> dict[DatasetId, Runs] | None:
-    """Returns what our own checkpoint before the transaction kept open; ``None`` where it keeps more than blocks."""
+    """Returns the blocks that our own checkpoint before the transaction kept open; ``None`` if it keeps
+    more than blocks."""
     if event.prev_checkpoint is None:
         return None
     try:

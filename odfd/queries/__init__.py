@@ -1,1 +1,1 @@
-"""Decides which slices a query reads: names, cuts, folds, and how far the data may be relied on. No SQL."""
+"""Decides which slices a query reads: names, cuts, folds, and how far the data may be relied on. Parses no SQL."""

@@ -28,11 +28,12 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     block: Multihash
     until: int | None = None
-    """Microseconds: rows of a later event time are left out."""
+    """Microseconds since 1970: rows with a later event time are left out; ``None``: none are."""
 
 
 def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None, limit: int | None = None) -> Cut:
-    """Computes a cut; ``limit``: readable blocks; later ones are treated as absent. Raises Invalid, NotFound."""
+    """Computes a cut. ``limit``: number of readable blocks; later blocks are treated as absent. Raises
+    Invalid, NotFound."""
     head = chain.head()
     if head is None or limit == 0:
         raise NotFound(f"{name} has no blocks here", rule="query-cut", hint=f"odfctl pull {name}")
@@ -85,7 +86,8 @@ def _named(name: str, chain: ChainReader, at: str, size: int) -> Block:
 
 
 def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
-    """How many blocks there were: system times of a chain never go back."""
+    """Returns the number of blocks at a time, by bisection, since system times of a chain never go
+    back. Raises NotFound if zero."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2

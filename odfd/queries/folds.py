@@ -1,8 +1,9 @@
 """Caches the current rows of datasets at earlier cuts on disk, so that a query folds only later blocks.
 
-A fold is a file in the folder of its dataset. Its name says the cut (blocks, and the hash of the last), how it was
-folded, rows, and the hash of its bytes; so it fits one history and one way to fold, and is hashed before it is read.
-Those that were used longest ago make room. Used from worker threads.
+A fold is a file in the folder of its dataset. Its name states the cut (number of blocks, and the hash of the last), a
+key of how it was folded, the number of rows, and the hash of its bytes. So it fits one history and one way to fold, and
+its hash is checked before it is read. Folds that were unused for longest are deleted to make room. Used from worker
+threads.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from chain.multihash import Multihash
 from engines.query.views import SliceView
 
 _VERSION: Final = 2
-"""Of what a fold holds: since 2 it is a database of DuckDB, before it was a Parquet file."""
+"""Version of a fold's contents: since 2 it is a database of DuckDB, before it was a Parquet file."""
 _PIECE: Final = 1 << 20
 _PART: Final = ".part"
 
 
 class FoldFile(NamedTuple):
-    """The parts of a file's name."""
+    """The parts of a fold's file name."""
 
     size: int
-    """Blocks that it holds."""
+    """Number of blocks that it covers."""
     block: str
     """Hash of the last of them."""
     way: str
@@ -53,14 +54,14 @@ class FoldFile(NamedTuple):
 
 
 class KeptFold(NamedTuple):
-    """A found fold that matches its name."""
+    """A fold that was found, with a hash that matches its name."""
 
     file: FoldFile
     path: Path
 
 
 class FoldStore:
-    """The folds of one node. ``most``: bytes of all; 0: none is kept."""
+    """The folds of one node. ``most``: bytes of all folds; 0: none is kept."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self.most = most
@@ -70,7 +71,8 @@ class FoldStore:
     def find(
         self, dataset: DatasetId, view: SliceView, size: int, is_in: Callable[[int, str], bool]
     ) -> KeptFold | None:
-        """Returns the newest fold in the first ``size`` blocks. ``is_in``: whether the history has a block there."""
+        """Returns the newest fold within the first ``size`` blocks. ``is_in(number, hash)``: whether
+        the history has this block."""
         way = way_of(view)
         for file in sorted(_files(self._folder / dataset.multibase), reverse=True):
             if file.way == way and 0 < file.size <= size and is_in(file.size - 1, file.block):
@@ -80,7 +82,8 @@ class FoldStore:
         return None
 
     def keep(self, dataset: DatasetId, made: Path, view: SliceView, cut: tuple[int, Multihash], rows: int) -> None:
-        """Copies a file of a process, which may still write to it. Raises Refused, Environment."""
+        """Stores a fold that a process made, as a copy, since the process may still write to its file.
+        Raises Refused, Environment."""
         size, block = cut
         home = self._folder / dataset.multibase
         try:
@@ -96,7 +99,7 @@ class FoldStore:
         self._make_room()
 
     def collect(self, is_good: Callable[[str, int, str], bool], *, dry_run: bool) -> tuple[int, int]:
-        """Drops folds of datasets (spelled as folders), sizes and blocks that are gone; returns number, bytes."""
+        """Deletes folds unless ``is_good`` (folder of the dataset, size, block); returns their number and bytes."""
         number = freed = 0
         for path in self._all():
             file = FoldFile.parse(path.name)
@@ -109,7 +112,8 @@ class FoldStore:
         return number, freed
 
     def _is_sound(self, path: Path, file: FoldFile) -> bool:
-        """Hashes it the first time, and when it changed; drops a damaged one, which can be made again."""
+        """Whether a fold has its hash; hashes it the first time and when it changed. Deletes a damaged
+        one, as it can be made again."""
         try:
             found = path.stat()
             mark = (found.st_ino, found.st_size, found.st_ctime_ns)
@@ -141,12 +145,12 @@ class FoldStore:
 
 
 def forget(folder: Path, dataset: DatasetId) -> None:
-    """Deletes everything of a dataset."""
+    """Deletes all folds of a dataset."""
     shutil.rmtree(folder / dataset.multibase, ignore_errors=True)
 
 
 def way_of(view: SliceView) -> str:
-    """Returns a key of how a view folds, which differs by schema and key."""
+    """Returns a key of how a view is folded, which differs by schema and key."""
     encoded = msgspec.json.encode((_VERSION, view.fold, view.key, view.system, view.schema))
     return hashlib.sha256(encoded).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Shows the process of a query the slices that it reads: held, hashed, linked. No process sees others."""
+"""Gives the process of a query the slices that it reads: protects, hashes and links them. No process sees others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odfd.verify.damage import DamagedBlock
 
 
 class QueryInputs:
-    """The inputs of one node's queries."""
+    """Gives slices to the processes of one node's queries."""
 
     def __init__(self, home: StateDirectory, damage: DamageRegistry) -> None:
         self._home, self._damage = home, damage
@@ -34,7 +34,8 @@ class QueryInputs:
             yield
 
     async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
-        """Returns the views with paths for the process. Raises ObjectDamaged, NotFound, Environment."""
+        """Checks and links the files of views. Returns the views with paths for the process. Raises
+        ObjectDamaged, NotFound, Environment."""
         files = await trio.to_thread.run_sync(lambda: self.sound(views))
         chains = [each for planned in views for each in (planned, *planned.shards)]
         files |= {_name(planned): planned.fold.path for planned in chains if planned.fold is not None}
@@ -47,7 +48,8 @@ class QueryInputs:
         return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
 
     def sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
-        """Returns files whose bytes match their hashes. Raises ObjectDamaged, NotFound, and records the damage."""
+        """Returns the files of views, whose bytes match their hashes. Raises ObjectDamaged, after
+        recording the damage; NotFound."""
         found: dict[str, Path] = {}
         for name, planned in _objects(views).items():
             try:
@@ -65,7 +67,7 @@ class QueryInputs:
 
 
 def _objects(views: Sequence[PlannedView]) -> Mapping[Multihash, PlannedView]:
-    """Each once, with a view that reads it."""
+    """Returns each object once, with a view that reads it."""
     return {each.slice.physical_hash: planned for planned in views for each in planned.slices}
 
 

@@ -1,7 +1,7 @@
 """Plans a query: from the tables that a statement names to views over slices, pins and standing.
 
-Everything is read at one moment for each dataset, in a worker thread; what is read of the chain does not grow with its
-length but for the list of slices. Nothing is executed here.
+Each dataset is read as of one moment, in a worker thread; the amount read of its chain does not grow with its length,
+except for the list of slices. Executes nothing.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.policy.policy import parse_expression
 
 CURRENT: Final = "current"
-"""In front of a dataset's name: what holds of its log."""
+"""Prefix of a dataset's name for its current rows in place of its log."""
 PROJECTION: Final = "projection"
-"""In front of a projection's name: its table."""
+"""Prefix of a projection's name, for its table."""
 HINT_READABLE: Final = (
     "published datasets, and those that your token may read, are here: the tables of Flight, or GET /, list them"
 )
-"""For whoever may not read everything: the same for each name, so that it tells of none."""
+"""Hint for callers who may not read everything: the same for each name, so that it reveals none."""
 
 
 class KeptInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a projection, as far as it was read."""
+    """An input of a projection, up to the block to which it was read."""
 
     name: str
-    """As it was called then."""
+    """Its name at that time."""
     dataset: DatasetId
     cut: Cut
 
 
 class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The table of a projection: a Parquet file, and what it was computed from."""
+    """The table of a projection: a Parquet file, and the inputs from which it was computed."""
 
     name: str
     path: Path
@@ -68,26 +68,26 @@ class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedView(msgspec.Struct, frozen=True):
-    """A view without the paths of its files for the process."""
+    """A view of a query, before its files have paths for the process."""
 
     view: SliceView
     dataset: DatasetId
     slices: Sequence[PlacedSlice]
     cut: Cut
     fold: KeptFold | None = None
-    """The state before the slices."""
+    """A fold of the blocks before the slices; ``None``: there is none."""
     shards: Sequence[PlannedView] = ()
-    """Of several shards each, in their order; ``slices`` are those of all."""
+    """Views of the single shards, in order, if there are several; ``slices`` are then those of all."""
     table: KeptTable | None = None
-    """Read instead of slices; ``dataset`` and ``cut`` are of its first input."""
+    """The table to read in place of slices; ``dataset`` and ``cut`` are then of its first input."""
 
 
 class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The slices that a query reads."""
+    """Everything that a query reads."""
 
     views: Sequence[PlannedView]
     places: Sequence[int]
-    """The view of each table."""
+    """Number of the view of each table."""
     head: wire.QueryHead
 
 
@@ -109,9 +109,10 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """The caller: what they may read, and their names for it."""
 
     served: Callable[[DatasetId], int] | None = None
-    """Blocks of a dataset that they may read; 0: it is not there for them. ``None``: all of everything."""
+    """Returns how many blocks of a dataset they may read; 0: the dataset does not exist for them.
+    ``None``: they may read all."""
     bound: Mapping[str, Bound] = {}
-    """By ``bound_name``. Where there are any, a query reads nothing else."""
+    """Datasets by ``bound_name``. If there are any, a query can read no others."""
 
     def named(self, ref: str, clauses: str) -> Bound | None:
         """Returns what a name is bound to, with these clauses of time or with any."""
@@ -119,11 +120,11 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OWNER: Final = Asker()
-"""Of the node."""
+"""The node's owner."""
 
 
 class Planner:
-    """Plans queries of one node. ``shown``: the view of a dataset, with how far it may be relied on."""
+    """Plans queries of one node. ``shown``: returns the view of a dataset, which says how far it may be relied on."""
 
     def __init__(
         self, home: StateDirectory, shown: Callable[[DatasetEntry], wire.DatasetView], evaluator: TrustEvaluator
@@ -131,10 +132,10 @@ class Planner:
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists = SliceLists()
         self.projection: Callable[[str], KeptTable | None] = _no_projection
-        """The table of a Projection by its name; set by the keeper of projections. Called in worker threads."""
+        """Returns the table of a Projection by its name; set by the owner of projections. Called in worker threads."""
 
     def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
-        """Raises NotFound, Invalid, Refused."""
+        """Plans the reads of a statement's tables. Raises NotFound, Invalid, Refused."""
         reads: dict[tuple[DatasetId, bool, str, int | None], int] = {}
         places: list[int] = []
         planned: list[PlannedView] = []
@@ -179,7 +180,7 @@ class Planner:
         return QueryPlan(views=planned, places=places, head=head)
 
     def _kept(self, table: TableNamed, request: wire.QueryRequest, asker: Asker) -> KeptTable | None:
-        """The table of a Projection that is named; ``None``: a dataset is. Raises Refused."""
+        """Returns the table of a Projection, if one is named; ``None``: a dataset is. Raises Refused."""
         if len(table.path) < 2 or table.path[0].lower() != PROJECTION or asker.served is not None or asker.bound:
             return None
         kept = self.projection(".".join(table.path[1:]))
@@ -195,7 +196,7 @@ class Planner:
     def _kept_view(
         self, name: str, kept: KeptTable, standings: dict[str, wire.ReadStanding], remarks: list[str]
     ) -> PlannedView:
-        """A view of a projection's table. Its data is relied on as far as that of its inputs."""
+        """Plans a view of a projection's table, whose data is relied on as far as that of its inputs."""
         with self._home.catalog() as catalog:
             entries = [(each, catalog.find(each.dataset)) for each in kept.inputs]
         for each, entry in entries:
@@ -207,7 +208,7 @@ class Planner:
         return PlannedView(SliceView(name=name, files=(), schema=kept.schema), first.dataset, (), first.cut, table=kept)
 
     def _resolve(self, table: TableNamed, asker: Asker) -> tuple[str, DatasetEntry, bool, int | None]:
-        """Resolves a dataset, under its name, whether it is folded, and its readable blocks.
+        """Returns the name and dataset of a table, whether its current rows are meant, and its readable blocks.
 
         Raises NotFound, with the remedy.
         """
@@ -225,14 +226,15 @@ class Planner:
         return name, self._then(ref, entry, table, asker), current, limit
 
     def _then(self, ref: str, entry: DatasetEntry, table: TableNamed, asker: Asker) -> DatasetEntry:
-        """The rendition that a name meant at the time of the clause; for the node's owner, who may read it."""
+        """Returns the rendition that the name meant at the time of a clause; only for the node's owner,
+        who may read it."""
         if asker != OWNER:
             return entry
         times = [value for kind, value in table.clauses if kind == AS_OF]
         return self._home.active_at(ref, entry, to_millis(moment(times[0]))) if times else entry
 
     def _named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
-        """Raises NotFound, Invalid."""
+        """Finds the dataset of a name, and its binding if names are bound. Raises NotFound, Invalid."""
         with self._home.catalog() as catalog:
             bound = asker.named(ref, clauses)
             if asker.bound:
@@ -244,7 +246,7 @@ class Planner:
         return entry, bound
 
     def _readable(self, entry: DatasetEntry, bound: Bound | None, asker: Asker) -> int | None:
-        """Raises NotFound for a block that is not there."""
+        """Returns the number of readable blocks, ``None`` for all. Raises NotFound if the bound block is not there."""
         limit = None if asker.served is None else asker.served(entry.id)
         if bound is None or bound.block is None or limit == 0:
             return limit
@@ -269,7 +271,7 @@ class Planner:
             raise
 
     def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
-        """The datasets whose rows a name means; an id means one. Readers of what is public read each by itself."""
+        """Returns the datasets whose rows a name means. An id always means one; only the owner reads several as one."""
         shards: tuple[DatasetId, ...] = ()
         ref = _ref(table)
         if asker.bound:
@@ -282,7 +284,7 @@ class Planner:
     def _sharded_cuts(
         self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest
     ) -> list[Cut]:
-        """One time of all. Raises Refused, Invalid, NotFound."""
+        """Cuts all shards at one time. Raises Refused, Invalid, NotFound."""
         ids = [each.id for each in shards]
         clauses, pins = _said(table.clauses), {}
         if request.pins:
@@ -301,12 +303,12 @@ class Planner:
         )
 
     def _reach(self, entry: DatasetEntry, size: int, require: str) -> int:
-        """How many of the first blocks of a chain satisfy what is required. Raises Invalid."""
+        """Counts the first blocks of a chain that satisfy the requirement. Raises Invalid."""
         chain = self._home.chains.chain(entry.id)
         return required(self._evaluator, entry, chain, size, parse_expression(require))
 
     def _standing(self, name: str, shards: Sequence[DatasetEntry], cuts: Sequence[Cut]) -> wire.ReadStanding:
-        """The standing of a dataset; of several shards, that of the weakest for all their blocks."""
+        """Returns the standing of a dataset; of several shards, that of the weakest, with the blocks of all."""
         found = tuple(standing_of(self._shown(each), cut.size) for each, cut in zip(shards, cuts, strict=True))
         return wire.ReadStanding(
             name=name,
@@ -316,7 +318,7 @@ class Planner:
         )
 
     def _satisfying(self, entry: DatasetEntry, cut: Cut, request: wire.QueryRequest) -> Cut:
-        """The cut, or as much of it as satisfies what is required. Raises Refused, Invalid."""
+        """Returns the cut, or the part of it that satisfies the requirement. Raises Refused, Invalid."""
         if not request.require:
             return cut
         chain = self._home.chains.chain(entry.id)
@@ -361,7 +363,7 @@ class Planner:
 
 
 def _ref(table: TableNamed) -> str:
-    """The name of a dataset in a query."""
+    """Returns the name of a dataset in a query."""
     return ".".join(table.path[1:] if _is_current(table) else table.path)
 
 
@@ -370,14 +372,14 @@ def _is_current(table: TableNamed) -> bool:
 
 
 def _shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryRequest) -> list[str]:
-    """What is said of a dataset that is read only as far as it satisfies what is required."""
+    """Makes the remark on a dataset of which only the part is read that satisfies the requirement."""
     if cut is whole:
         return []
     return [f"{name} is read to block #{cut.size - 1} of #{whole.size - 1}: so far it satisfies {request.require}"]
 
 
 def _united(views: Sequence[PlannedView]) -> PlannedView:
-    """One view over the slices of all shards. Rows that fold together are in one shard, in the order of its offsets."""
+    """Joins the views of shards to one. Rows that fold together are in one shard, in the order of its offsets."""
     first = views[0]
     mixed = any(each.view.mixed for each in views)
     return msgspec.structs.replace(
@@ -389,12 +391,13 @@ def _united(views: Sequence[PlannedView]) -> PlannedView:
 
 
 def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
-    """Returns where no projections are kept."""
+    """Returns ``None``, where no projections are kept."""
     return None
 
 
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
-    """With how to get it. Who may not read everything is not told what else there is."""
+    """Makes the fault for an unknown dataset, with a remedy. Callers who may not read everything learn
+    of no other datasets."""
     near = f"{hint}; or, " if hint.startswith("did you mean") else ""
     how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
     if "/" in ref and not near:
@@ -423,7 +426,7 @@ def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
 
 
 def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> Invalid:
-    """The fault of a query with pins that do not pin this dataset, or only with other clauses of time."""
+    """Makes the fault of a query with pins that do not pin this dataset, or only with other time clauses."""
     asked = f"with {clauses}" if clauses else "without a time"
     if pinned:
         found = " and ".join(f"with {each}" if each else "without a time" for each in pinned)
@@ -436,7 +439,7 @@ def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> I
 
 
 def _said(clauses: Sequence[tuple[str, str]]) -> str:
-    """Clauses of time as one text, which pins repeat."""
+    """Formats time clauses as one text, which pins repeat."""
     return ", ".join(f"{kind} {value}" for kind, value in clauses)
 
 

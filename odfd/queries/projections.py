@@ -1,8 +1,8 @@
-"""Defines Projections, and stores their tables: a query over datasets whose answer is kept and computed again.
+"""Defines Projections and stores their tables: a query over datasets whose answer is stored and recomputed.
 
 A table is a Parquet file with a record beside it, which says from what it was computed and the hash of the file. The
-record is replaced in one step after its file is durable, so that a reader sees one table or the next. Files that are
-damaged are not read: the table is computed again. Used from worker threads.
+record is replaced in one step after its file is durable, so that a reader sees the old table or the new one. Damaged
+files are not read: the table is computed again. Used from worker threads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     @property
     def name(self) -> str:
-        """The name in the query."""
+        """The name by which the query reads the dataset."""
         return self.alias or self.dataset_ref.removeprefix("Dataset:")
 
 
@@ -61,14 +61,14 @@ class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql"):
 
 
 class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that is kept of what a query over datasets answers."""
+    """Declares a table that stores the answer of a query over datasets."""
 
     inputs: Annotated[tuple[ProjectionInput, ...], described("What the query reads, and nothing else.")]
     project: Annotated[SqlProject, described("How the table is computed.")]
 
 
 def check_projection(draft: Draft) -> None:
-    """Adds to the mistakes of a draft."""
+    """Adds the mistakes of a projection to those of its draft."""
     spec: ProjectionSpec = draft.spec
     if not 0 < len(spec.inputs) <= MAX_INPUTS:
         draft.note("spec.inputs", f"{len(spec.inputs)} inputs", "projection-inputs", f"1 to {MAX_INPUTS}")
@@ -104,15 +104,15 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded state of a table."""
 
     spec: str
-    """Of the declaration that it was computed for (``fingerprint``)."""
+    """Fingerprint of the declaration for which it was computed (``fingerprint``)."""
     inputs: tuple[RecordedInput, ...]
     schema: bytes
     rows: int
     size: int
     content: str
-    """SHA-256 of its file."""
+    """SHA-256 of the table's file."""
     at: Instant
-    """When it was computed."""
+    """Time at which it was computed."""
 
 
 class ProjectionStore:
@@ -123,7 +123,7 @@ class ProjectionStore:
         self._sound: dict[str, tuple[int, int, int]] = {}
 
     def find(self, resource_id: str) -> TableRecord | None:
-        """The table as it was computed last; ``None``: there is none that can be read."""
+        """Returns the record of the latest table; ``None``: there is none that can be read."""
         try:
             with (self.folder / f"{resource_id}{_RECORD}").open("rb") as file:
                 raw = file.read(MAX_RECORD_BYTES + 1)
@@ -133,7 +133,7 @@ class ProjectionStore:
         return record if record is not None and self._is_sound(resource_id, record) else None
 
     def table(self, resource_id: str, name: str) -> KeptTable | None:
-        """The same, for a query."""
+        """Returns the latest table for a query; ``None``: there is none that can be read."""
         record = self.find(resource_id)
         if record is None or not record.inputs:
             return None
@@ -147,11 +147,11 @@ class ProjectionStore:
         return KeptTable(name=name, path=self._path(resource_id, record), schema=record.schema, inputs=inputs)
 
     def part(self, resource_id: str) -> Path:
-        """Returns where the next table is written first."""
+        """Returns the path at which the next table is written first."""
         return self.folder / f"{resource_id}.{os.urandom(8).hex()}{_PART}"
 
     def keep(self, resource_id: str, part: Path, record: TableRecord) -> None:
-        """Puts a table in the place of the one before. Raises Environment."""
+        """Puts a new table in the place of the previous one. Raises Environment."""
         before = self.find(resource_id)
         try:
             _sync(part)
@@ -171,13 +171,13 @@ class ProjectionStore:
                 path.unlink(missing_ok=True)
 
     def sweep(self, living: Collection[str]) -> None:
-        """Removes what a crash left: files of projections that are gone, and tables that were never finished."""
+        """Removes leftovers of a crash: files of projections that no longer exist, and unfinished tables."""
         for path in list(self.folder.iterdir()):
             if path.name.partition(".")[0] not in living or path.suffix in (_PART, _SAID):
                 path.unlink(missing_ok=True)
 
     def remove(self, resource_id: str) -> None:
-        """Removes all of a projection that is gone."""
+        """Removes all files of a projection that no longer exists."""
         for path in list(self.folder.glob(f"{resource_id}.*")):
             path.unlink(missing_ok=True)
 
@@ -185,7 +185,7 @@ class ProjectionStore:
         return self.folder / f"{resource_id}.{record.content}{_FILE}"
 
     def _is_sound(self, resource_id: str, record: TableRecord) -> bool:
-        """Hashes a file the first time, and when it is another."""
+        """Whether the table's file has its hash; hashes it the first time and when it changed."""
         path = self._path(resource_id, record)
         with contextlib.suppress(OSError):
             found = path.stat()
@@ -200,12 +200,12 @@ class ProjectionStore:
 
 
 def fingerprint(spec: object) -> str:
-    """Tells declarations apart."""
+    """Returns a hash that differs between declarations."""
     return hashlib.sha256(canonical(spec).encode()).hexdigest()
 
 
 def spec_of(value: object) -> ProjectionSpec:
-    """Reads a spec as it is kept. Raises Invalid."""
+    """Decodes a stored spec. Raises Invalid."""
     try:
         return msgspec.convert(value, ProjectionSpec)
     except msgspec.ValidationError as error:

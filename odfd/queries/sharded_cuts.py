@@ -36,7 +36,7 @@ def cuts_of(
     clauses: Mapping[str, str],
     pins: Mapping[str, wire.Pin],
 ) -> list[Cut]:
-    """Computes the cut of each; ``pins`` by id: of all or none. Raises Refused, Invalid, NotFound."""
+    """Computes the cut of each shard; ``pins`` by id: of all or of none. Raises Refused, Invalid, NotFound."""
     views = SqliteShards(home.database, home.chains).read(shards).views
     whole = [_size(views[each]) for each in shards]
     if AT_BLOCK in clauses and not pins and AS_OF not in clauses:
@@ -56,9 +56,9 @@ def satisfying(
     request: wire.QueryRequest,
     reach: Callable[[DatasetEntry, int], int],
 ) -> list[Cut]:
-    """The cuts, or as much of them, up to one time of all, as satisfies what is required. Raises Refused.
+    """Returns the cuts, or their parts up to the last time to which all satisfy the requirement. Raises Refused.
 
-    ``reach``: how many of the first blocks of a shard satisfy it.
+    ``reach``: counts the first blocks of a shard that satisfy it.
     """
     reached = [reach(each, cut.size) for each, cut in zip(shards, cuts, strict=True)]
     short = [place for place, cut in enumerate(cuts) if reached[place] < cut.size]
@@ -83,7 +83,7 @@ def _size(view: View) -> int:
 
 
 def _time_of(home: StateDirectory, name: str, shards: Sequence[DatasetId], at: str) -> int:
-    """The time of the transaction that a block of one of the shards belongs to. Raises Invalid, NotFound."""
+    """Returns the time of the transaction to which a block of any shard belongs. Raises Invalid, NotFound."""
     digits = at.removeprefix("#")
     if digits.isascii() and digits.isdecimal():
         raise Invalid(

@@ -1,7 +1,7 @@
-"""Lists the slices of a chain up to a cut, cached while its history is the same; and checks the bytes of slices.
+"""Lists the slices of a chain up to a cut, cached as long as its history stays the same; checks the bytes of slices.
 
-A slice is hashed before a query reads it the first time, and again when its file is another or was changed; so what is
-damaged is told and never read. Both memories are bounded. Used from worker threads.
+A slice is hashed before a query first reads it, and again when its file was replaced or changed; so damage is reported
+and damaged data never read. Both caches are bounded. Used from worker threads.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from chain.store.sqlite import SqliteChain
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _DATASETS: Final = 64
-"""Of which slices are remembered."""
+"""Most datasets whose slices are cached."""
 _HASHED: Final = 100_000
-"""Files that are known to be what they are called."""
+"""Most files that are remembered as matching their hash."""
 
 
 class PlacedSlice(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class SliceLists:
-    """Reads each data block once."""
+    """Lists the slices of datasets; reads each data block only once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,14 +63,14 @@ class SliceLists:
 
 
 class HashedFiles:
-    """Files that were read whole and match their hashes."""
+    """Remembers files that were read completely and match their hashes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sound: cachetools.LRUCache[Multihash, tuple[int, int, int, int]] = cachetools.LRUCache(_HASHED)
 
     def path(self, objects: DiskObjects, name: Multihash) -> Path:
-        """Raises NotFound, ObjectDamaged, Environment."""
+        """Returns the path of an object whose bytes match its hash. Raises NotFound, ObjectDamaged, Environment."""
         path = objects.path(name)
         found = path.stat()
         mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_dev)

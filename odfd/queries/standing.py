@@ -16,7 +16,7 @@ from odfd.trust.judgement.verdicts import quorum_of
 from odfd.trust.policy.policy import Expression
 
 _ORDER: Final = ("none", "chain", "data", "observed", "attested", "reproduced")
-"""Weakest first, by the first word of a fact; words that are not here say why something is not relied on."""
+"""Facts from the weakest on, by their first word; other words state why a dataset is not relied on."""
 _LOST: Final = ("forked", "refuted", "damaged")
 """States of a dataset that are reported in place of a fact."""
 
@@ -61,7 +61,7 @@ def unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) ->
 
 
 def _rank(standing: wire.ReadStanding) -> tuple[bool, int, int]:
-    """Ascending from the weakest; of one fact, that with the fewest voices."""
+    """Returns a sort key, ascending from the weakest standing; for the same fact, from the fewest voices."""
     word, _, rest = standing.fact.partition(" ")
     verdicts = rest.partition("/")[0]
     count = int(verdicts) if verdicts.isascii() and verdicts.isdecimal() else 0

@@ -1,10 +1,10 @@
 """Reads a DCAT 3 feed in JSON-LD as a list of sources, and writes a manifest for each. Pure.
 
-A stranger writes the feed, and a person looks at what becomes of it before anything is applied. So nothing of it is
-fetched: no context, no further page, no file. Names are made of letters and digits, addresses are of the web and hold
-no template, and texts are values that YAML quotes; what is not taken is told with the reason. Terms are known by their
-last part, whatever prefix stands before it, since contexts are not read.
-Spec: W3C Recommendation DCAT 3; JSON-LD 1.1, compacted or as one flat @graph.
+The feed is written by a stranger, and a person inspects the manifests before any is applied. So nothing that it refers
+to is fetched: no context, no further page, no file. Names are made of letters and digits, addresses are of the web and
+contain no template, and texts are values that YAML quotes; what is refused is reported with the reason. Terms are
+recognised by their last part, whatever their prefix, since contexts are not read. Spec: W3C Recommendation DCAT 3;
+JSON-LD 1.1, compacted or as one flat @graph.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from p2p.ip import is_global, parse_ip
 
 MAX_FEED: Final = 16 << 20
 MAX_SOURCES: Final = 1000
-"""Taken of one feed; the others are counted."""
+"""Most sources taken from one feed; further ones are counted."""
 MAX_DISTRIBUTIONS: Final = 64
-"""Looked at of one dataset."""
+"""Most distributions examined of one dataset."""
 MAX_TEXT: Final = 500
 MAX_URL: Final = 2048
 MAX_KEYWORDS: Final = 32
@@ -40,10 +40,10 @@ READS: Final = {
     "parquet": {"kind": "Parquet"},
     "geojson": {"kind": "GeoJson"},
 }
-"""By the end of a media type, or of a file's name; the first that a dataset has is taken, in this order."""
+"""End of a media type or file name -> read step; the first in this order that a dataset offers is taken."""
 _ALIASES: Final = {"geo+json": "geojson"}
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
-"""Of RFC 3986: no braces, so that no template of a manifest is read in an address."""
+"""Characters of an address (RFC 3986): no braces, so that a manifest finds no template in it."""
 _NOT_A_FEED: Final = "a feed is JSON-LD of DCAT: a catalogue with dcat:dataset, or an @graph of datasets"
 Node: TypeAlias = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ class FoundSource(NamedTuple):
     place: str
     """An address of the web, or the dataset's id in Open Data Fabric."""
     form: str
-    """The key of READS; ``odf`` for a dataset to mirror."""
+    """Key in READS; ``odf`` for a dataset to mirror."""
     manifest: str
 
 
@@ -66,11 +66,11 @@ class Feed(NamedTuple):
     found: tuple[FoundSource, ...]
     left_out: tuple[LeftOut, ...]
     more: int
-    """Datasets beyond the limit."""
+    """Number of datasets beyond the limit."""
 
 
 def read_feed(raw: bytes, place: str) -> Feed:
-    """Raises Invalid for bytes that are no feed."""
+    """Reads a feed. Raises Invalid for bytes that are no feed."""
     try:
         document = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -94,7 +94,7 @@ def read_feed(raw: bytes, place: str) -> Feed:
 
 
 class _Nodes:
-    """The nodes of a document, by id where it is a flat graph."""
+    """The nodes of a document, by id if it is a flat graph."""
 
     def __init__(self, document: Any) -> None:
         top = _nodes(document)
@@ -106,7 +106,7 @@ class _Nodes:
         return named or [each for each in self._top if _is(each, "Dataset")]
 
     def under(self, node: Node, term: str) -> list[Node]:
-        """The nodes that a term of a node names, whole or by id."""
+        """Returns the nodes that a term of a node refers to, given in full or by id."""
         found: Iterable[Any] = _values(node, term)
         named = [{"@id": each} if isinstance(each, str) else each for each in found]
         return [self._whole(each) for each in named if isinstance(each, dict)]
@@ -117,7 +117,7 @@ class _Nodes:
 
 
 def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str]) -> FoundSource | str:
-    """Returns a text with the reason where nothing can be made of a dataset."""
+    """Makes a source of a dataset, or returns the reason why none can be made."""
     identity = dataset.get("@id")
     if isinstance(identity, str) and identity.startswith(DID_ODF):
         try:
@@ -144,7 +144,7 @@ def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str]) -> FoundS
 
 
 def _refusal(url: str) -> str | None:
-    """Why an address is not polled."""
+    """Returns the reason why an address is not polled; ``None``: it can be."""
     if len(url) > MAX_URL or _ADDRESS.fullmatch(url) is None:
         return "its address is too long, or has letters that addresses do not have"
     try:
@@ -191,7 +191,7 @@ def _polled(name: str, dataset: Node, form: str, url: str) -> str:
 
 
 def _name(title: str, taken: set[str]) -> str:
-    """A name made of a title, that no other has."""
+    """Makes a name from a title, unlike those ``taken``."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     stem = re.sub(r"[^a-z0-9]+", "-", plain)[:MAX_NAME].strip("-") or "dataset"
     name, number = stem, 1
@@ -224,7 +224,7 @@ def _values(node: Node, term: str) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> str:
-    """The text of a value, with or without a language."""
+    """Returns the text of a value, with or without a language."""
     if isinstance(value, dict):
         value = value.get("@value", "")
     return visible(value)[:MAX_TEXT].strip() if isinstance(value, str) else ""

@@ -1,6 +1,6 @@
 """Infers a read step from a file's bytes, with its columns and uncertainties.
 
-A sample decides. Whatever is written is tried on the file before it is given away (``shown``).
+Decides by a sample. The read step is tried on the file before it is returned (``shown``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from odfd.sampling.preview import shown
 from odfd.sampling.text_types import TEXT, GuessedColumn, column_of
 
 SAMPLE: Final = 1 << 20
-"""Bytes of text looked at."""
+"""Most bytes of text that are examined."""
 LINES: Final = 1000
 _HEAD: Final = 30
 """Lines among which the header is looked for."""
@@ -93,7 +93,7 @@ def guessed(path: Path, name: str) -> Guess:
 
 
 def _members(path: Path, name: str, folder: Path) -> tuple[list[SourceFile], str | None]:
-    """Chooses, of a zip of several files, those of the ending that most of them have."""
+    """Chooses, in a zip of several files, those with the most frequent ending."""
     source = SourceFile(path, name)
     if not zipfile.is_zipfile(path):
         return unpacked(source, folder, UnpackBounds()), None
@@ -136,7 +136,7 @@ def _of_file(path: Path) -> Guess:
 
 
 def _text(data: bytes) -> tuple[str, str | None, tuple[str, ...]]:
-    """The text, its encoding if that is not UTF-8, and what is not sure."""
+    """Returns the text, its encoding if that is not UTF-8, and the doubts about it."""
     for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(encoding, "ignore"), encoding, ()
@@ -248,7 +248,7 @@ def _of_columns(
 
 
 def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
-    """A column that is spelled as the file is; another is text."""
+    """Returns the column if its spelling agrees with the file's; otherwise the column as text."""
     kinds = {"decimal": ("DOUBLE",), "thousands": ("DOUBLE",), "date": ("DATE",), "timestamp": ("TIMESTAMP",)}[option]
     stated = getattr(column, option)
     if column.ddl not in kinds or stated == value or (option == "thousands" and column.decimal):
@@ -257,7 +257,7 @@ def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
 
 
 def _with_columns(path: Path, name: str, found: Guess) -> Guess:
-    """The columns that reading finds."""
+    """Adds to the guess the columns that reading the file finds."""
     rows = shown(path, name, step_of(found.read), LINES).rows
     schema: pa.Schema = rows.schema
     plain = from_arrow(schema)
@@ -269,7 +269,7 @@ def _with_columns(path: Path, name: str, found: Guess) -> Guess:
 
 
 def _ddl(kind: pa.DataType) -> str:
-    """In DDL; empty for types that it does not spell."""
+    """Formats a type in DDL; empty for types that it cannot express."""
     if pa.types.is_timestamp(kind):
         return "TIMESTAMP" if kind.unit == "ms" else ""
     if pa.types.is_decimal(kind):

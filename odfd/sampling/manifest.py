@@ -1,4 +1,4 @@
-"""Writes the manifest of a new root that takes in a file, with doubts as comments, and reads it again as a check."""
+"""Writes the manifest of a new root for a file, with doubts as comments, and reads it again as a check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
-    """Formats YAML for ``odfctl apply``. ``url``: where the file is polled; ``None``: it is pushed."""
+    """Formats YAML for ``odfctl apply``. ``url``: the address at which the file is polled; ``None``: it is pushed."""
     return "\n".join(_lines(name, found, url)) + "\n"
 
 

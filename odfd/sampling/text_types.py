@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 NULLS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?", ".")
-"""Words that files use for a missing value; each is reported, for it may be a value."""
+"""Words that files use for a missing value; each use is reported, for it may be a value."""
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")
 _POINT: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"[+-]?\d+,\d+")
@@ -21,7 +21,7 @@ _NUMBERED: Final = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})((?:[ T]\d{1,2
 
 
 class GuessedColumn(NamedTuple):
-    """A guessed column; ``ddl``: its type. The others are options for the read step, and doubts."""
+    """A guessed column; ``ddl``: its type. The other fields are options for the read step, and doubts."""
 
     ddl: str
     decimal: str | None = None
