@@ -102,7 +102,7 @@ _OPTIONS: Final = (
 
 
 class GrpcEngine:
-    """``contract.Engine`` at ``unix:PATH`` or ``HOST:PORT``. After ``close`` calls in flight raise EngineLost."""
+    """The ``contract.Engine`` at ``unix:PATH`` or ``HOST:PORT``. ``close`` makes calls in flight raise EngineLost."""
 
     def __init__(self, address: str, staging: Staging, view: View, limits: CallLimits | None = None) -> None:
         self._limits = limits or CallLimits()

@@ -98,7 +98,7 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds | None:
 def may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
     for name, wanted in ranges.items():
         if name in slice_.columns and name not in slice_.bounds:
-            return False  # all null there, and null is no key
+            return False  # all values are null, and null is no key
         known = slice_.bounds.get(name)
         if known is None or type(known.low) is not type(wanted.low):
             continue  # nothing known, or written under an older, different type

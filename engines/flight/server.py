@@ -215,7 +215,7 @@ class RunningAnswers:
         try:
             yield
         finally:
-            with self._lock:  # from here on the call may end, and nobody looks at its context
+            with self._lock:  # the call may end after this, so its context is no longer checked
                 self._all.pop(id(begun), None)
             begun.close()
 

@@ -118,8 +118,8 @@ class FlightSql:
         return handle.encode(), schema, pa.schema([pa.field(each, pa.utf8()) for each in names])
 
     def bind(self, handle: bytes, rows: pa.Table, token: str) -> None:
-        """Binds parameters: by name, if the columns have names and the statement has named parameters;
-        else by position."""
+        """Binds parameters: by name, if the columns have names and the statement has named
+        parameters; else by position."""
         statement = self._statement(handle, token)
         if rows.num_rows != 1:
             raise Invalid(

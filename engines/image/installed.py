@@ -81,7 +81,7 @@ def staged_preparation(image: Image) -> Path:
 
 def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
     """Puts ``staged`` in use for all nodes of the installation, which check it. Raises Environment."""
-    write_record(layout, image.manifest, image.config)  # whatever ends this on the way, the image can be used
+    write_record(layout, image.manifest, image.config)  # first, so that the image is usable if this is interrupted
     folder = image.rootfs.with_name(PREPARED)
     shutil.rmtree(folder, ignore_errors=True)
     staged.replace(folder)

@@ -27,8 +27,8 @@ RECORD_SECONDS: Final = 600.0
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
-    """Records the archive, which takes little longer than a cold start. Synchronous. Raises EngineLost
-    if that fails."""
+    """Records the archive, which takes little longer than a cold start. Synchronous. Raises
+    EngineLost if that fails."""
     java = find_java(environ, cache)
     archive = archive_path(cache, java)
     staged = archive.with_suffix(".new")

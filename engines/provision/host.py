@@ -44,7 +44,7 @@ class OnCluster:
     """A Spark cluster that executes the work of an engine of this machine."""
 
     master: str
-    """``spark://host:port``, ``yarn`` or ``k8s://…``."""
+    """Address of its master: ``spark://host:port``, ``yarn`` or ``k8s://…``."""
     address: str = "127.0.0.1"
     """Address of this machine, as executors reach it."""
     settings: Path | None = None

@@ -47,7 +47,7 @@ class WarmthLimits:
     """Limits on when engine processes start and stop; all in seconds."""
 
     start: float = 120.0
-    """From fork to the ready line: a cold JVM on a busy laptop takes twenty."""
+    """Time from fork to the ready line: a cold JVM on a busy laptop takes twenty seconds."""
     idle: float = 600.0
     """Time without a request after which the process is stopped; it holds half a gigabyte."""
     grace: float = 3.0

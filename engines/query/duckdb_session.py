@@ -182,7 +182,7 @@ class QuerySession:
                         writer.write_batch(batch)
                         rows += batch.num_rows
             except OSError as error:
-                if error.errno is None:  # from reading: Arrow's own, of a value or of a slice
+                if error.errno is None:  # raised by Arrow while reading, for a value or a slice
                     raise
                 raise Refused(
                     f"the answer is not written: {error}", rule="query-answer", hint="ask for less"
@@ -213,8 +213,8 @@ class QuerySession:
         self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {self._folded(view, source, wanted)}")
 
     def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
-        """Returns SQL of a folded view. If possible, first marks the earlier rows that later ones
-        change, so they need no sorting."""
+        """Returns SQL of a folded view. If possible, first marks the earlier rows that later ones change,
+        so they need no sorting."""
         if view.earlier is None:
             return folded_sql(view, source, wanted)
         held = self._held_table(view.earlier)

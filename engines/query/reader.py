@@ -78,7 +78,7 @@ class QueryProcess:
             ),
             choice.groups,
         )
-        with suppress(OSError):  # a larger one saves turns, and is not needed
+        with suppress(OSError):  # a larger pipe saves switches, and is not needed
             fcntl.fcntl(self._process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
         self._frames = FrameReader()
         self._said = b""
@@ -94,8 +94,8 @@ class QueryProcess:
                 self._said = (self._said + piece)[-_LAST_WORDS:]
 
     async def prepare(self, sql: str) -> TablesNamed:
-        """Sends a statement and returns the tables that it names. Raises the fault that the process
-        reports, LimitExceeded, EngineLost."""
+        """Sends a statement and returns the tables that it names. Raises the fault that the process reports,
+        LimitExceeded, EngineLost."""
         with trio.move_on_after(START_SECONDS):
             await self._send(Prepare(sql=sql))
             async with aclosing(self._come()) as frames:

@@ -40,7 +40,7 @@ def reading_end(path: Path) -> int:
         os.close(end)
         raise _replaced()
     os.set_blocking(end, True)
-    with suppress(OSError):  # a larger one saves turns, and is not needed
+    with suppress(OSError):  # a larger pipe saves switches, and is not needed
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _SIZE)
     return end
 

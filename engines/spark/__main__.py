@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 def _cluster(args: argparse.Namespace, scratch: Path) -> Cluster | None:
     if args.master is None:
         return None
-    # What a transaction puts aside must be where executors can read it: with the scratch, on shared storage.
+    # Executors must be able to read a transaction's temporary files: they go with the scratch, on shared storage.
     tempfile.tempdir = str(scratch / "tmp")
     return Cluster(args.master, args.address, read_settings(args.settings) if args.settings else {})
 

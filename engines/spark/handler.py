@@ -169,8 +169,8 @@ class SparkHandler:
 
     @contextlib.contextmanager
     def _request(self, control: RequestControl) -> Iterator[Callable[[], SparkSession]]:
-        """Yields a function that opens the session only when it is needed, since opening takes several
-        round trips to the JVM."""
+        """Yields a function that opens the session only when it is needed, since opening takes
+        several round trips to the JVM."""
         group = uuid.uuid4().hex
         used: list[SparkSession] = []
 
@@ -184,7 +184,7 @@ class SparkHandler:
 
         def stop() -> None:
             for root in used:
-                # A JVM that is gone has stopped already.
+                # If the JVM is gone, its work has stopped already.
                 with contextlib.suppress(Py4JError, OSError):
                     root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
             if used and isinstance(self._source, Jvm):

@@ -32,8 +32,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None, limit: int | None = None) -> Cut:
-    """Computes a cut. ``limit``: number of readable blocks; later blocks are treated as absent. Raises
-    Invalid, NotFound."""
+    """Computes a cut. ``limit``: number of readable blocks; later blocks are treated as absent.
+    Raises Invalid, NotFound."""
     head = chain.head()
     if head is None or limit == 0:
         raise NotFound(f"{name} has no blocks here", rule="query-cut", hint=f"odfctl pull {name}")
@@ -86,8 +86,8 @@ def _named(name: str, chain: ChainReader, at: str, size: int) -> Block:
 
 
 def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
-    """Returns the number of blocks at a time, by bisection, since system times of a chain never go
-    back. Raises NotFound if zero."""
+    """Returns the number of blocks at a time, by bisection, since system times of a chain never go back.
+    Raises NotFound if zero."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2

@@ -112,8 +112,8 @@ class FoldStore:
         return number, freed
 
     def _is_sound(self, path: Path, file: FoldFile) -> bool:
-        """Whether a fold has its hash; hashes it the first time and when it changed. Deletes a damaged
-        one, as it can be made again."""
+        """Whether a fold has its hash; hashes it the first time and when it changed. Deletes a damaged one,
+        as it can be made again."""
         try:
             found = path.stat()
             mark = (found.st_ino, found.st_size, found.st_ctime_ns)

@@ -92,7 +92,7 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A dataset for a name in a query, up to a block; ``None``: all blocks."""
+    """The dataset to which a name in a query is bound, up to a block; ``None``: all blocks."""
 
     dataset: DatasetId
     block: Multihash | None = None
@@ -396,8 +396,8 @@ def _no_projection(name: str) -> KeptTable | None:  # noqa: ARG001
 
 
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
-    """Makes the fault for an unknown dataset, with a remedy. Callers who may not read everything learn
-    of no other datasets."""
+    """Makes the fault for an unknown dataset, with a remedy. Callers who may not read everything
+    learn of no other datasets."""
     near = f"{hint}; or, " if hint.startswith("did you mean") else ""
     how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
     if "/" in ref and not near:

@@ -167,7 +167,7 @@ class ProjectionStore:
             ) from error
         stay = {self._path(resource_id, each).name for each in (before, record) if each is not None}
         for path in list(self.folder.glob(f"{resource_id}.*")):
-            if path.suffix != _RECORD and path.name not in stay:  # a query may be about to read the one before
+            if path.suffix != _RECORD and path.name not in stay:  # a query may still read the previous table
                 path.unlink(missing_ok=True)
 
     def sweep(self, living: Collection[str]) -> None:

@@ -233,7 +233,7 @@ def _read(said: Declarations, name: str, alias: str, value: str) -> Declarations
 
 def _tick(said: Declarations, name: str, _: str, value: str) -> Declarations:
     if value in ("watermark", "event"):
-        # Times are in milliseconds: a grid of them has a place of its own for every time there is.
+        # Times are in milliseconds, so a grid of milliseconds has a point for every time.
         return replace(said, tick=Floor(MILLISECOND) if value == "event" else None)
     grid = _GRID.match(value)
     count = int(grid[1] or 1) if grid is not None else 0

@@ -96,7 +96,7 @@ def examine(expression: Node) -> list[Finding]:
             stack.extend((argument, ours) for argument in node.children[0].only.children)
             continue
         if node.kind == "WindowExpression" and _aggregated(node.children[0]).kind in BY_ORDER:
-            # Whether rows tie is looked into by ``window_functions``.
+            # ``window_functions`` checks whether rows may tie.
             stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
             continue
         finding = _function(node, ours) or _aggregate(node) or _cast(node) or _misused(node)
@@ -104,7 +104,7 @@ def examine(expression: Node) -> list[Finding]:
             found.append(finding)
             continue
         if "replacement" in node.fields:
-            # What Spark put in its place may use functions that a person may not; the arguments are the person's.
+            # Spark's replacement may use functions that a query may not; only its arguments are the query's.
             stack.extend((argument, ours) for argument in arguments(node))
             stack.extend((child, True) for child in node.children)
         else:

@@ -35,7 +35,7 @@ def foreign(words: Sequence[Word], columns: Collection[str] = ()) -> list[Phrase
         found.update(_first(read(Text(words, found))))
     phrases = [found[first] for first in sorted(found)]
     sure = [phrase for phrase in phrases if phrase.certain]
-    # A name inside of another phrase is translated with it.
+    # A quoted name inside another phrase is translated with that phrase.
     return [phrase for phrase in phrases if phrase.certain or not any(_holds(each, phrase) for each in sure)]
 
 

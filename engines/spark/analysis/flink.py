@@ -173,8 +173,8 @@ def _versions(time: str, alias: str) -> str:
 
 
 def _temporal_join(text: Text, at: int) -> tuple[str, int] | None:
-    """Returns Spark's words for the part from FOR to the end of the condition, and the index of that
-    end; ``None`` if it is not understood."""
+    """Returns Spark's words for the part from FOR to the end of the condition, and the index of that end;
+    ``None`` if it is not understood."""
     begin = at + 4
     end = _end_of_name(text, begin)
     time = text.name(begin, end) if end is not None else None

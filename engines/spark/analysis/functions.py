@@ -46,7 +46,7 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """What a function's value depends on: where the function may be used, and the message elsewhere."""
+    """Says what a function's value depends on: where the function may be used, and the message elsewhere."""
 
     uses: Use
     denial: Denial | None = None

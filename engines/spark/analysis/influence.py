@@ -176,8 +176,8 @@ def influence(expression: Node, scope: Scope) -> Value:
 
 
 def _starts_session(node: Node) -> bool:
-    """Whether this is the start of ``session_window()``, which begins from bare times, and merges rows
-    outside of the plan."""
+    """Whether this is the start of ``session_window()``, which begins from bare times, and merges
+    rows outside of the plan."""
     return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
 
 

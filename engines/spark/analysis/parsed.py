@@ -241,7 +241,7 @@ class _Judge:
 
 
 def _variables(function: Node, held: Growth) -> dict[str, Growth]:
-    """Bounds the variables of a lambda function: elements are no larger than what they are elements of."""
+    """Bounds the variables of a lambda function: an element is no larger than the list that holds it."""
     return {str(each.fields.get("nameParts"))[1:-1]: held for each in function.children[1:]}
 
 
@@ -404,7 +404,7 @@ def _check_window(arguments: tuple[Node, ...]) -> None:
 
 
 def _span(argument: Node) -> float | None:
-    """Microseconds of a duration; ``None`` for calendar units, which Spark refuses itself. Raises Invalid."""
+    """Returns a duration in microseconds; ``None`` for calendar units, which Spark refuses itself. Raises Invalid."""
     node = argument.children[0] if argument.kind == "NamedArgumentExpression" else argument
     text = str(node.fields.get("value", ""))
     if node.kind == "Literal" and str(node.fields.get("dataType", "")).startswith("interval"):

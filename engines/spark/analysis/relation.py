@@ -108,7 +108,7 @@ def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
 def merged(branches: list[Relation]) -> Relation:
     """Merges the rows of several relations by position. A column keeps event time only if it does in every branch."""
     first = branches[0]
-    if len({len(branch.columns) for branch in branches}) > 1:  # of an operator that is refused nothing is known
+    if len({len(branch.columns) for branch in branches}) > 1:  # nothing is known of an operator that is refused
         return Relation({}, first.columns, frozenset(), linear=False)
     scope: dict[int, Value] = {}
     origins: dict[int, Mapping[int, str]] = {}

@@ -96,7 +96,7 @@ def _of_one(
         return _not_selected(core.node)
     selected = tuple(dict.fromkeys(name for name in names if name is not None))
     merge = _merge(above, relation, selected, shared)
-    # Bare aggregates do not say when their window was, so it could not be told when to forget them.
+    # Bare aggregates do not have their window, so it would be unknown when to drop them.
     bare = _bare(core.node) if merge is None and known is None else None
     single = core.node.kind != "Window"
     grouping = _grouping(keys, core.below, paths)
@@ -245,7 +245,7 @@ def _merge(
         if function is None or inner.fields.get("isDistinct"):
             return None
         if merged_by(inner) == EXACTLY and function not in ("min", "max"):
-            return None  # the value of a part is not what the whole is made of: it is rounded, or may not fit
+            return None  # the whole cannot be computed from a part's value, which is rounded or may not fit
         found[names[0]] = function
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
 

@@ -350,8 +350,8 @@ class Walk:
             self._refuse(UNBOUNDED_JOIN, node)
 
     def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
-        """Handles an as-of join onto an input that only grows: of each key the latest row so far is in
-        force until the next."""
+        """Handles an as-of join onto an input that only grows: of each key the latest row so far is
+        in force until the next."""
         inside = node.children[1]
         while inside.kind in PASSING and temp_view(inside) not in self.event_times:
             inside = inside.only

@@ -126,7 +126,7 @@ def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, A
     count = big.of_long(column[call.name("n")])
     square = big.shifted(big.times(total, total), 2 * BOUNDED.numbers.low - BOUNDED.products.low)
     spread = big.minus(big.times(count, big.read(column[call.name("tq")])), square)
-    # Of n * sum(x*x) - sum(x)**2: n and twice the sum over the weight, times the bound; two for what is cut off.
+    # Error of n * sum(x*x) - sum(x)**2: (n + twice the sum over the weight) times the bound, plus two for rounding.
     size = big.shifted(big.absolute(total), BOUNDED.numbers.low + 1 - _WEIGHT.bit_length() + 1)
     room = big.times(big.shifted(off, _BOUND - BOUNDED.products.low), big.add(big.add(count, size), big.whole(2)))
     return {"low": big.stored(big.at_least(big.minus(spread, room), 0)), "high": big.stored(big.add(spread, room))}

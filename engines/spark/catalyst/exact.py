@@ -157,7 +157,7 @@ class _Exact:
     def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Call]]) -> Any:
         """Returns an operator with its aggregates split into parts, below a projection that combines them."""
         place = getattr(getattr(self.session._jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin$"), "MODULE$")
-        place.set(node.origin())  # so that what is made in its stead can still be shown in the text
+        place.set(node.origin())  # so that the operators that replace it still have their place in the text
         try:
             recipes = {call: self._recipe(call) for _, call in calls}
             raw = [made for whole, call in calls for made in self._raw(whole, recipes[call])]

@@ -247,8 +247,8 @@ def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
 
 
 def _product(call: Call, term: str) -> list[str]:
-    """Returns SQL for a product as double precision rounds it, and its rounding error, exactly: halves
-    of 26 bits multiply exactly."""
+    """Returns SQL for a product as double precision rounds it, and its rounding error, exactly: halves of
+    26 bits multiply exactly."""
     (x, hx), (y, hy) = ((call.name(f"z{letter}"), call.name(f"h{letter}")) for letter in term)
     lx, ly, product = f"({x} - {hx})", f"({y} - {hy})", f"({x} * {y})"
     rest = f"(({hx} * {hy} - {product}) + {hx} * {ly} + {lx} * {hy}) + {lx} * {ly}"

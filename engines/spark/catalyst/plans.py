@@ -190,7 +190,7 @@ def widened(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
 
 def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
     output = plan.output()
-    if names[0] in str(output.toString()):  # one call where asking each attribute for its name takes two for each
+    if names[0] in str(output.toString()):  # one call; the name of each attribute would take two
         present = {attribute.name(): attribute for attribute in items(output)}
         if names[0] in present:
             return plan, [present[name] for name in names]
@@ -208,7 +208,7 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
             below = project(session, sequence, below)
         hidden = hidden or columns
         children = children.updated(position, below)
-    # Versions that rows are joined with have no hidden columns: then they are those of the rows.
+    # Versions have no hidden columns, so rows joined with them keep their own.
     if kind == "Join" and everywhere:
         return _joined(session, plan, children, names)
     if kind == "Project":

@@ -98,7 +98,7 @@ def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.D
         )  # fmt: skip
     try:
         arrow = to_arrow_type(kind, timezone="UTC")
-    except (PySparkTypeError, ValueError) as error:  # by Arrow, of a void that may not be null
+    except (PySparkTypeError, ValueError) as error:  # raised by Arrow for a void type that is not nullable
         raise Invalid(
             f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
             hint=f"cast({column} as string)",

@@ -95,8 +95,8 @@ def _check_offsets(given: TransformInput, rows: int) -> None:
 
 
 def _looked_at(path: Path, vocab: Vocabulary) -> tuple[int | None, int]:
-    """Returns when the slice's block was made, milliseconds (``None`` without rows), and
-    the number of rows. Raises Invalid."""
+    """Returns when the slice's block was made, milliseconds (``None`` without rows), and the number
+    of rows. Raises Invalid."""
     with open_slice(path) as source:
         if vocab.system_time_column not in source.schema.names:
             raise Invalid(f"slice {path.name} has no column {vocab.system_time_column}", rule="input-vocabulary")

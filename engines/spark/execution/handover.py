@@ -113,8 +113,8 @@ class _Handover:
         return Success(new_offset_interval=interval, new_watermark=None if g is None else from_millis(g), schema=told)
 
     def _former(self, old: Classification, table: TableShape, state: State, since: int | None) -> pa.Table | None:
-        """Returns all rows of the old table. If it is of windows, they are rebuilt, since
-        the state has dropped closed ones."""
+        """Returns all rows of the old table. If it is of windows, they are rebuilt, since the state
+        has dropped closed ones."""
         if self._old.windows:
             return self._old.rebuild(old, since).rows
         return None if since is None else self._old.table_of(table, state.tables, since)
@@ -161,8 +161,8 @@ class _Handover:
                 )
 
     def _check_meaning(self, new: Classification) -> None:
-        """Raises _NewDerivation if the output becomes a changelog or ceases to be one:
-        consumers chose their reading by that."""
+        """Raises _NewDerivation if the output becomes a changelog or ceases to be one: consumers
+        chose their reading by that."""
         now, said = self._new.changes(new), says_changelog(self._request.output_schema)
         if said is not None and now is not None and said != now:
             raise _NewDerivation(f"its rows can{'' if now else 'not'} be taken back, unlike those so far")

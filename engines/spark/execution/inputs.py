@@ -211,8 +211,8 @@ def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 
 def _input_schema(given: TransformInput) -> pa.Schema:
-    """Returns the schema of an input's slices: from the file that states it, else from a
-    slice. Raises Invalid if neither."""
+    """Returns the schema of an input's slices: from the file that states it, else from a slice.
+    Raises Invalid if neither."""
     slices = [block.data_path for block in given.blocks or () if block.data_path is not None]
     sources = [given.schema_file, *reversed(slices), *reversed(given.data_paths)]
     for source in sources:

@@ -336,8 +336,8 @@ class Transaction:
         return msgspec.structs.replace(checkpoint, inputs=inputs)
 
     def _kept(self, step: TransactionStep, versions: Mapping[str, VersionRows]) -> dict[str, pa.Table]:
-        """Returns the part of the state that is rows: versions, and rows of inputs whose
-        blocks cannot be mounted again."""
+        """Returns the part of the state that is rows: versions, and rows of inputs whose blocks
+        cannot be mounted again."""
         embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
         return {
             **{f"versions:{alias}": each.kept for alias, each in versions.items()},

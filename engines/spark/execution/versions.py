@@ -29,8 +29,8 @@ TAU: Final = "__odf_tau"
 UNTIL: Final = "__odf_until"
 ERA: Final = "__odf_era"
 LATEST: Final = "__odf_latest_era"
-"""Columns of an input that may or may not be a changelog: how often the row's key had
-been taken back before the row, and by now."""
+"""Columns of an input that may or may not be a changelog: how often the row's key had been taken back
+before the row, and by now."""
 _UNKNOWN: Final = -1
 _FAR: Final = 253_370_764_800_000_000
 """The year 9999, which SQL can still write: shown as the end of a version that nothing supersedes."""

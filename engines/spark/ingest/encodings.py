@@ -20,8 +20,8 @@ from engines.spark.ingest.unpack import CHUNK, SourceFile, Unpacking, write
 RULE: Final = "read-encoding"
 UTF8: Final = "utf-8"
 _WINDOWS: Final = "cp1252"
-"""The guess that is preferred among those that give the same text, or if few bytes are not ASCII: most
-such files have it."""
+"""The guess that is preferred among those that give the same text, or if few bytes are not ASCII:
+most such files have it."""
 _FEW: Final = 32
 """Number of non-ASCII bytes up to which statistics are meaningless."""
 SAMPLE: Final = 64 << 10

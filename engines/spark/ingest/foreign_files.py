@@ -1,4 +1,4 @@
-"""Converts files of other kinds in a process of their own, and reads the results."""
+"""Converts files that the parsers cannot read, each in a process of its own, and reads the results."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ def read_objects(
 
 
 def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
-    """Reads a text. Takes whole numbers written like ``1.0``, as the reference does, though the parser
-    does not. Raises _Refused."""
+    """Reads a text. Takes whole numbers written like ``1.0``, as the reference does, though the
+    parser does not. Raises _Refused."""
     try:
         return _parsed(text, schema, others)
     except _Refused as refused:

@@ -152,8 +152,8 @@ def _repeating(
 def _standing(
     context: MergeContext, history: History, names: dict[str, str], values: dict[str, str], slices: Sequence[Path]
 ) -> DataFrame:
-    """Returns the standing rows of a ledger that was corrected: if a row of a key was taken back, only
-    the last statement counts."""
+    """Returns the standing rows of a ledger that was corrected: if a row of a key was taken back,
+    only the last statement counts."""
     from pyspark.sql import functions as f
 
     vocab = context.vocab

@@ -72,7 +72,7 @@ def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
             opening, closing = quotes[inside::2], quotes[1 - inside :: 2]
             opens = (opening == start) | beside[data[np.maximum(opening - 1, 0)]]
             if dialect.escape is not None:
-                # Behind a quote that is escaped, none begins: an escape outside of quoted values is a letter.
+                # No value begins after an escaped quote: outside of quoted values an escape is a plain character.
                 behind = data[np.maximum(opening - 1, 0)] == ord(dialect.quote)
                 opens &= (opening == start) | ~behind | np.isin(opening - 1, closing)
             closes = (closing == len(data) - 1) | beside[data[np.minimum(closing + 1, len(data) - 1)]]
@@ -134,8 +134,8 @@ def record_end(view: View, start: int, dialect: CsvDialect) -> int:
 
 
 def quote_marks(data: bytes, dialect: CsvDialect) -> np.ndarray | None:
-    """Returns the positions of the quotes that open and close values, in turn; ``None`` if some quotes
-    are plain characters."""
+    """Returns the positions of the quotes that open and close values, in turn; ``None`` if some
+    quotes are plain characters."""
     if not data or _proven(data, 0, dialect) is None:
         return None
     return _marks(np.frombuffer(data, np.uint8), dialect)

@@ -80,7 +80,7 @@ def locate(origin: Origin, fails: Fails) -> str:
             low, high = (low, middle) if fails([_staged(rows, low, middle, origin)]) else (middle, high)
         return range_tasks.place_of(task, low) if fails([_staged(rows, low, high, origin)]) else names
     except (Invalid, PySparkException):
-        return names  # a query that cannot be asked about some of its rows
+        return names  # the query does not run over only some of its rows
 
 
 def _staged(rows: pa.Table, low: int, high: int, origin: Origin) -> Path:

@@ -346,7 +346,7 @@ def _of_preprocess(fault: PySparkException, query: Transform, origin: Origin) ->
         return last is not None
 
     place = locate(origin, fails)
-    if last is not None:  # of the row that was found; which of all rows Spark met first is chance
+    if last is not None:  # the fault of the row found; the row that Spark met first is up to chance
         told = fault_of(last, query)
     return Invalid(f"{_in_preprocess(told)}: {told.message}", rule=told.rule, hint=told.hint, place=place)
 

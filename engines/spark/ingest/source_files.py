@@ -67,7 +67,7 @@ class LinesPassed:
             for found in re.compile(rb"(?<![^\r\n])" + self._comment + rb"[^\r\n]*").finditer(view, at, self._stop):
                 yield from self._kept(at, found.start())
                 at = found.start()
-                if not self._open:  # within quotes it is a value
+                if not self._open:  # inside quotes it is part of a value
                     at = found.end()
                     self.passed = self.passed._replace(comments=self.passed.comments + 1)
         yield from self._kept(at, self._stop)

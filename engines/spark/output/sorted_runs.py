@@ -48,7 +48,7 @@ def write_in_runs(
     folder = target.with_name(target.name + ".runs")
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     try:
-        # Once as it comes: ranges are found by a look at all keys first, and the query is not to run twice.
+        # Written unsorted first: to find ranges Spark reads all keys beforehand, which would run the query twice.
         frame.write.parquet(str(folder / "rows"))
         size = sum(file.stat().st_size for file in (folder / "rows").glob("part-*"))
         again = session.read.schema(frame.schema).parquet(str(folder / "rows"))

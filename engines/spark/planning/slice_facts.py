@@ -250,7 +250,7 @@ class Closing:
     oldest: int
     """The first window that future rows can change."""
     earliest: int
-    """The least event time of its output rows, microseconds."""
+    """The least event time of that window's output rows, microseconds."""
     column: str
     """Name of the event time column of the output."""
 

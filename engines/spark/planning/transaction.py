@@ -104,7 +104,7 @@ class VersionStep:
     seen_until: int
     """The query sees the versions that begin before this time ..."""
     seen_from: int
-    """... and end at this one or later."""
+    """... and that end at this time or later."""
     kept_from: int
     """Versions that end from this time on are needed again."""
 

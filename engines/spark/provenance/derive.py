@@ -134,7 +134,7 @@ class LogTracer:
         same = np.flatnonzero(context.matching(result, place))
         if not len(same):
             raise context.unlike(place)
-        # Equal rows of one input row differ in nothing but the way they took.
+        # Equal output rows of one input row differ only in their path through the query.
         before = int(np.sum(np.all(self._places[:, :place] == self._places[:, place : place + 1], axis=0)
                             & self._equal(place)))  # fmt: skip
         lineages = sorted(numbers(result.column(LINEAGE).take(pa.array(same))), key=lambda each: each.tolist())

@@ -120,14 +120,14 @@ class ProvenanceContext:
         """Returns all earlier transactions planned as one, if any, and the transaction itself; for log
         and final mode."""
         if self.shape.running:
-            # Rows stand on all before them, so the inputs are gone through from their first blocks on.
+            # Rows depend on all before them, so the inputs are read from their first blocks on.
             oldest = Sessions(self.inputs.vocabs).oldest
             return None, plan_step(self.shape, _as_new(self.facts), None, oldest, self.reached[1])
         earlier, first, previous = self.before(), None, None
         if any(given.blocks for given in earlier):
             first = plan_step(self.shape, earlier, None, Sessions(self.inputs.vocabs).oldest, self.reached[0])
             previous = self.checkpoint(first)
-        # Sessions are of the blocks that one plan sees, and remembered.
+        # Sessions remembers results for the blocks of one plan, so this plan needs another.
         oldest = Sessions(self.inputs.vocabs).oldest
         return first, plan_step(self.shape, self.facts, previous, oldest, self.reached[1])
 

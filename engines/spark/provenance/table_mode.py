@@ -43,8 +43,8 @@ _PAIR: Final = Rounds(np.array([0, 1]), np.array([0, 1]))
 """The rounds before and after, for ``differences``."""
 
 _Place = tuple[int, int, int, int]
-"""A row of an input: the input's number, its offset, the offset of the statement that ends it, and of
-the one that dates that end."""
+"""A row of an input: the input's number, its offset, the offset of the statement that ends it, and of the
+one that dates that end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class _Tracing:
         functions = [part for each in asked for part in parts(each) if kind_of(part) == "AggregateExpression"]
         by_value = wanted is not None and all(any(kind_of(p) == "AggregateExpression" for p in parts(a)) for a in asked)
         if not by_value:
-            # A key is what it is because of any row of the group, so all of them stand for it.
+            # A key's value comes from any row of the group, so all rows are listed for it.
             below = self.go(plan.child(), None if wanted is None else references([*keys, *asked]))
             listed = plan.aggregateExpressions().appended(self.catalyst.read(_ALL))
             return self.catalyst.analysed(plan.copy(plan.groupingExpressions(), listed, below, plan.hint()))
@@ -201,7 +201,7 @@ class _Tracing:
             made = made.appended(piece)
         grouped = self.catalyst.analysed(plan.copy(plan.groupingExpressions(), made, wide, plan.hint()))
         found = ", ".join(_collected(number, kind_of(f.aggregateFunction())) for number, f in enumerate(functions))
-        # Where no row gave a value, all rows of the group are why there is none.
+        # If no row gave a value, all rows of the group are the reason.
         chosen = f"array_distinct(concat({found}))"
         final = read(f"if(size({chosen}) = 0, {LINEAGE}, {chosen}) as {LINEAGE}")
         return self.catalyst.project([*items(plan.output()), final], grouped)
@@ -211,7 +211,7 @@ class _Tracing:
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         left, right = (self.go(side, _more(wanted, conditions)) for side in (plan.left(), plan.right()))
         if stated == "LEFT ANTI":
-            # The right side was walked for its paths alone: what it has let nothing through.
+            # The right side was walked for its paths alone: none of its rows contributes to the result.
             return self.catalyst.analysed(plan.copy(left, plan.right(), plan.joinType(), plan.condition(), plan.hint()))
         left, right = self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)
         if stated == "LEFT SEMI":
@@ -276,7 +276,7 @@ class _Tracing:
         elif name in _WHOLE:
             frame = self.catalyst.window(frame, False, "UnboundedPreceding", "UnboundedFollowing")
         elif name in _RANKS:
-            # Rows that tie have no part in a rank: it counts those before it.
+            # A rank counts the rows before it, so rows that tie do not contribute.
             columns = [
                 self.catalyst.over(collect, self.catalyst.window(frame, True, low, "CurrentRow"), into)
                 for low, into in (("UnboundedPreceding", seen), ("CurrentRow", peers))
@@ -285,7 +285,7 @@ class _Tracing:
         rows, whole = f"flatten({seen})", self.catalyst.reaching(frame)
         columns = [self.catalyst.over(collect, frame, seen)]
         if whole is not None:
-            # Which row is so many before is told by those between.
+            # The rows between decide which row is so many before.
             columns.append(self.catalyst.over(collect, whole, peers))
             between = f"array_except(flatten({peers}), concat({LINEAGE}, {rows}))"
             between = f"transform({between}, each -> each | {DECIDES}L)"

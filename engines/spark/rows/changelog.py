@@ -57,7 +57,7 @@ def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.nd
     sorted_groups = groups[order]
     steps = np.where(asserted, 1, -1)
     balance = _within(sorted_groups, np.cumsum(steps))
-    # A retraction that takes the balance to a new low below zero had nothing to take back.
+    # A retraction that takes the balance to a new low below zero has no row to take back.
     lowest = np.minimum(_running_least(sorted_groups, balance), 0)
     earlier = np.zeros(count, np.int64)
     earlier[1:] = np.where(sorted_groups[1:] == sorted_groups[:-1], lowest[:-1], 0)
@@ -67,7 +67,7 @@ def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.nd
     additions = _keyed(sorted_groups, asserted)
     removals = _keyed(sorted_groups, effective)
     taken = np.isin(additions, removals)
-    # Both hold (group, number within it) ascending, so those that match stand in the same order.
+    # Both hold (group, number within it) ascending, so matching elements are in the same order.
     canceller[order[np.flatnonzero(asserted)[taken]]] = order[np.flatnonzero(effective)]
     nothing = np.zeros(count, bool)
     nothing[order[idle]] = True

@@ -28,8 +28,8 @@ def total_order(table: pa.Table, columns: Sequence[str]) -> pa.Array:
 
 
 def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
-    """Yields columns that sort as the values do, one after another; they are all equal
-    exactly where the values are the same."""
+    """Yields columns that sort as the values do, one after another; they are all equal exactly where
+    the values are the same."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_floating(kind):
@@ -59,8 +59,8 @@ def _float_key(array: pa.Array) -> pa.Array:
 
 
 def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
-    """Yields keys for whether a list is null, then for each position: a list that has
-    ended comes before one that goes on."""
+    """Yields keys for whether a list is null, then for each position: a list that has ended comes
+    before one that goes on."""
     yield array.is_valid()
     lengths = pc.list_value_length(array).fill_null(0)
     longest = pc.max(lengths).as_py() or 0

@@ -62,8 +62,8 @@ def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def microseconds(times: pa.Array) -> pa.Array:
-    """Converts dates or timestamps to int64 microseconds; rounds nanoseconds towards the
-    past, as Spark does. Raises Invalid."""
+    """Converts dates or timestamps to int64 microseconds; rounds nanoseconds towards the past, as
+    Spark does. Raises Invalid."""
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"))
     if not pa.types.is_timestamp(times.type):

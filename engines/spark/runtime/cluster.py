@@ -34,7 +34,7 @@ _MAX_SETTINGS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The address of executors, and our address for them."""
+    """The address of a Spark cluster, our address for its executors, and its settings."""
 
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``, as Spark knows it."""

@@ -51,7 +51,7 @@ class Java:
 
     home: Path
     version: int
-    """Feature release: 17, 21, 25."""
+    """Feature release, like 17, 21 or 25."""
     runtime: Path
     """Path of the runtime itself: ``home``, or the one that the wrapper in ``home`` starts."""
 

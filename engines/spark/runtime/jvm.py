@@ -82,8 +82,8 @@ class Jvm:
             return self._life.spark
 
     def why_lost(self, patience: float) -> EngineLost | None:
-        """Returns how the JVM ended; ``None`` if it still runs after ``patience`` seconds, as its exit
-        may show with a delay."""
+        """Returns how the JVM ended; ``None`` if it still runs after ``patience`` seconds, as its
+        exit may show with a delay."""
         life = self._life
         end = time.monotonic() + patience
         while life is not None:

@@ -86,7 +86,7 @@ JVM: Final[tuple[tuple[str, str], ...]] = (
     ("-Xlog:disable", "warnings about archives are not for standard output"),
     ("-Xlog:all=error:stderr", "errors are"),
 )
-"""(option, reason)."""
+"""(option, reason): options of the JVM."""
 
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options for the first compiler alone: a start and a first query take 5 s of CPU, against 10 with both compilers. By

@@ -72,7 +72,7 @@ class LastSample:
             self._last = self._told(taking)
         try:
             self._taking = self._threads.submit(self._take)
-        except RuntimeError:  # the process is ending: nobody is told any more
+        except RuntimeError:  # the process is ending, so progress is not reported any more
             self._taking = None
         return self._last
 

@@ -72,14 +72,14 @@ class Failure:
 
 
 def failing(session: SparkSession, plan: Any, root: Node) -> list[Failure]:
-    """Lists the expressions of an analysed plan that fail for every row; of nested ones
-    the innermost. ``root``: the plan as a tree."""
+    """Lists the expressions of an analysed plan that fail for every row; of nested ones the innermost.
+    ``root``: the plan as a tree."""
     if next(trials(root), None) is None:
         return []
     try:
         pruned = _pruned(session, plan)
         below = parse_plan(json_of(pruned))
-    except (PySparkException, Py4JJavaError):  # a plan that the rules do not know: its rows will tell
+    except (PySparkException, Py4JJavaError):  # the rules do not know this plan: faults will show when rows are read
         return []
     catalyst = Catalyst(session)
     tried = [(each, counterpart(pruned, below, each.node)) for each in islice(trials(below), MAX_TRIED)]
@@ -116,7 +116,7 @@ def _fault(session: SparkSession, catalyst: Catalyst, calls: Sequence[Any]) -> P
     nothing = jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical.OneRowRelation")
     try:
         frame = frame_of(session, catalyst.project([catalyst.named(call, "x") for call in calls], nothing()))
-        frame._jdf.collectAsList()  # Python could not read values of every type
+        frame._jdf.collectAsList()  # not toArrow: Python cannot read values of every type
     except (PySparkException, Py4JJavaError) as fault:
         return fault
     return None

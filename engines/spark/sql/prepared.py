@@ -81,7 +81,7 @@ class _Plan:
         try:
             rows = self.frame._jdf.toArrowBatchRdd(plan(session._jsparkSession, root))
             where = jvm_object(session, f"{_SPARK}.api.python.PythonRDD.collectAndServe")(rows)
-        except Py4JJavaError as fault:  # a job that failed of what a row did has a cause, one that was cancelled none
+        except Py4JJavaError as fault:  # a job that failed because of a row has a cause, a cancelled one none
             raise convert_exception(fault.java_exception.getCause() or fault.java_exception) from None
         columns = arrow_columns(self.frame.schema)
         with _load_from_socket(where, NoOpSerializer()) as messages:

@@ -115,7 +115,7 @@ def _analyse(
     readings = readings_of(inputs)
     for view in inputs:
         check_versions(view)
-    are_named = False  # a text that cannot be read needs no views
+    are_named = False  # views are named only once a text can be parsed
     sizes: dict[str, Size] = {}
     names = {name for view in inputs for name in view.columns.names}
     warnings: list[Diagnostic] = []
@@ -160,7 +160,9 @@ def _analyse(
         if last:
             shape = verdict.classification
             if shape is not None and "try_sum(" in plan.toString():
-                shape = replace(shape, exact=True)  # which is all that tells it from sum, and its null is no error
+                shape = replace(
+                    shape, exact=True
+                )  # only its name differs from sum's, whose overflow is an error, not null
             return Analysis(shape, _columns(frame, shape), (*_unsaid(shape, inputs, number), *warnings))
         name_view(frame, step.alias or "")
         names.update(frame.columns)
@@ -196,8 +198,8 @@ def _certain(
 
 
 def _phrases(session: SparkSession, text: str, columns: Collection[str]) -> list[Phrase]:
-    """Returns the phrases of a query that may be of another dialect; none for a text that
-    is too large to be cut into words."""
+    """Returns the phrases of a query that may be of another dialect; none for a text that is too
+    large to be cut into words."""
     if not may_be_foreign(text):
         return []
     try:

@@ -191,8 +191,8 @@ def hint_of_data(condition: str | None) -> str:
 
 
 def _found(hints: Mapping[str, str], condition: str | None) -> str | None:
-    """Looks up the hint of a condition, or else of the same with fewer and fewer of its
-    parts; ``None``: none is known."""
+    """Looks up the hint of a condition, or else of the same with fewer and fewer of its parts;
+    ``None``: none is known."""
     parts = (condition or "").split(".")
     while parts:
         known = hints.get(".".join(parts))

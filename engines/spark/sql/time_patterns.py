@@ -107,8 +107,8 @@ def _all_nodes(plan: Node) -> Iterator[Node]:
 
 
 def zones_in(session: SparkSession, texts: Iterable[str], known: dict[str, Zone]) -> dict[str, Zone]:
-    """Returns the zones named in queries, by name. ``known``: a cache for the lifetime of
-    the JVM, whose rules never change."""
+    """Returns the zones named in queries, by name. ``known``: a cache for the lifetime of the JVM,
+    whose rules never change."""
     names = {one or other for text in texts if "utc_timestamp" in text.lower() for one, other in _NAMES.findall(text)}
     for name in sorted(names - known.keys()):
         if len(known) < MAX_ZONES and session._jvm.java.time.ZoneId.getAvailableZoneIds().contains(name):
@@ -117,8 +117,8 @@ def zones_in(session: SparkSession, texts: Iterable[str], known: dict[str, Zone]
 
 
 def _zone(session: SparkSession, name: str) -> Zone:
-    """Reads a zone's rules as texts, many clock changes in one call: each call into the
-    JVM takes long, and there are hundreds."""
+    """Reads a zone's rules as texts, many clock changes in one call: each call into the JVM takes
+    long, and there are hundreds."""
     time = session._jvm.java.time
     rules = time.ZoneId.of(name).getRules()
     changes = [_change(*found) for found in _CHANGE.findall(rules.getTransitions().toString())]

@@ -187,7 +187,7 @@ def few_rows(
     for read in reads or [Read(())]:
         try:
             rows = read_rows(read.paths, schema, safe=True)
-        except pa.ArrowInvalid:  # a time that microseconds cannot hold: Spark has words for it
+        except pa.ArrowInvalid:  # a time that microseconds cannot hold: Spark reports it
             return None
         if read.low > EARLIEST or read.high < LATEST:
             times, timed = event_times(rows, vocab)
@@ -239,8 +239,8 @@ def _scan(
     _check_event_time(physical, vocab)
     stored = _stored(physical, schema)
     frame = session.read.schema(stored).parquet(*paths)
-    # As texts: every Column object would be several calls into the JVM, more than a small query takes. And at once:
-    # each step is analysed anew.
+    # As texts, since every Column object takes several calls into the JVM, longer than a small query. And all at once,
+    # since Spark analyses each step anew.
     time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
     bounds = [f"{time} >= timestamp_micros({read.low})"] if read.low > EARLIEST else []
     bounds += [f"{time} < timestamp_micros({read.high})"] if read.high < LATEST else []
