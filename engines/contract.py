@@ -308,6 +308,8 @@ class ValidateInput(Table, frozen=True, kw_only=True):
 
 
 class ValidateRequest(Table, frozen=True, kw_only=True):
+    """Asks whether the engine runs a transform, and in which mode."""
+
     transform: Transform
     inputs: tuple[ValidateInput, ...]
     vocab: Vocabulary
@@ -426,6 +428,8 @@ class ProvenanceAbsence(Table, frozen=True, kw_only=True):
 
 
 class RecordProvenance(Table, frozen=True, kw_only=True):
+    """The contributing rows of one record."""
+
     offset: U64
     op: U64
     rows: tuple[ProvenanceRow, ...] = ()

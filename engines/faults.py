@@ -64,6 +64,8 @@ class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
 
 
 class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
+    """Reports a fault of the engine itself, not of the query."""
+
     message: str
     backtrace: str | None = None
     rule: str | None = None

@@ -32,6 +32,8 @@ _FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
 
 @dataclass(frozen=True, slots=True)
 class Address:
+    """The address of an engine: of a unix socket or of TCP."""
+
     path: Path | None
     """Path of a unix socket; ``None`` for TCP."""
     host: str = ""

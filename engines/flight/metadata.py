@@ -19,6 +19,8 @@ _TEXT, _NUMBER = pa.utf8(), pa.int32()
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as the node lists it for Flight SQL."""
+
     name: str
     schema: str = ""
     """Arrow IPC in base64; empty: the dataset has no columns yet."""

@@ -35,6 +35,8 @@ _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Inv
 
 
 class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of an answer."""
+
     pins: list[dict[str, Any]]
     standing: str
     standings: list[dict[str, Any]] = []
@@ -165,6 +167,8 @@ class Rows:
 
 
 class NodeSocket:
+    """Sends requests to the node at a unix socket."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -58,6 +58,8 @@ def nobody(_: Any) -> None:
 
 
 class NodePort(Protocol):
+    """The port through which Flight SQL reaches the node."""
+
     def query(self, body: dict[str, Any], seen: Seen) -> RunningAnswer: ...
 
     def datasets(self, token: str) -> list[Dataset]: ...

@@ -39,6 +39,8 @@ _HEADER: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Locked:
+    """A Debian package of a lock."""
+
     name: str
     version: str
     digest: str

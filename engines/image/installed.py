@@ -35,6 +35,8 @@ PREPARED_LISTING: Final = "prepared-listing"
 
 
 class Record(msgspec.Struct, frozen=True):
+    """The record of the installed image: its digests."""
+
     manifest: str
     config: str
     prepared: str = ""

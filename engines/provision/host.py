@@ -57,6 +57,8 @@ class OnCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
+    """The options of this machine's Spark engine."""
+
     scratch: Path
     """Folder that is emptied at start; on the file system of the objects, if inputs are to be hard links."""
     cache: Path

@@ -27,6 +27,8 @@ Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 
 
 class Isolation(enum.Enum):
+    """Which requests may share an engine process."""
+
     SHARED = "shared"
     """One process for all requests."""
     DATASET = "dataset"
@@ -62,6 +64,8 @@ class WarmthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSettings:
+    """The configuration of one engine that is kept ready."""
+
     name: str
     program: Program
     sandbox: Sandbox

@@ -67,6 +67,8 @@ class EnginePool:
 
 @dataclass(frozen=True, slots=True)
 class Running:
+    """An engine process that takes requests now."""
+
     pid: int
     dataset: str
     """The only dataset for which it works; empty: any."""

@@ -43,6 +43,8 @@ _STORAGE: Final = "v1.2.0"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one query's DuckDB."""
+
     memory: int
     """Most bytes of DuckDB's buffers."""
     temporary: int
@@ -51,6 +53,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement that was parsed and checked."""
+
     statement: bytes
     tables: Sequence[TableRef]
     tree: Mapping[str, Any]

@@ -45,6 +45,8 @@ _LAST_WORDS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
+    """The limits of queries on one node."""
+
     most: int = 4
     """Most queries at once; more wait."""
     memory: int = 1 << 30

@@ -36,10 +36,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request: parse and check a statement."""
+
     sql: str
 
 
 class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that the statement reads."""
+
     path: Annotated[tuple[_Said, ...], msgspec.Meta(min_length=1, max_length=64)]
     place: _Said
     """Place in the statement, for people."""
@@ -57,6 +61,8 @@ class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to ``Prepare``: the tables and parameters of the statement."""
+
     tables: Annotated[tuple[TableNamed, ...], msgspec.Meta(max_length=MAX_TABLES)]
     parameters: Annotated[tuple[_Said, ...], msgspec.Meta(max_length=MAX_PARAMETERS)] = ()
     """Names of the parameters, or their numbers from 1, in order."""
@@ -81,6 +87,8 @@ ALL_ROWS: Final = RowSelection()
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
+    """The second request: run the statement over views."""
+
     views: tuple[SliceView, ...]
     places: tuple[int, ...]
     """Number of the view of each table."""
@@ -100,11 +108,15 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an answer that was written to files."""
+
     rows: int
     statement: str = ""
 
 
 class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault in transfer from the process to the node."""
+
     family: str
     message: _Said
     rule: _Said = ""

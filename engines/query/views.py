@@ -26,6 +26,8 @@ _HOW: Final = ("ANTI", "SEMI")
 
 
 class SliceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a query: its files, and how they become rows."""
+
     name: str
     files: tuple[str, ...]
     """Paths as the process sees them, in the order of their offsets."""

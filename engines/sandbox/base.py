@@ -55,6 +55,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
+    """A command to run in a sandbox, with its folders and limits."""
+
     argv: tuple[str, ...]
     env: Mapping[str, str]
     mounts: tuple[Mount, ...]
@@ -70,6 +72,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """The command of the host that runs a job in its sandbox."""
+
     argv: tuple[str, ...]
     env: Mapping[str, str]
     limited: bool = False

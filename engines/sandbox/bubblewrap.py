@@ -104,6 +104,8 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 class Bubblewrap:
+    """Levels ``host`` and ``image``: runs jobs in bubblewrap over a runtime."""
+
     def __init__(self, binary: str, runtime: Runtime, machine: str = platform.machine()) -> None:
         self._binary = binary
         self._runtime = runtime

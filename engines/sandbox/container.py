@@ -29,6 +29,8 @@ PROCESSES: Final = 4096
 
 
 class Container:
+    """Level ``container``: runs jobs in containers of podman or docker."""
+
     level = Level.CONTAINER
 
     def __init__(self, tool: str, binary: str, image: Image) -> None:

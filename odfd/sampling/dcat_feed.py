@@ -49,6 +49,8 @@ Node: TypeAlias = Mapping[str, Any]
 
 
 class FoundSource(NamedTuple):
+    """A source made from a dataset of the feed."""
+
     name: str
     place: str
     """An address of the web, or the dataset's id in Open Data Fabric."""
@@ -58,11 +60,15 @@ class FoundSource(NamedTuple):
 
 
 class LeftOut(NamedTuple):
+    """A dataset from which no source was made, and why."""
+
     title: str
     why: str
 
 
 class Feed(NamedTuple):
+    """The sources of a feed, and the datasets left out."""
+
     found: tuple[FoundSource, ...]
     left_out: tuple[LeftOut, ...]
     more: int

@@ -34,6 +34,8 @@ HIDDEN: Final = "__odf_"
 
 
 class Mode(enum.Enum):
+    """When and how a transform emits its rows."""
+
     LOG = "log"
     """Each row is passed on by itself, at once, in the input's order."""
     FINAL = "final"
@@ -89,6 +91,8 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The result of classifying: a classification, or else findings."""
+
     classification: Classification | None
     findings: tuple[Finding, ...]
 

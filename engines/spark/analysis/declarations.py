@@ -49,6 +49,8 @@ class Late(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The declared treatment of late rows."""
+
     late: Late
     within: int | None = None
     """For ``APPLY``: rows later than this, in microseconds, are dropped; ``None``: none are."""
@@ -87,6 +89,8 @@ class Declarations:
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """A transform's queries and declarations."""
+
     steps: tuple[SqlQueryStep, ...]
     """Queries, each over the views of those before it; the last gives the result. Texts are verbatim
     but for declarations."""

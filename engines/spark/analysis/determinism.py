@@ -64,6 +64,8 @@ _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a colu
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """A fault of a query, with a remedy and the node at fault."""
+
     code: str
     message: str
     replace: str | None = None

@@ -95,6 +95,8 @@ def _power(exponent: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grids:
+    """The grids for numbers and for products of two numbers."""
+
     numbers: Grid
     products: Grid
 

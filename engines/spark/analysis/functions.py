@@ -26,6 +26,8 @@ RESULTS: Final = frozenset({
 
 
 class Use(Flag):
+    """Where a function may be used."""
+
     NOWHERE = 0
     QUERY = auto()
     """In a person's own query of data."""
@@ -147,6 +149,8 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """A row of the table of functions."""
+
     registry: str
     """``function``, ``table`` (functions to select from) or ``expression`` (classes that Spark adds by itself)."""
     name: str

@@ -49,6 +49,8 @@ _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 
 @dataclass(frozen=True, slots=True)
 class Word:
+    """A token of a query, with its place."""
+
     kind: str
     """Symbolic name of the token type in Spark's grammar."""
     text: str

@@ -53,6 +53,8 @@ class FloorMonths:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
+    """Adds ``by`` microseconds."""
+
     by: int
 
     def __call__(self, time: int, /) -> int:
@@ -97,6 +99,8 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Least:
+    """The least value of several functions."""
+
     of: tuple[Function, ...]
 
     def __call__(self, time: int, /) -> int:
@@ -105,6 +109,8 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Greatest:
+    """The greatest value of several functions."""
+
     of: tuple[Function, ...]
 
     def __call__(self, time: int, /) -> int:

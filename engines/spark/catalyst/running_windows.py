@@ -92,6 +92,8 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
+    """Implements ``Staged`` over an analysed plan."""
+
     session: SparkSession
     plan: Any
     """The plan with exact aggregates, and with common table expressions expanded where they are used."""

@@ -69,7 +69,7 @@ def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *,
 
 
 def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan | None:
-    """Does as ``scan_of``, from the times of all rows."""
+    """Makes the scan as ``scan_of`` does, but from the times of all rows; ``None`` if it has to be read in Python."""
     schema, vocab, log = source.schema, source.vocab, source.log
     names = {vocab.event_time_column, vocab.operation_type_column}
     rows = read_rows([path], st.StructType([field for field in schema if field.name in names]))

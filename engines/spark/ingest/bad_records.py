@@ -60,6 +60,8 @@ Parse = Callable[[bytes, pa.Schema], JsonTable]
 
 
 class Reader(NamedTuple):
+    """How the records of a text are parsed."""
+
     schema: pa.Schema
     parse: Parse
     cells: Cells

@@ -125,6 +125,8 @@ class CsvCells(NamedTuple):
 
 
 class JsonCells(NamedTuple):
+    """Takes JSON objects apart into the texts of their members."""
+
     place: str
 
     def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:

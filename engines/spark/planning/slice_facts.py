@@ -33,6 +33,8 @@ TIME: Final = "time"
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
+    """The facts of one slice. Times are microseconds."""
+
     rows: int
     untimed: int
     first: int | None

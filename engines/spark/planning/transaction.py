@@ -111,6 +111,8 @@ class VersionStep:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
+    """The plan of one transaction."""
+
     reads: Mapping[str, tuple[Read, ...]]
     """Rows to read, by alias; if all are empty, no query has to run."""
     late_checks: tuple[LateCheck, ...]

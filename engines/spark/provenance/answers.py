@@ -21,6 +21,8 @@ _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer
 
 @dataclass(frozen=True, slots=True)
 class FoundLineage:
+    """The rows found for one record, before they are encoded."""
+
     traced: Traced
     lineage: np.ndarray
     shown: Shown

@@ -55,6 +55,8 @@ class _Change:
 
 
 class TableTracer:
+    """Traces records of a changing table."""
+
     def __init__(self, context: ProvenanceContext, shape: TableShape) -> None:
         self._context = context
         self._shape = shape

@@ -127,6 +127,8 @@ def differences(
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
+    """Rows of some keys, each with the time for which it is in force."""
+
     rows: pa.Table
     enter: np.ndarray
     leave: np.ndarray

@@ -78,6 +78,8 @@ _FOREIGN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
+    """The options of a session."""
+
     scratch: Path
     """A directory of our own; Spark spills there."""
     cores: int = 2

@@ -90,6 +90,8 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
+    """A query with plans that were made earlier, to be run over rows in memory."""
+
     analysed: Any
     aliases: Sequence[str]
     hidden: tuple[str, ...]

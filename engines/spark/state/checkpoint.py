@@ -33,6 +33,8 @@ Millis = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of one input in a checkpoint."""
+
     id: Name
     """DID of the input dataset, ``did:odf:…``."""
     alias: Name
@@ -45,6 +47,8 @@ class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes a table that follows the JSON."""
+
     name: Name
     rows: Annotated[int, msgspec.Meta(ge=0)]
     size: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -54,6 +58,8 @@ class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a transform between two transactions."""
+
     v: int
     transform: Name
     """sha3-256 of the transform's canonical JSON: a checkpoint of another query must not be used."""

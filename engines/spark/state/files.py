@@ -39,6 +39,8 @@ MAX_STATE: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """The state that a transaction begins with; ``checkpoint`` is ``None`` before the first."""
+
     checkpoint: Checkpoint | None = None
     tables: Tables = field(default_factory=lambda: Tables({}))
     """Tables by name, each read on first use; empty tables are absent."""
