@@ -124,7 +124,7 @@ class RowCounts(Table, frozen=True, kw_only=True):
     superseded: U64 | None = None
     """In an upsert stream: rows that were replaced by a later row of the same key in the same batch."""
     late: U64 | None = None
-    """Rows behind the watermark: an ingest keeps them; what a transform does with them is for its declarations."""
+    """Rows behind the watermark: an ingest keeps them, a transform treats them as its query declares."""
     untimed: U64 | None = None
     """Rows without an event time of their own: an ingest gave them that of the source, a transform left them out."""
     quarantined: U64 | None = None

@@ -27,7 +27,7 @@ Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 
 
 class Isolation(enum.Enum):
-    """Which requests may share an engine process."""
+    """States which requests may share an engine process."""
 
     SHARED = "shared"
     """One process for all requests."""

@@ -26,7 +26,7 @@ RESULTS: Final = frozenset({
 
 
 class Use(Flag):
-    """Where a function may be used."""
+    """The places in which a function may be used."""
 
     NOWHERE = 0
     QUERY = auto()
