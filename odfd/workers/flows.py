@@ -29,6 +29,7 @@ from odfd.flows.manifest import DerivationPolicy, derivation_policy
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
 from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.declared import DeclaredResource, DeclaredStore, Json
+from odfd.runtime.alarm import WallAlarm, alarm_of
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.state.abouts import about_flow
@@ -41,7 +42,8 @@ waits long for a source keeps no slot there from others."""
 START_SECONDS: Final = 5.0
 """Before the first look at all heads: requests that come right after a start do not wait for it."""
 LOOK_SECONDS: Final = 60.0
-"""The clock is looked at this often while anything is due at all: it may have been set, or the machine slept."""
+"""Without an alarm of the system the clock is looked at this often while anything is due at all: it may have been set,
+or the machine slept."""
 _TRANSFORM: Final = SetTransform.__name__
 
 
@@ -99,18 +101,22 @@ class FlowWorker:
         self.turned = trio.Event()
         """Set when the next run has ended; then there is another."""
         self._nursery: trio.Nursery | None = None
+        self._alarm: WallAlarm | None = None
         self._life: Life | None = None
 
     async def run(self, life: Life) -> None:
         self._life, self._running, self._is_loaded = life, 0, False
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                await self.loop.run(life)
-            finally:
-                self._nursery = None
-                self.scheduler.interrupt(self._clock.now())
-            nursery.cancel_scope.cancel()
+        with alarm_of(self._clock) as self._alarm:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                if self._alarm is not None:
+                    nursery.start_soon(self._alarm.run, self.loop.poke)
+                try:
+                    await self.loop.run(life)
+                finally:
+                    self._nursery = None
+                    self.scheduler.interrupt(self._clock.now())
+                nursery.cancel_scope.cancel()
 
     async def look(self, datasets: Collection[DatasetId] = ()) -> None:
         """Puts the declared flows of datasets, after a start of all, in force before it returns."""
@@ -161,6 +167,9 @@ class FlowWorker:
             self._running += 1
             self._nursery.start_soon(self._run, each)
         following = self.scheduler.next_time()
+        if self._alarm is not None:
+            self._alarm.set(following)
+            return UNTIL_POKED
         return UNTIL_POKED if following is None else min(max(0.0, (following - now) / SECOND), LOOK_SECONDS)
 
     async def _evaluate(self, datasets: Collection[DatasetId]) -> None:

@@ -66,7 +66,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
     sender's memory.
 
     The library starts a task per message without end, three for each subscription, and one malformed frame ends its
-    host.
+    host. It wakes once a minute to forget old verdicts, also where there are none.
     """
 
     def __init__(self, base: Any, router: SteadyGossipSub, limits: GossipLimits) -> None:
@@ -92,6 +92,10 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         """Set, and replaced, when a peer joins or leaves a topic."""
         self.unsigned = 0
         """Messages that were dropped since their author's signature is missing, false, or not Ed25519."""
+
+    async def _validation_cache_cleanup(self) -> None:
+        """Old verdicts are not looked at, and there are at most a thousand: nothing wakes up to forget them."""
+        await self.manager.wait_finished()
 
     async def _handle_new_peer(self, peer_id: Any) -> None:
         """Once at a time for a peer: a second stream would orphan the first one's queue."""
