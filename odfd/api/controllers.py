@@ -260,7 +260,9 @@ class WebhookController(AsDeclared):
         calls, waiting = await self._webhooks.state(resource)
         failing = calls.failures >= FAILING
         lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
-        told = {"Answers": ConditionValue(value=not failing, message=lost)}
+        repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
+        message = "; ".join(each for each in (repeated, lost) if each)
+        told = {"Answers": ConditionValue(value=not failing, message=message)}
         if not failing:
             return ObservedState(told=told)
         text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"

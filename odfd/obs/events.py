@@ -196,6 +196,7 @@ EVENT_KINDS: Final = {
     "volume.moved": "slices were moved to a volume, or came back",
     "webhook.answered": "a webhook that failed answers again",
     "webhook.failed": "five calls of a webhook in a row failed",
+    "webhook.retried": "a call of a webhook failed, and is repeated",
     "webhook.given-up": "a webhook was not told of a change: it failed for a day",
     "token.created": "an account has a new token, by which it is asked for over TCP",
     "token.revoked": "a token is good for nothing more",

@@ -248,5 +248,7 @@ def volume_in_use(home: StateDirectory, before: DeclaredResource, after: Declare
     raise Refused(
         f"volume {name} {what}: {slices} of datasets and {remains} to be deleted lie there",
         rule="volume-in-use",
-        hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first",
+        hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first"
+        if usage.objects
+        else "odfctl gc deletes the copies, the second time at the latest",
     )

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from chain import instant
-from chain.errors import Environment
+from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.store.base import Head
 from odfd.webhooks.target import CREATED, DELETED, UPDATED
@@ -108,14 +108,14 @@ def is_dead(delivery: Delivery, now: Instant) -> bool:
 
 
 def signing_key(secret: str) -> bytes:
-    """Decodes a signing key. Raises Environment for an empty one."""
+    """Decodes a signing key. Raises Invalid for one that is too short."""
     try:
         given = secret.startswith(PREFIX)
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True) if given else secret.encode()
     except (binascii.Error, ValueError):
         key = b""
     if len(key) < LEAST_SECRET:
-        raise Environment(
+        raise Invalid(
             f"the secret is shorter than {LEAST_SECRET} bytes, or is no base64 after {PREFIX}",
             rule="webhook-secret",
             hint=f"apply the SecretSet with another, like {PREFIX}$(openssl rand -base64 32)",

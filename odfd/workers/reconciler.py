@@ -21,6 +21,7 @@ from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.references import SETS
 from odfd.resources.status import (
     DANGLING,
     UNRESOLVED,
@@ -193,7 +194,8 @@ class Reconciler:
                 found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
                 deleted = [each.resource for each in events if each.op == "Deleted"]
                 gone += deleted
-                found += [src for each in deleted for src in store.referrers(each.id)]
+                sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
+                found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
         return cursor, found, gone
 

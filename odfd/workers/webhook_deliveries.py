@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from chain import instant
-from chain.errors import Environment, Fault, NotFound
+from chain.errors import Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -236,7 +236,7 @@ class WebhookDeliveries:
         sealed = held.spec["secrets"].get(key)
         if sealed is None:
             hint = f"apply the SecretSet with it, or name one of {', '.join(sorted(held.spec['secrets'])) or 'another'}"
-            raise Environment(f"SecretSet {held.name} has no {key!r}", rule="webhook-secret", hint=hint)
+            raise NotFound(f"SecretSet {held.name} has no {key!r}", rule="webhook-secret", hint=hint)
         return self._home.secrets.open(sealed["value"], (binding(held.id, key),))
 
     def _standing(

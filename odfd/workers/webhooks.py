@@ -128,5 +128,7 @@ class WebhookWorker:
             self._events.emit("webhook.given-up", name, after.said, about=told)
         if before.failures < FAILING <= after.failures:
             self._events.emit("webhook.failed", name, after.said, about=told)
-        if after.failures == 0 and before.failures >= FAILING:
+        if before.failures == 0 < after.failures < FAILING:
+            self._events.emit("webhook.retried", name, after.said, about=told)
+        if after.failures == 0 < before.failures:
             self._events.emit("webhook.answered", name, after.said, about=told)

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from chain.codec.yaml_tree import parse
 from chain.errors import Conflict, Fault, Invalid
 from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
@@ -20,6 +21,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 _WRONG = "# odfctl: "
+_TRIES = 20
 
 
 commands = Commands()
@@ -41,10 +43,13 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
     path = f"{kind.declared}/{part(args.name)}"
     before = session.client.get(path, wire.ResourceManifest).value
     text = manifest_text(session, kind, args.name)
-    wrong = ""
+    wrong, tries = "", 0
+    told: Invalid | None = None
     while True:
         edited = _edited(wrong + text)
-        if edited == text or (wrong and edited == wrong + text):
+        if told is not None and edited == wrong + text:
+            raise told
+        if told is None and edited == text:
             session.remark("nothing was changed")
             return ExitCode.OK
         text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith(_WRONG))
@@ -52,12 +57,26 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             message = f"{args.name} was changed by others meanwhile"
             raise Conflict(message, rule="generation", hint="look at it again, and edit it anew")
         try:
+            _check_same(text, before.name)
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
             return apply_texts(session, (manifest,))
         except Invalid as fault:
-            if wrong:
+            tries, told = tries + 1, fault
+            if tries == _TRIES:
                 raise  # an editor that runs by itself would go on for ever
             wrong = "".join(f"{_WRONG}{line}\n" for line in _fault_text(fault).splitlines())
+
+
+def _check_same(text: str, name: str) -> None:
+    """Raises Invalid for another name, under which another resource would be made."""
+    try:
+        (node,) = parse(text, "the text")
+        written = node.value["headers"].value["name"].value  # type: ignore[index, union-attr]
+    except (Invalid, KeyError, TypeError, ValueError, AttributeError):
+        return  # the apply says what is wrong
+    if isinstance(written, str) and written.casefold() != name.casefold():
+        hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {written} as another"
+        raise Invalid(f"the name became {written}: an edit is of one resource", rule="edit-name", hint=hint)
 
 
 def _fault_text(fault: Fault) -> str:

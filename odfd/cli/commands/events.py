@@ -10,6 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
+from odfd.cli.watching import goes_on_from
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
@@ -51,12 +52,15 @@ def _events(session: Session, args: argparse.Namespace) -> None:
         return
     output.end_when_unread()
     try:
-        for news in _changes(session, query | {"watch": "true"}):
-            _line(session, news.value, news.sent)
-            output.flush()
+        only = "" if args.of is None else f" --for {args.of}"
+        with goes_on_from(f"{session.again} events -w{only}", args.since) as last:
+            for news in _changes(session, query | {"watch": "true"}):
+                last.version = news.value.version
+                _line(session, news.value, news.sent)
+                output.flush()
+            raise session.client.gone()
     except KeyboardInterrupt:  # the way in which watching is meant to end
         return
-    raise session.client.gone()
 
 
 def _changes(session: Session, query: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:

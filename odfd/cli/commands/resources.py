@@ -12,6 +12,7 @@ from odfd import output
 from odfd.cli import details, kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
+from odfd.cli.watching import goes_on_from
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -145,16 +146,19 @@ def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answe
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     output.end_when_unread()
-    for news in _news(session, kind, args.since or ""):
-        change, row = news.value, news.value.object
-        name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
-        if args.names and row is not None and name not in args.names:
-            continue
-        phase = f"  {resource_tables.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
-        what = "" if row is None else f"  {name}{phase}  {resource_tables.labels_text(row.labels)}"
-        session.line(news.sent, f"{change.version}  {change.op}{what}")
-        output.flush()
-    raise session.client.gone()
+    names = "".join(f" {name}" for name in args.names)
+    with goes_on_from(f"{session.again} get {args.kind}{names} -w", args.since) as last:
+        for news in _news(session, kind, args.since or ""):
+            change, row = news.value, news.value.object
+            last.version = change.version
+            name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
+            if args.names and row is not None and name not in args.names:
+                continue
+            phase = f"  {resource_tables.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
+            what = "" if row is None else f"  {name}{phase}  {resource_tables.labels_text(row.labels)}"
+            session.line(news.sent, f"{change.version}  {change.op}{what}")
+            output.flush()
+        raise session.client.gone()
 
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:

@@ -48,9 +48,22 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
         one(session, kind, args.name)  # raises NotFound: one that is not there never will be
     holds, value = _until(session, kind, args, condition.holds)
     if not holds:
-        session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
+        session.remark(
+            f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}{_now(value)}"
+        )
     session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}" if holds else "")
     return ExitCode.OK if holds else ExitCode.NO
+
+
+def _now(value: Any) -> str:
+    """How a resource stands instead: its phase, and why it failed."""
+    if value is None:
+        return ": it is not there"
+    status = value.get("status") if isinstance(value, dict) else None
+    if not isinstance(status, dict) or "phase" not in status:
+        return ""
+    why = f" ({status['code']}): {status.get('message', '')}" if status.get("code") else ""
+    return f": it is {status['phase']}{why}"
 
 
 def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:

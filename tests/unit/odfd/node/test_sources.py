@@ -119,6 +119,14 @@ async def test_values_that_are_not_here_are_told_and_come_by_themselves(world: A
         assert (await status(alice))["phase"] == "Ready"
 
 
+async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET.replace("folder:", "other:"), source(world))
+        assert (await status(alice))["code"] == "unresolved-reference"
+        await alice.apply(SECRET)
+        assert (await status(alice))["phase"] == "Ready"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "rule"),
     [

@@ -164,6 +164,33 @@ async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile
         assert (await status(alice))["phase"] == "Ready"
 
 
+async def test_a_call_that_is_repeated_is_told_before_it_counts_as_a_failure(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        receiver.status = 503
+        await alice.apply(dataset("a", "one"))
+        await became(lambda: "webhook.retried" in alice.kinds())
+        told = await status(alice)
+        (answers,) = told["conditions"].values()
+        assert (told["phase"], answers["value"]) == ("Ready", True)
+        assert answers["message"] == "a call failed, and is repeated: it answered 503"
+        receiver.status = 200
+        now(alice, world, 3600 * SECOND)
+        await became(lambda: "webhook.answered" in alice.kinds())
+        (answers,) = (await status(alice))["conditions"].values()
+        assert "message" not in answers
+
+
+async def test_a_secret_that_is_too_short_waits_for_another(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET.replace(KEY.decode(), "short"), target(receiver))
+        told = await status(alice)
+        assert (told["phase"], told["code"], told.get("retryAt")) == ("Failed", "webhook-secret", None)
+        await alice.apply(SECRET)
+        assert (await status(alice))["phase"] == "Ready"
+
+
 async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: Any, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
