@@ -34,10 +34,10 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
     if view.facts.met == "networks":
         unwitnessed = ", met alike in three networks"
+    head = f"head #{view.blocks - 1} {formatting.digest(view.head)}" if view.blocks else "no block of it is here yet"
     signed = f", signed {formatting.ago(view.signed_at, now)}" if view.signed_at else ""
     lines = [
-        f"{view.ref}   {formatting.identity(view.dataset_id)}"
-        f"   head #{view.blocks - 1} {formatting.digest(view.head)}{signed}{fresh}{unwitnessed}",
+        f"{view.ref}   {formatting.identity(view.dataset_id)}   {head}{signed}{fresh}{unwitnessed}",
         f"  {_reach(view)}",
     ]
     for proof in view.evidence:

@@ -126,7 +126,9 @@ class MirrorService:
             catalog.check(name, dataset)
 
     async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
-        spec = await trio.to_thread.run_sync(self._spec, request, dataset, found_at)
+        views = self._remotes.replication.peers()
+        peers = tuple(dict.fromkeys(peer_named(views, each) for each in request.peers))
+        spec = await trio.to_thread.run_sync(self._spec, request, dataset, found_at, peers)
         spec.check()
         if await trio.to_thread.run_sync(self._is_ours, dataset):
             raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
@@ -221,11 +223,13 @@ class MirrorService:
         self._remotes.check(place)
         return place
 
-    def _spec(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
+    def _spec(
+        self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None, peers: tuple[PeerId, ...]
+    ) -> MirrorSpec:
         via = found_at or self._via(dataset, request.via)
         return MirrorSpec(
             via=via,
-            peers=tuple(dict.fromkeys(peer_named(self._remotes.replication.peers(), each) for each in request.peers)),
+            peers=peers,
             dataset=str(dataset),
             name=request.as_name or self._name(dataset),
             network=request.network,
