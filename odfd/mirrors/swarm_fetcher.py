@@ -45,7 +45,7 @@ TakeFrom: TypeAlias = Callable[[PeerId, Sequence[NamedObject]], Awaitable[None]]
 
 
 class SwarmSource(Protocol):
-    """What is fetched, in pieces: asked for and taken from one peer."""
+    """The thing that is fetched: asks one peer for pieces, and takes them from it."""
 
     async def ask(self, peer: PeerId, have: int) -> Parts | None:
         """Asks a peer what it has. Raises Remote."""

@@ -71,7 +71,7 @@ from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
-from p2p.wire.pieces import ListAsk
+from p2p.wire.pieces import PieceListAsk
 from p2p.wire.presence import Presence
 from p2p.wire.refusal import Reason, Refusal
 
@@ -225,7 +225,7 @@ class ReplicationDriver:
     async def piece_list(
         self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
     ) -> tuple[bytes, bytes] | None:
-        found = await self._swarms.piece_list(peer, ListAsk(dataset, name, size))
+        found = await self._swarms.piece_list(peer, PieceListAsk(dataset, name, size))
         return None if found is None else (found.hashes, found.signature)
 
     async def _visit(self, presence: Presence) -> None:

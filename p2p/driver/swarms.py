@@ -38,7 +38,7 @@ from p2p.wire.limits import (
     MAX_SWARM_ASK,
     MAX_SWARM_PEERS,
 )
-from p2p.wire.pieces import PIECES_PROTOCOL, ListAsk, PieceList
+from p2p.wire.pieces import PIECES_PROTOCOL, PieceList, PieceListAsk
 from p2p.wire.presence import Presence
 from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
 
@@ -103,7 +103,7 @@ class Swarms:
         told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_pieces_ask(ask), decode)
         return await self._heard(peer, ask.dataset, told, nursery)
 
-    async def piece_list(self, peer: PeerId, ask: ListAsk) -> PieceList | None:
+    async def piece_list(self, peer: PeerId, ask: PieceListAsk) -> PieceList | None:
         """The list that a peer has, unchecked. Raises PeerFault."""
         decode = partial(pieces.decode_listed, ask=ask)
         return await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_list_ask(ask), decode)
@@ -160,7 +160,7 @@ class Swarms:
         with trio.move_on_after(PATIENCE):
             if (ask := await self._read(stream, pieces.decode_question)) is None:
                 return
-            await self._pay(stream.peer, PIECE_LIST if isinstance(ask, ListAsk) else SWARM_QUESTION)
+            await self._pay(stream.peer, PIECE_LIST if isinstance(ask, PieceListAsk) else SWARM_QUESTION)
             answer = await trio.to_thread.run_sync(self._of_pieces, stream.peer, ask, trio.current_time())
             await stream.write(answer)
             await stream.end()
@@ -181,10 +181,10 @@ class Swarms:
         if not self._rate.spend(peer, trio.current_time()):
             await trio.sleep(1.0)
 
-    def _of_pieces(self, peer: PeerId, ask: ListAsk | PiecesAsk, now: float) -> bytes:
+    def _of_pieces(self, peer: PeerId, ask: PieceListAsk | PiecesAsk, now: float) -> bytes:
         """In a worker thread."""
         library = self._library.to(peer)
-        if isinstance(ask, ListAsk):
+        if isinstance(ask, PieceListAsk):
             found = library.piece_list(ask.dataset, ask.name, ask.size)
             return pieces.NONE if found is None else pieces.encode_listed(PieceList(ask.name, ask.size, *found))
         parts = library.pieces(ask)

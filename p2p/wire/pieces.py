@@ -45,7 +45,7 @@ _SIGNATURE: Final = 64
 _DOMAIN: Final = b"odf pieces 1\0"
 
 
-class ListAsk(msgspec.Struct, frozen=True):
+class PieceListAsk(msgspec.Struct, frozen=True):
     """Asks for the list of an object that a dataset names."""
 
     dataset: DatasetId
@@ -106,7 +106,7 @@ def _message(name: Multihash, size: int, hashes: bytes) -> bytes:
     return _DOMAIN + name + size.to_bytes(8, "big") + hashes
 
 
-def encode_list_ask(ask: ListAsk) -> bytes:
+def encode_list_ask(ask: PieceListAsk) -> bytes:
     return _HEAD.pack(_LIST, ask.dataset, ask.name, ask.size)
 
 
@@ -117,7 +117,7 @@ def encode_pieces_ask(ask: PiecesAsk) -> bytes:
     )
 
 
-def decode_question(body: bytes) -> ListAsk | PiecesAsk:
+def decode_question(body: bytes) -> PieceListAsk | PiecesAsk:
     """Either kind. Raises Invalid."""
     if len(body) < _HEAD.size or body[0] not in (_LIST, _PIECES):
         raise _bad("question", body)
@@ -128,7 +128,7 @@ def decode_question(body: bytes) -> ListAsk | PiecesAsk:
     if kind == _LIST:
         if len(body) != _HEAD.size:
             raise _bad("question", body)
-        return ListAsk(dataset, name, size)
+        return PieceListAsk(dataset, name, size)
     count, at = piece_count(size), _HEAD.size + HASH
     if len(body) != at + (count + 7) // 8:
         raise _bad("question", body)
@@ -142,7 +142,7 @@ def encode_listed(made: PieceList) -> bytes:
     return bytes([_LISTED]) + made.signature + made.hashes
 
 
-def decode_listed(body: bytes, ask: ListAsk) -> PieceList | None:
+def decode_listed(body: bytes, ask: PieceListAsk) -> PieceList | None:
     """Signature unchecked; ``None``: the node has no list. Raises Invalid."""
     if body == NONE:
         return None

@@ -56,7 +56,7 @@ from p2p.lookup.records import Records
 from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
 from p2p.peers.directory import Directory
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Judgement, PeerId, PiecesAsk, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
 from p2p.wire import (
@@ -70,6 +70,7 @@ from p2p.wire import (
     lookup,
     multiaddr_bytes,
     objects,
+    pieces,
     presence,
     propose,
     protobuf,
@@ -352,6 +353,27 @@ def told_in_swarm(raw: bytes) -> object:
     return told
 
 
+NAME, LARGE = Multihash.sha3_256(b"object"), 9 << 20
+LIST_ASK = pieces.PieceListAsk(DATASET, NAME, LARGE)
+PIECES_ASK = PiecesAsk(dataset=DATASET, name=NAME, size=LARGE, root=bytes(32), have=0b1_0000_0001)
+LISTED = pieces.sign_list(NAME, LARGE, bytes(range(32)) * 9, KEY)
+
+
+def pieced(raw: bytes) -> object:
+    """As it came, of either kind."""
+    ask = pieces.decode_question(raw)
+    is_list = isinstance(ask, pieces.PieceListAsk)
+    assert (pieces.encode_list_ask(ask) if is_list else pieces.encode_pieces_ask(ask)) == raw
+    return ask
+
+
+def listed(raw: bytes) -> object:
+    """As an answer about an object of nine pieces."""
+    made = pieces.decode_listed(raw, LIST_ASK)
+    assert (pieces.NONE if made is None else pieces.encode_listed(made)) == raw
+    return made
+
+
 def provided(raw: bytes) -> object:
     """As it came, and brought by whoever signed it."""
     said = lookup.decode_record(raw)
@@ -524,6 +546,8 @@ TARGETS: Sequence[Target] = (
     simple(lookup.decode_record, [WIRE["lookup.record"]], provided),
     simple(swarm.decode_parts, [WIRE["swarm.parts"]], again(swarm.decode_parts, swarm.encode_parts)),
     simple(swarm.decode_told, [WIRE["swarm.told"], WIRE["swarm.none"]], told_in_swarm),
+    simple(pieces.decode_question, [pieces.encode_pieces_ask(PIECES_ASK), pieces.encode_list_ask(LIST_ASK)], pieced),
+    simple(pieces.decode_listed, [pieces.encode_listed(LISTED), pieces.NONE], listed),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
     simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),

@@ -49,6 +49,8 @@ def network_contact(network: Network, rungs: Iterable[str | None], blocks: Colle
         f"its first peers were named in an invitation signed by {network.invited_by}"
         if network.invited_by
         else "its first peers were named by address and key, and no invitation was signed"
+        if network.bootstrap
+        else "no first peers were named, and no invitation was signed: whoever knows its name may be met in it"
     )
     return wire.NetworkContact(
         by="invitation" if network.invited_by else "addresses",

@@ -40,8 +40,8 @@ MAX_SECONDS: Final = 366 * 86_400
 """An invitation that lasts longer names peers that are gone."""
 
 
-def _swarm(counts: SwarmCounts) -> wire.SwarmCounts | None:
-    made = wire.SwarmCounts(
+def _swarm(counts: SwarmCounts) -> wire.SwarmFigures | None:
+    made = wire.SwarmFigures(
         from_publishers=counts.from_publisher,
         from_mirrors=counts.from_mirrors,
         bytes_from_publishers=counts.bytes_from_publisher,
@@ -50,7 +50,7 @@ def _swarm(counts: SwarmCounts) -> wire.SwarmCounts | None:
         offered=counts.offered,
         bytes_given=counts.bytes_given,
     )
-    return None if made == wire.SwarmCounts() else made
+    return None if made == wire.SwarmFigures() else made
 
 
 class NetworkService:

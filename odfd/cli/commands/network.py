@@ -245,7 +245,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
             session.remark(each)
 
 
-def _exchanged(swarm: wire.SwarmCounts) -> str:
+def _exchanged(swarm: wire.SwarmFigures) -> str:
     """Says how much of what mirrors fetch at once came from whom."""
     said = []
     if swarm.from_publishers or swarm.from_mirrors or swarm.refused:

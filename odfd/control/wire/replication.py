@@ -166,11 +166,11 @@ class NetworkView(Value, frozen=True, kw_only=True):
     received_rate: float = 0.0
     """Bytes received from these a second, over the last eight seconds, for any network."""
     sent_rate: float = 0.0
-    swarm: SwarmCounts | None = None
+    swarm: SwarmFigures | None = None
     """What was exchanged with nodes that mirror the same, in all networks; absent: nothing."""
 
 
-class SwarmCounts(Value, frozen=True, kw_only=True):
+class SwarmFigures(Value, frozen=True, kw_only=True):
     """Counts what nodes that mirror the same dataset at once gave each other, since the node started."""
 
     from_publishers: int = 0

@@ -17,8 +17,8 @@ from p2p.wire.pieces import (
     LARGE_OBJECT,
     MAX_PIECES,
     NONE,
-    ListAsk,
     PieceList,
+    PieceListAsk,
     decode_listed,
     decode_question,
     encode_list_ask,
@@ -48,7 +48,7 @@ def test_questions_round_trip(ask: PiecesAsk) -> None:
 
 @given(sizes)
 def test_lists_round_trip(size: int) -> None:
-    ask = ListAsk(DATASET, NAME, size)
+    ask = PieceListAsk(DATASET, NAME, size)
     assert decode_question(encode_list_ask(ask)) == ask
     made = PieceList(NAME, size, b"h" * 32 * piece_count(size), b"s" * 64)
     body = encode_listed(made)
@@ -73,7 +73,7 @@ def test_bits_beyond_the_last_piece_and_small_objects_are_refused() -> None:
     with pytest.raises(Invalid, match="map"):
         decode_question(encode_pieces_ask(ask)[:-1] + b"\xff")
     with pytest.raises(Invalid, match="size"):
-        decode_question(encode_list_ask(ListAsk(DATASET, NAME, LARGE_OBJECT - 1)))
+        decode_question(encode_list_ask(PieceListAsk(DATASET, NAME, LARGE_OBJECT - 1)))
 
 
 @given(st.binary(max_size=200))
@@ -81,4 +81,4 @@ def test_garbage_is_invalid(body: bytes) -> None:
     with suppress(Invalid):
         decode_question(body)
     with suppress(Invalid):
-        decode_listed(body, ListAsk(DATASET, NAME, LARGE_OBJECT))
+        decode_listed(body, PieceListAsk(DATASET, NAME, LARGE_OBJECT))
