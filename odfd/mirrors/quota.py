@@ -51,7 +51,8 @@ class MirrorQuota:
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""
-        here = {file.name: stat.st_size for file, stat in self._files()}
+        # A file of pieces has holes.
+        here = {file.name: min(stat.st_size, 512 * stat.st_blocks) for file, stat in self._files()}
         with self._lock:
             wanted = {**self._promised, **missing}
         begun = sum(min(size, here.get(str(name), 0)) for name, size in wanted.items()) if here else 0

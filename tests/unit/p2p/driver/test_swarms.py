@@ -8,9 +8,10 @@ import pytest
 import trio
 
 from chain.ids import DatasetId
+from chain.multihash import Multihash
 from p2p.driver.swarms import MEET_RATE
 from p2p.errors import PeerFault, ProtocolUnsupported, Violation
-from p2p.ports import Parts, PartsAsk, Tip
+from p2p.ports import Parts, PartsAsk, PiecesAsk, Tip
 from p2p.wire import presence
 from p2p.wire.presence import Presence
 from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, encode_told
@@ -42,6 +43,40 @@ async def test_a_question_and_its_answer(town: Any) -> None:
     holder(giver, None)
     assert await asker.driver.ask_parts(giver.peer, ASK) is None
     assert (asker.score(giver), giver.score(asker)) == (0, 0)
+
+
+NAME = Multihash.sha3_256(b"object")
+PIECES = PiecesAsk(dataset=DATASET, name=NAME, size=9 << 20, root=bytes(32), have=1)
+
+
+async def test_pieces_and_their_list_are_asked_for(town: Any) -> None:
+    giver = await town.node("giver")
+    asked: list[Any] = []
+    listed = bytes(32 * 9), bytes(64)
+
+    def pieces(ask: PiecesAsk) -> Parts:
+        asked.append(ask)
+        return PARTS
+
+    giver.shelf.pieces = pieces
+    giver.shelf.piece_list = lambda *ask: asked.append(ask) or listed
+    asker = await town.node("asker", connect=[giver])
+    assert await asker.driver.ask_pieces(giver.peer, PIECES) == PARTS
+    assert await asker.driver.piece_list(giver.peer, DATASET, NAME, 9 << 20) == listed
+    assert asked == [PIECES, (DATASET, NAME, 9 << 20)]
+    giver.shelf.pieces = giver.shelf.piece_list = lambda *_: None
+    assert await asker.driver.ask_pieces(giver.peer, PIECES) is None
+    assert await asker.driver.piece_list(giver.peer, DATASET, NAME, 9 << 20) is None
+    assert (asker.score(giver), giver.score(asker)) == (0, 0)
+
+
+async def test_a_list_of_another_length_is_penalised(town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.piece_list = lambda *_: (bytes(32 * 8), bytes(64))
+    asker = await town.node("asker", connect=[giver])
+    with pytest.raises(Violation):
+        await asker.driver.piece_list(giver.peer, DATASET, NAME, 9 << 20)
+    assert asker.score(giver) < 0
 
 
 async def test_an_older_peer_has_no_such_protocol_and_no_blame(town: Any) -> None:
