@@ -21,7 +21,8 @@ _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
 
 
-MAX_SHARD_COLUMNS: Final = 8
+MAX_SHARD_COLUMNS: Final = 16
+"""Columns that decide the shard of a row."""
 
 
 class ShardsSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,7 +227,7 @@ def check_single(connection: sqlite3.Connection, dataset: DatasetId) -> None:
         raise Refused(
             f"{dataset.short} is one of {len(member.row.shards)} shards, which change together",
             rule="shard-single",
-            hint="make a rendition: odfctl rendition create NAME --from snapshot",
+            hint="odfctl rendition create NAME --from snapshot compacts them; with --shards 1 it makes one chain",
         )
 
 

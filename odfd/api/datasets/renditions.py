@@ -31,6 +31,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.ingest.copying import Layout
 from odfd.renditions import handover, tables
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
@@ -40,8 +41,6 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 
 MAX_ID: Final = 64
-MAX_COLUMNS: Final = 16
-"""That decide the shard of a row."""
 EFFECTS: Final = 1000
 """Of one command at a time; each makes progress, so more are a mistake of ours."""
 
@@ -300,10 +299,10 @@ def _layout(request: wire.RenditionRequest) -> Layout | None:
     if request.origin == "raw":
         raise Refused("a rendition from raw has one shard", rule="shard-raw", hint="--from snapshot may have several")
     shards = 1 if request.shards is None else request.shards
-    if not 1 <= shards <= MAX_SHARDS or (shards > 1) != bool(request.by) or len(request.by) > MAX_COLUMNS:
+    if not 1 <= shards <= MAX_SHARDS or (shards > 1) != bool(request.by) or len(request.by) > MAX_SHARD_COLUMNS:
         raise Invalid(
             f"{plural(shards, 'shard')} by {plural(len(request.by), 'column')}",
             rule="shard-number",
-            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_COLUMNS}: --shards 4 --by id",
+            hint=f"1 without a column, or 2 to {MAX_SHARDS} by 1 to {MAX_SHARD_COLUMNS}: --shards 4 --by id",
         )
     return Layout(shards, request.by)

@@ -108,12 +108,14 @@ class DatasetService:
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
-        """Describes a dataset; ``profile``: with column values from the files of its slices."""
+        """Describes a dataset; ``profile``: with column values from the files of its slices, where it is one chain."""
 
         def look() -> wire.DatasetDetail:
-            entry = self._home.one_chain(ref) if profile else self._home.resolve(ref)
+            entry = self._home.resolve(ref)
             detail = self._views.detail(entry)
-            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry)) if profile else detail
+            if not profile or (detail.dataset.shards and not ref.startswith("did:")):
+                return detail
+            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry))
 
         detail = await _in_thread(look)
         (view,) = await self._completed([detail.dataset])

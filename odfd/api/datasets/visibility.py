@@ -241,7 +241,7 @@ def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
 
 def _is_shard(entry: DatasetEntry) -> Refused:
     return Refused(
-        f"{entry.name} is one of several shards of a collection, which are not published together",
+        f"{entry.name} has several shards or is one of them, and these are not published together",
         rule="shard-published",
         hint="export a shard by its id, or go back to one: odfctl rendition create NAME --from snapshot --shards 1",
     )

@@ -238,6 +238,8 @@ async def test_what_is_of_one_chain_is_refused_for_a_name_of_several(world: Any,
             )
         assert refused.value.rule == "shard-member"
         assert len(await alice.api.datasets.log(made.shards[1], (), 50, None)) > 2
+        assert (await alice.api.datasets.describe("cities", profile=True)).profile is None
+        assert (await alice.api.datasets.describe(made.shards[1], profile=True)).profile is not None
         for each in made.shards:
             assert (await alice.done(alice.api.verification.verify(each, wire.VerifyRequest()))).ok
 
