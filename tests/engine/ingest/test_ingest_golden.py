@@ -113,6 +113,19 @@ def test_column_names_are_kept_as_they_are(
     assert [row[1] for row in made.rows()] == [2, 3]
 
 
+def test_a_query_names_columns_anew(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    made = dataset(MergeSnapshot(primary_key=("city",)))
+    time = "to_timestamp(`Date (UTC)`, 'yyyy-MM-dd')"
+    query = f"select {time} as event_time, `City Name` as city, `Population` as n from input"
+    answer = made.ingest(
+        "Date (UTC),City Name,Population\n2000-01-01,A,1000\n",
+        csv_step('"Date (UTC)" STRING, "City Name" STRING, "Population" BIGINT'),
+        preprocess=sql((None, query)),
+    )
+    assert isinstance(answer, Success), answer
+    assert made.last().column_names[3:] == ["event_time", "city", "n"]
+
+
 @pytest.mark.parametrize(
     "name",
     [

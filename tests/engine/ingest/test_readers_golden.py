@@ -85,6 +85,11 @@ def test_csv_separator(read: Callable[..., pa.Table]) -> None:
     assert rows(read(case["input"], step)) == case["rows"]
 
 
+def test_tsv_empty_is_null(read: Callable[..., pa.Table]) -> None:
+    step = steps.ReadCsv(separator="\t", header=True, infer_schema=True)
+    assert rows(read("city\tpopulation\nA\t1000\nB\t\nC\t3000\n", step)) == [["A", 1000], ["B", None], ["C", 3000]]
+
+
 def test_ndjson_with_schema(read: Callable[..., pa.Table]) -> None:
     table = read(CITY_LINES, steps.ReadNdJson(schema=from_arrow(REQUIRED)))
     assert table.schema == REQUIRED
@@ -141,3 +146,14 @@ def test_parquet_round(spark: SparkSession, tmp_path: Path) -> None:
     assert parts.schema.field("t").type == pa.timestamp("us", "UTC")
     assert pq.read_table(parts.paths[0]).column("t").cast(pa.int64()).to_pylist() == [1, None]
     assert pq.read_table(parts.paths[0]).column("l").to_pylist() == [["a"], []]
+
+
+def test_parquet_becomes_what_is_declared(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "cities.parquet"
+    pq.write_table(pa.table({"city": ["A", "B"], "population": [1000, 2000]}), path)
+    texts = pa.schema([pa.field("city", pa.string(), False), pa.field("population", pa.string(), False)])
+    step = steps.ReadParquet(schema=from_arrow(texts))
+    parts = parse_sources(lambda: spark, [SourceFile(path, "cities")], step, tmp_path)
+    assert parts is not None
+    assert parts.schema == texts
+    assert rows(pq.read_table(parts.paths[0])) == [["A", "1000"], ["B", "2000"]]

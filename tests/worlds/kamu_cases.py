@@ -1,0 +1,227 @@
+"""What kamu's tests of ingest ask, by their names (commit f9553238), and what becomes of each here.
+
+``docs/kamu.md`` has them as a table, which a test compares. The tests that show an answer are of this tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Answer: TypeAlias = Literal["kamu's", "other", "not asked"]
+"""``not asked``: the test is about the inside of kamu, and nothing that a user could see."""
+_READERS: Final = "engine/ingest/test_readers_golden.py::"
+_WRITER: Final = "engine/ingest/test_writer_golden.py::"
+_MERGE: Final = "engine/ingest/test_merge_golden.py::"
+_INGEST: Final = "engine/ingest/test_ingest_golden.py::"
+_FETCH: Final = "unit/odfd/ingest/test_fetch.py::"
+_CONTAINERS: Final = "contract/odfd/test_containers.py::"
+_MQTT: Final = "contract/odfd/test_mqtt.py::"
+_PACKED: Final = "unit/engines/ingest/test_packed_files.py::"
+_FOREIGN: Final = "unit/engines/ingest/test_foreign_files.py::"
+_ALTERED: Final = "engine/ingest/test_added_columns.py::test_each_type_is_taken_in_as_if_it_had_always_been_there"
+_STATE: Final = "unit/chain/test_state.py::test_a_loaded_state_is_the_folded_state"
+
+
+class Case(NamedTuple):
+    """One test of kamu."""
+
+    name: str
+    """Without ``test_``."""
+    shown: str
+    """The test of this tree that shows the answer, below ``tests``."""
+    answer: Answer = "kamu's"
+    why: str = ""
+
+
+def _same(prefix: str, shown: str, names: str) -> tuple[Case, ...]:
+    return tuple(Case(f"{prefix}{name}", shown) for name in names.split())
+
+
+_BATCHES: Final = f"{_CONTAINERS}test_batches_go_on_where_the_last_one_ended"
+_FILLED: Final = f"{_CONTAINERS}test_variables_and_arguments_are_filled_in_and_no_others_are_seen"
+_ROUNDS: Final = f"{_WRITER}test_rounds"
+_COLUMN: Final = f"{_WRITER}test_an_optional_column_is_added"
+_AS: Final = f"{_MERGE}test_as_the_reference"
+_LEGACY: Final = "unit/odfd/datasets/test_old_slices.py::test_a_schema_in_the_legacy_form_is_shown"
+_INSIDE: Final = "how kamu's writer finds out what its chain says; the state of a chain is loaded here"
+_ATTRIBUTES: Final = (
+    "a `SetDataSchema` that only describes columns anew cannot be written; attributes stand in the manifest's `schema`,"
+    " and a chain that has such a block is read"
+)
+
+SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
+    "core/ingest/test_fetch": (
+        Case("fetch_url_file", f"{_FETCH}test_a_file_url"),
+        Case("fetch_url_http_unreachable", f"{_FETCH}test_http_refusals"),
+        Case("fetch_url_http_not_found", f"{_FETCH}test_what_to_do_is_said_by_what_the_server_says"),
+        Case("fetch_url_http_ok", f"{_FETCH}test_http_answers"),
+        *_same(
+            "fetch_url_http_env_", f"{_FETCH}test_headers_and_templates", "interpolation interpolation_with_default"
+        ),
+        Case("fetch_url_ftp_ok", "contract/odfd/test_ftp.py::test_a_file_comes_again_only_when_it_changed"),
+        Case("fetch_files_glob", f"{_FETCH}test_files_come_in_the_order_of_their_names"),
+        *_same("fetch_mqtt_", f"{_MQTT}test_messages_between_two_pulls_come_once", "empty one_record"),
+        Case("fetch_container_ok", f"{_CONTAINERS}test_its_output_is_the_file"),
+        *_same("fetch_container_", _FILLED, "env_vars args_templating batch_size_default batch_size_set"),
+        Case(
+            "fetch_container_batch_size_invalid_format",
+            f"{_CONTAINERS}test_what_is_no_container_of_a_source_is_refused",
+            "other",
+            "refused when the manifest is applied (`fetch-container`), where kamu refuses the pull",
+        ),
+        *_same("fetch_container_has_more_", _BATCHES, "no_data data_is_less_than_a_batch data_is_more_than_a_batch"),
+    ),
+    "core/ingest/test_prep": (
+        Case("prep_pipe", "contract/odfd/test_commands.py::test_the_output_is_the_file"),
+        Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_prep.py::test_gzip_and_zip"),
+        Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_prep.py::test_torn_files"),
+        Case("prep_decompress_gzip", "unit/odfd/ingest/test_prep.py::test_gzip_and_zip"),
+    ),
+    "core/ingest/test_polling_ingest": (
+        Case("ingest_polling_snapshot", f"{_INGEST}test_polling_snapshot"),
+        Case("ingest_polling_ledger", f"{_INGEST}test_polling_ledger"),
+        Case("ingest_polling_empty_data", f"{_INGEST}test_no_data_at_all"),
+        Case("ingest_polling_event_time_as_date", f"{_INGEST}test_event_time_may_be_a_date"),
+        Case("ingest_polling_event_time_of_invalid_type", f"{_INGEST}test_event_time_of_another_type_is_refused"),
+        Case("ingest_polling_bad_column_names_preserve", f"{_INGEST}test_column_names_are_kept_as_they_are"),
+        Case("ingest_polling_bad_column_names_rename", f"{_INGEST}test_a_query_names_columns_anew"),
+        Case("ingest_polling_schema_case_sensitivity", f"{_INGEST}test_column_names_are_kept_as_they_are"),
+        Case("ingest_polling_preprocess_with_spark", f"{_INGEST}test_polling_snapshot"),
+        Case(
+            "ingest_polling_preprocess_with_flink",
+            "unit/odfd/node/test_refused_when_applied.py::test_refused_with_its_place",
+            "other",
+            "refused when it is applied (`preprocess-engine`): write `engine: spark`",
+        ),
+        Case("ingest_polling_deprecated_ddl_schema", f"{_INGEST}test_polling_ledger"),
+    ),
+    "core/ingest/test_push_ingest": (
+        Case(
+            "ingest_push_url_stream",
+            "unit/odfd/node/test_pushing.py::test_once_over_restarts_and_told_as_the_first_time",
+        ),
+        Case("ingest_push_media_type_override", "unit/odfd/ingest/test_push.py::test_a_format_is_honoured_or_refused"),
+        Case("ingest_push_schema_stability", _ROUNDS),
+        *_same(
+            "ingest_inference_automatic_",
+            f"{_INGEST}test_guessed_schemas",
+            "coercion_of_event_time_from_string coercion_of_event_time_from_unixtime renaming_of_conflicting_columns",
+        ),
+        Case("ingest_sql_case_sensitivity", f"{_INGEST}test_queries_are_case_sensitive"),
+        Case("ingest_push_with_predefined_data_schema", _COLUMN),
+        Case(
+            "ingest_push_schema_and_source_evolution",
+            _ALTERED,
+            "other",
+            "the same rows, by `odfctl schema alter`, which writes both events in one commit",
+        ),
+        Case(
+            "ingest_push_deprecated_ddl_schema", "unit/odfd/ingest/test_push.py::test_a_chain_is_read_once_for_a_push"
+        ),
+    ),
+    "core/ingest/test_writer": (
+        *_same(
+            "data_writer_",
+            _ROUNDS,
+            "happy_path rejects_incompatible_schema nullability_required_to_optional_incompatible"
+            " nullability_optional_to_required_coerces",
+        ),
+        *_same(
+            "data_writer_offsets_are_sequential_",
+            "engine/ingest/test_streamed.py::test_sorted_rows_are_written_as_they_come",
+            "partitioned serialized",
+        ),
+        *_same(
+            "data_writer_",
+            _ROUNDS,
+            "ledger_orders_by_event_time snapshot_orders_by_pk_and_operation_type normalizes_timestamps_to_utc_millis",
+        ),
+        Case("data_writer_optimal_parquet_encoding", f"{_WRITER}test_encoding_is_the_references"),
+        Case("data_writer_schema_evolution_from_inferred", _ALTERED, "other", _ATTRIBUTES),
+        Case("data_writer_schema_evolution_from_explicit", _ALTERED, "other", _ATTRIBUTES),
+        Case(
+            "data_writer_schema_evolution_from_legacy",
+            _LEGACY,
+            "other",
+            _ATTRIBUTES,
+        ),
+        *_same("data_writer_schema_evolution_add_optional_field_merge_", _COLUMN, "append ledger snapshot"),
+        Case("data_writer_object_link", _ROUNDS),
+        *(
+            Case(f"data_writer_builder_scan_{name}", _STATE, "not asked", _INSIDE)
+            for name in ["no_source", "polling_source", "push_source", "push_source_with_extra_events"]
+        ),
+    ),
+    "ingest-datafusion/test_merge_strategy_append": _same("append_merge_", _AS, "to_empty to_some"),
+    "ingest-datafusion/test_merge_strategy_changelog_stream": _same("changelog_merge_", _AS, "to_empty unseen"),
+    "ingest-datafusion/test_merge_strategy_ledger": _same(
+        "ledger_merge_",
+        _AS,
+        "to_empty unseen seen_tail_ordered seen_tail_unordered seen_middle respects_pk invalid_pk",
+    ),
+    "ingest-datafusion/test_merge_strategy_snapshot": (
+        *_same(
+            "snapshot_project_",
+            f"{_MERGE}test_state_is_the_latest_row_of_each_key",
+            "empty append append_retract correct mixed",
+        ),
+        *_same(
+            "snapshot_merge_",
+            _AS,
+            "to_empty no_changes_ordered no_changes_unordered mix_of_changes invalid_pk input_carries_event_time",
+        ),
+    ),
+    "ingest-datafusion/test_merge_strategy_upsert_stream": _same(
+        "upsert_merge_",
+        _AS,
+        "to_empty_as_is to_empty_inter_batch_upserts unseen noop_upsert_ordered noop_upsert_unordered"
+        " update_in_separate_batch update_in_same_batch delete_in_separate_batch delete_in_same_batch",
+    ),
+    "ingest-datafusion/test_reader_csv": (
+        Case("read_csv_with_schema", f"{_READERS}test_csv_with_schema"),
+        Case("read_csv_no_schema_no_infer", f"{_READERS}test_csv_without_schema_is_text"),
+        Case("read_csv_no_schema_infer", f"{_READERS}test_csv_guesses_when_asked"),
+        Case("read_csv_no_header", f"{_READERS}test_csv_has_no_header_unless_said"),
+        Case("read_csv_null_values", f"{_READERS}test_csv_empty_is_null"),
+        Case("read_tsv_null_values", f"{_READERS}test_tsv_empty_is_null"),
+    ),
+    "ingest-datafusion/test_reader_geojson": _same(
+        "read_geojson_", f"{_READERS}test_geojson", "with_schema infer_schema"
+    ),
+    "ingest-datafusion/test_reader_json": _same(
+        "read_json_", f"{_READERS}test_json_sub_path_and_array", "object array"
+    ),
+    "ingest-datafusion/test_reader_ndgeojson": _same(
+        "read_ndgeojson_", f"{_READERS}test_geojson", "with_schema infer_schema"
+    ),
+    "ingest-datafusion/test_reader_ndjson": (
+        Case("read_ndjson_with_schema", f"{_READERS}test_ndjson_with_schema"),
+        Case("read_ndjson_infer_schema", f"{_READERS}test_ndjson_guessed"),
+        Case("read_ndjson_format_date", f"{_READERS}test_ndjson_dates"),
+        Case("read_ndjson_format_timestamp", f"{_READERS}test_ndjson_times"),
+        Case("read_ndjson_format_timestamp_parse_failed", f"{_READERS}test_ndjson_bad_time_names_its_line"),
+    ),
+    "ingest-datafusion/test_reader_parquet": (
+        Case("read_parquet", f"{_READERS}test_parquet_round"),
+        Case("read_parquet_schema_coercion", f"{_READERS}test_parquet_becomes_what_is_declared"),
+    ),
+    "ingest-datafusion/test_reader_shapefile": (
+        *_same("read_shapefile_", f"{_FOREIGN}test_shapefiles", "with_schema infer_schema"),
+        Case("read_shapefile_with_subpath_exists", f"{_FOREIGN}test_one_of_several_shapefiles"),
+        Case("read_shapefile_with_subpath_missing", f"{_FOREIGN}test_one_of_several_shapefiles"),
+        Case("read_shapefile_geom", f"{_FOREIGN}test_shapefiles"),
+    ),
+}
+
+
+def table() -> str:
+    """The cases as rows of Markdown."""
+    lines = ["| kamu's test | here | shown by |", "|---|---|---|"]
+    for suite, cases in SUITES.items():
+        lines.append(f"| **{suite}** | | |")
+        lines += [
+            f"| {case.name} | {case.answer + (f': {case.why}' if case.why else '')} | {case.shown.rpartition('/')[2]} |"
+            for case in cases
+        ]
+    return "\n".join(lines) + "\n"
