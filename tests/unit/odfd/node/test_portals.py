@@ -20,12 +20,15 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from config import model
+from odfd.api.queries.public_queries import FlightQueries
 from odfd.control import wire
 from odfd.datasets.references import objects_of
 from odfd.portals import commitment
 from odfd.verify.report import VerificationRequest
 from odfd.verify.verify import verify_chain
 from worlds.accounts_world import ACCOUNT, BOB, NOBODY, Asking
+from worlds.eventually import PATIENCE
+from worlds.memory_ipfs import MemoryIpfs, Swarm
 
 PUBLISHED = """$schema: Dataset
 headers: {name: census}
@@ -379,3 +382,55 @@ async def test_nothing_but_the_rows_of_a_portal_leaves(world: Any, worlds: Any) 
         assert rule is not None
         assert state.source_state is not None
         assert (state.source_state.kind, len(rule.input)) == (PORTAL, len(str(Multihash.sha3_256(b""))))
+
+
+async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world: Any, worlds: Any) -> None:
+    """IPFS; queries, tail and metadata over HTTP; what Flight lists; SQL of an account without relations.
+
+    A private dataset is answered for as one that is not there.
+    """
+    ipfs = MemoryIpfs(Swarm())
+    asked = model.Http(listen=("127.0.0.1:0",), query=True, prove=True)
+    async with world.running("alice", private=True, http=asked, ipfs=ipfs) as alice:
+        world.write("alice", "1.csv", row(1, "Wien", 7), row(1, "Gmunden", 4), row(1, "Linz", 4444))
+        text = worlds.ROOT.replace("name: cities", "name: wages9")
+        await alice.apply(text, PUBLISHED, COUNTS.replace("cities", "wages9"))
+        await alice.pull()
+        await alice.pull("census")
+        await alice.publish("census")
+        await alice.done(alice.api.publications.publish(wire.PublishRequest(ref="census")))
+        private = Private(alice, "wages9")
+        private.words.remove(b"4444")  # it is published
+        private.words.append(json.loads((await alice.api.portals.open("census")).text)["salt"].encode())
+        seen = {f"ipfs {path}": content for path, content in ipfs.files.items()}
+        assert seen, "it is on IPFS"
+        flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
+        seen["flight"] = repr(flight.states(owner=False)).encode()
+        assert [name for name, _ in flight.states(owner=False)] == ["census"]
+        (address,) = alice.parts.site.urls
+        columns = "select * from census order by city"
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+            for path in ("/census/tail", "/census/metadata", "/census/blocks", "/datasets"):
+                seen[path] = (await client.get(path)).content
+            body = {"query": columns, "include": ["input", "schema", "proof"]}
+            found = await client.post("/query", json=body)
+            assert b"Linz" in found.content
+            seen["/query"] = found.content
+            for sql in ("select * from {}", "select count(*) from census join {} using (city)", "describe {}"):
+                answers = [
+                    (said.status_code, said.text.replace(name, "NAME"))
+                    for name in ("wages9", "nobody9")
+                    for said in [await client.post("/query", json={"query": sql.format(name)})]
+                ]
+                assert answers[0] == answers[1]
+                assert answers[0][0] >= 400
+            for path in ("/{}/tail", "/{}/metadata", "/{}/refs/head"):
+                answers = [(await client.get(path.format(name))).status_code for name in ("wages9", "nobody9")]
+                assert answers == [404, 404]
+        await alice.apply(ACCOUNT.format(name="bob", uid=BOB))
+        asking = Asking(alice)
+        for sql in (columns, "select * from wages9"):
+            status, said = await asking.ask(BOB, "POST", "/node/v1alpha1/query", {"sql": sql})
+            assert status >= 400 or "wages9" not in sql
+            seen[f"sql of bob {sql}"] = str(said).encode().replace(b"wages9" if "wages9" in sql else b"\0", b"")
+        assert {way: private.found_in(data) for way, data in seen.items() if private.found_in(data)} == {}
