@@ -129,7 +129,7 @@ class _Backend(httpcore.TrioBackend):
             try:
                 found = await resolve(host, port, self._allows)
             except OSError as error:
-                raise httpcore.ConnectError(f"there is no host {host}: {error}") from error
+                raise httpcore.ConnectError(f"there is no host {host}: {error.strerror or error}") from error
             attempts = [partial(dial, str(ip), port, timeout, local_address, socket_options) for ip in found]
             return _Stream(await first_of(attempts, _FAILED, _close), host)
 

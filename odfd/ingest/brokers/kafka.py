@@ -134,6 +134,9 @@ def _fault(error: Any, job: TopicJob) -> Fault:
         )
     if code is None:
         return Invalid("the client does not take these settings", rule=RULE, hint="see docs/sources.md")
+    if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
+        hint = "are hosts and ports right, is TLS spoken there (kafka+tls://), and does the broker run? Try again later"
+        return Remote("no broker answers there", rule=RULE, hint=hint)
     return Remote(f"the broker cannot be asked: {name}", rule=RULE, hint="try again later")
 
 

@@ -70,7 +70,8 @@ class _Session:
                 hint="SSL_CERT_FILE of the daemon's environment names authorities of your own",
             ) from error
         except (OSError, ValueError) as error:
-            raise Remote(f"the broker cannot be asked: {error}", rule=RULE, hint="try again later") from error
+            said = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise Remote(f"the broker cannot be asked: {said}", rule=RULE, hint="try again later") from error
         if self._fault is not None:
             raise self._fault
         Path(job.target).write_bytes(b"".join(self._reader.lines))

@@ -269,4 +269,10 @@ def _refused(error: Exception) -> Fault:
 
 
 def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """Of an error with a number, as MySQL's, its text alone."""
+    match error.args:
+        case (int(), str(said)):
+            text = said
+        case _:
+            text = str(error)
+    return " ".join(text.split())[:300]

@@ -164,7 +164,8 @@ def _dialled(job: FtpJob) -> socket.socket:
             continue
         found.settimeout(job.silence)
         return found
-    raise Remote(f"the server cannot be reached: {failed}", rule=FTP, hint="try again later")
+    said = failed.strerror or failed if failed is not None else "it has no address"
+    raise Remote(f"the server cannot be reached: {said}", rule=FTP, hint="try again later")
 
 
 def _is_same(host: str, here: str) -> bool:

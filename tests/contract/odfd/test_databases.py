@@ -19,6 +19,7 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.source import FetchUrl
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.databases import connections
 from odfd.ingest.databases.job import QueryJob, QueryResult
 from odfd.ingest.databases.querying import answer
 from odfd.ingest.fetch import sql
@@ -262,6 +263,11 @@ def test_it_is_asked_by_a_process_of_its_own(base: Served, tmp_path: Path) -> No
     base.run(orders(1))
     rows, _ = rows_of(one_fetch(base, tmp_path, SqlQuery(query=ALL, cursor=("id",))), None)
     assert [row["id"] for row in rows] == [1]
+
+
+def test_of_an_error_with_a_number_its_words_are_told() -> None:
+    assert connections._words(Exception(2003, "Can't connect\n to it")) == "Can't connect to it"
+    assert connections._words(Exception("no such table: t")) == "no such table: t"
 
 
 def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:

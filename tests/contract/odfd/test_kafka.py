@@ -234,11 +234,11 @@ def test_over_tls_a_user_signs_in_to_a_broker_of_the_right_certificate(
     made = topic()
     made.send(b'{"n": 1}')
     url = f"kafka+tls://reader:${{{{ env.KAFKA }}}}@{made.broker.secure}/{made.name}"
-    with pytest.raises(Remote, match="cannot be asked"):
+    with pytest.raises(Remote, match=r"cannot be asked|no broker answers there"):
         made.fetch(url=url, mechanism=mechanism, silence=3.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(made.broker.authority))
     assert made.rows(url=url, mechanism=mechanism) == [{"n": 1}]
-    with pytest.raises(Remote, match="cannot be asked"):
+    with pytest.raises(Remote, match=r"cannot be asked|no broker answers there"):
         made.fetch(url=url.replace("127.0.0.1", "localhost"), mechanism=mechanism, silence=3.0)
     with pytest.raises((Refused, Remote)) as caught:
         made.fetch(url=url.replace("reader", "nobody"), mechanism=mechanism, silence=3.0)
@@ -270,7 +270,7 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
     pytest.importorskip("confluent_kafka")
     settings = IngestSettings(staging=tmp_path, patience=PATIENCE._replace(silence=1.0))
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=settings, options=KafkaTopic())
-    with pytest.raises(Remote, match="cannot be asked"):
+    with pytest.raises(Remote, match=r"cannot be asked|no broker answers there"):
         trio.run(fetch, FetchUrl(url="kafka://127.0.0.1:1/none"), job)
 
 
@@ -278,7 +278,10 @@ def test_a_server_that_speaks_another_language_is_told(tmp_path: Path, here: Non
     pytest.importorskip("confluent_kafka")
     settings = IngestSettings(staging=tmp_path, patience=PATIENCE._replace(silence=2.0))
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=settings, options=KafkaTopic())
-    with junk_served(b"\xff" * (1 << 16)) as port, pytest.raises(Remote, match="cannot be asked"):
+    with (
+        junk_served(b"\xff" * (1 << 16)) as port,
+        pytest.raises(Remote, match=r"cannot be asked|no broker answers there"),
+    ):
         trio.run(fetch, FetchUrl(url=f"kafka://127.0.0.1:{port}/none"), job)
 
 

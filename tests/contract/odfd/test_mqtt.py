@@ -214,7 +214,7 @@ def test_a_process_of_its_own_asks(broker: MqttBroker, tmp_path: Path) -> None:
 def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
     pytest.importorskip("paho")
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=IngestSettings(staging=tmp_path))
-    with pytest.raises(Remote, match="cannot be asked"):
+    with pytest.raises(Remote, match="cannot be asked: Connection refused"):
         trio.run(fetch, FetchMqtt(host="127.0.0.1", port=1, topics=topics("a")), job)
 
 
