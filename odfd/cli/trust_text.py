@@ -69,8 +69,8 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         who = "Witnesses" if made.by == "witnesses" else "You"
         matter = _DECIDED.get(made.matter, made.matter)
         lines.append(f"  {who} decided {formatting.ago(made.at, now)} {matter} {formatting.digest(made.hash)}")
-    for each in view.past[:_PAST]:
-        lines.append(f"  {formatting.ago(each.at, now)}: {each.kind}  {clean(each.message, 200)}".rstrip())
+    for incident in view.past[:_PAST]:
+        lines.append(f"  {formatting.ago(incident.at, now)}: {incident.kind}  {clean(incident.message, 200)}".rstrip())
     if len(view.past) > _PAST:
         lines.append(f"  {formatting.plural(len(view.past) - _PAST, 'older incident')}: -o json lists them")
     for choice in view.choices:

@@ -71,7 +71,7 @@ def _check_same(text: str, name: str) -> None:
     """Raises Invalid for another name, under which another resource would be made."""
     try:
         (node,) = parse(text, "the text")
-        written = node.value["headers"].value["name"].value  # type: ignore[index, union-attr]
+        written = node.value["headers"].value["name"].value  # type: ignore[call-overload, index, union-attr]
     except (Invalid, KeyError, TypeError, ValueError, AttributeError):
         return  # the apply says what is wrong
     if isinstance(written, str) and written.casefold() != name.casefold():
