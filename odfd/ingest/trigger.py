@@ -55,7 +55,7 @@ class TriggerTime(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, str]:
-        """What the variables stand for."""
+        """The texts in place of the variables, by their names."""
         year, month, day = date_of((self.time // SECOND + self.offset) // DAY)
         return {TIME: render(self.time), DATE: f"{year:04d}-{month:02d}-{day:02d}"}
 

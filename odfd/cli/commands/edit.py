@@ -9,12 +9,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from chain.codec.yaml_tree import parse
 from chain.errors import Conflict, Fault, Invalid
 from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import apply_texts
 from odfd.cli.commands.resources import manifest_text
+from odfd.cli.progress import applied
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
@@ -57,8 +57,8 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             message = f"{args.name} was changed by others meanwhile"
             raise Conflict(message, rule="generation", hint="look at it again, and edit it anew")
         try:
-            _check_same(text, before.name)
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
+            _check_same(session, manifest, before.name)
             return apply_texts(session, (manifest,))
         except Invalid as fault:
             tries, told = tries + 1, fault
@@ -67,16 +67,12 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             wrong = "".join(f"{_WRONG}{line}\n" for line in _fault_text(fault).splitlines())
 
 
-def _check_same(text: str, name: str) -> None:
+def _check_same(session: Session, manifest: wire.ManifestText, name: str) -> None:
     """Raises Invalid for another name, under which another resource would be made."""
-    try:
-        (node,) = parse(text, "the text")
-        written = node.value["headers"].value["name"].value  # type: ignore[call-overload, index, union-attr]
-    except (Invalid, KeyError, TypeError, ValueError, AttributeError):
-        return  # the apply says what is wrong
-    if isinstance(written, str) and written.casefold() != name.casefold():
-        hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {written} as another"
-        raise Invalid(f"the name became {written}: an edit is of one resource", rule="edit-name", hint=hint)
+    made = [each.name for each in applied(session, (manifest,), dryRun=True).value.items if each.action == "created"]
+    if made:
+        hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {made[0]} as another"
+        raise Invalid(f"the name became {made[0]}: an edit is of one resource", rule="edit-name", hint=hint)
 
 
 def _fault_text(fault: Fault) -> str:

@@ -53,7 +53,7 @@ def _events(session: Session, args: argparse.Namespace) -> None:
     output.end_when_unread()
     try:
         only = "" if args.of is None else f" --for {args.of}"
-        with goes_on_from(f"{session.again} events -w{only}", args.since) as last:
+        with goes_on_from(session.again + " events -w" + only, args.since) as last:
             for news in _changes(session, query | {"watch": "true"}):
                 last.version = news.value.version
                 _line(session, news.value, news.sent)
