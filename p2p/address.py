@@ -20,7 +20,7 @@ from p2p.ip import Ip, parse_ip
 from p2p.ports import PeerId
 
 MAX_ADDRESS: Final = 400
-"""Characters: a DNS name of 253 and a peer id fit."""
+"""Longest address that is parsed, in characters: a DNS name of 253 characters and a peer id fit."""
 _NAME: Final = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True):
         return parse_ip(self.host) if self.network in ("ip4", "ip6") else None
 
     def at(self, ip: Ip) -> Address:
-        """Returns the address with ``ip``, one address of its host."""
+        """Returns this address with ``ip``, one of the addresses of its host, in place of the host."""
         return Address(f"ip{ip.version}", str(ip), self.port, self.peer, self.relay)
 
     @property
@@ -61,7 +61,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """Raises BadAddress, saying which part is wrong."""
+    """Parses a multiaddress. Raises BadAddress, which says which part is wrong."""
     if len(text) > MAX_ADDRESS:
         raise BadAddress(f"an address of {len(text)} characters", rule="multiaddr", hint=_HINT)
     parts = text.split("/")
@@ -91,22 +91,23 @@ def parse_address(text: str) -> Address:
 
 @lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
-    """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6.
+    """Returns the block of addresses that one operator is likely to hold entirely: a /16 of IPv4, a /32 of IPv6.
 
-    Empty for what is no IP address. Spec: docs/spec/trust.md#first-contact.
+    Empty if ``host`` is no IP address. Spec: docs/spec/trust.md#first-contact.
     """
     return _block(host, 16, 32)
 
 
 @lru_cache(maxsize=4096)
 def prefix_of(host: str) -> str:
-    """Returns the smallest block of addresses that is assigned: a /24 of IPv4, a /48 of IPv6. Empty as above."""
+    """Returns the smallest block of addresses that is assigned: a /24 of IPv4, a /48 of IPv6; empty if no IP
+    address."""
     return _block(host, 24, 48)
 
 
 @lru_cache(maxsize=4096)
 def line_of(host: str) -> str:
-    """Returns the block that one subscriber usually gets: an address of IPv4, a /56 of IPv6. Empty as above."""
+    """Returns the block that one subscriber usually gets: an address of IPv4, a /56 of IPv6; empty if no IP address."""
     return _block(host, 32, 56)
 
 

@@ -1,9 +1,9 @@
-"""Opens outgoing connections: a name is resolved once, its addresses are judged, and one of those judged is dialled.
+"""Opens outgoing connections: resolves a name once, checks which of its addresses are allowed, and dials one of these.
 
-Every connection to a peer, a site, a source or a witness goes through here. Between a judgement and a dial no name is
-resolved again, so that its server cannot give a good address to the first question and this machine's to the second.
-Who named the place decides which addresses are allowed: the owner any, others those of the Internet and of networks
-that a setting names.
+Every connection to a peer, a site, a source or a witness is opened here. No name is resolved again between the check
+and the dial; otherwise its DNS server could give a good address for the check and an address of this machine for the
+dial. Whoever named the host decides which addresses are allowed: any if the owner of the node did; else only those of
+the Internet and of networks that a setting names.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from p2p.ip import Allows, Ip, parse_ip
 
 T = TypeVar("T")
 MAX_ADDRESSES: Final = 4
-"""Of one name that are tried."""
+"""Addresses of one name that are tried."""
 STAGGER: Final = 0.25
-"""Seconds that an address has before the next is tried beside it (RFC 8305)."""
+"""Seconds after which the next address is tried beside one that has not answered yet (RFC 8305)."""
 
 
 class NotAllowed(Refused):
-    """No address of a host may be dialled, since another node named it."""
+    """Another node named this host, and none of its addresses may be dialled on the word of others."""
 
 
 async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:
-    """The addresses to dial of a host, one to ``MAX_ADDRESSES``. Raises OSError for no such host, NotAllowed."""
+    """Resolves a host to the addresses to dial, one to ``MAX_ADDRESSES``.
+
+    Raises OSError if there is no such host, NotAllowed if ``allows`` accepts none of its addresses.
+    """
     if "%" in host:  # the zone would be lost with the judgement, and the kernel refuses the address without it
         raise socket.gaierror(socket.EAI_NONAME, "an address with a zone is not dialled")
     try:
@@ -56,11 +59,11 @@ async def first_of(
     expected: type[Exception] | tuple[type[Exception], ...],
     discard: Callable[[T], Awaitable[object]] | None = None,
 ) -> T:
-    """The result of the first attempt that succeeds; the others are cancelled, and what a late one gives is discarded.
+    """Returns the result of the first attempt that succeeds, and cancels the others; late results go to ``discard``.
 
-    Each starts when the one before has failed, or has taken ``STAGGER``. When none succeeds, the fault of the first is
-    raised. Other exceptions than ``expected`` end it, as a group. Who is cancelled gets no result: what was there by
-    then is discarded too.
+    Each attempt starts when the one before it has failed, or ``STAGGER`` seconds after it started. If none succeeds,
+    raises the error of the first attempt. An exception other than ``expected`` ends all attempts and is raised in a
+    group. A caller that is cancelled gets no result: results that were there by then are discarded too.
     """
     faults: dict[int, Exception] = {}
     results: list[T] = []

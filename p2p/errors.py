@@ -1,6 +1,6 @@
-"""Defines the faults of the network: what another node did, or what prevented reaching it. Each names the peer.
+"""Defines the errors of the network: another node did something wrong, or could not be reached. Each names the peer.
 
-Nothing here is raised for a user's own mistake, but for ``BadAddress`` and ``AddressInUse``.
+Only ``BadAddress`` and ``AddressInUse`` are raised for a user's own mistake.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Unreachable(PeerFault):
 
 
 class TooSlow(PeerFault):
-    """The peer did not answer within the time we give it."""
+    """The peer did not answer within the time that we allow."""
 
 
 class WrongIdentity(PeerFault):
-    """The peer at that address holds another key than the one we asked for."""
+    """The peer at that address has another key than the one that we dialled."""
 
 
 class ProtocolUnsupported(PeerFault):
@@ -33,11 +33,11 @@ class ProtocolUnsupported(PeerFault):
 
 
 class Violation(PeerFault):
-    """The peer broke the rules of a protocol; ``rule`` names the one."""
+    """The peer broke a rule of a protocol; ``rule`` names the rule."""
 
 
 class StreamBroken(PeerFault):
-    """The stream or the connection under it ended before its time."""
+    """The stream, or the connection under it, ended too early."""
 
 
 class TooManyStreams(PeerFault):
@@ -45,11 +45,11 @@ class TooManyStreams(PeerFault):
 
 
 class NotTaken(PeerFault):
-    """A gossip message could not be handed on."""
+    """A gossip message could not be passed on to other peers."""
 
 
 class NotJoined(Refused):
-    """A topic that this node has not joined."""
+    """A gossip topic was used that this node has not joined."""
 
 
 class BadAddress(Invalid):
@@ -57,15 +57,15 @@ class BadAddress(Invalid):
 
 
 class AddressInUse(Environment):
-    """The port to listen on is taken, or we may not have it."""
+    """The port to listen on is in use, or this process may not listen on it."""
 
 
 class UnsupportedLibrary(Environment):
-    """The installed py-libp2p is not the version that was hardened."""
+    """The installed version of py-libp2p is not the one that ``p2p.host`` was hardened for."""
 
 
 def only(group: BaseExceptionGroup) -> BaseException:
-    """The one exception in a nest of groups; the group when there are several."""
+    """Returns the only exception in nested groups, or the outermost group if there are several."""
     if len(group.exceptions) != 1:
         return group
     inner = group.exceptions[0]

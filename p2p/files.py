@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias
 from chain.errors import Remote
 
 Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[bytes]]
-"""What a file holds, in parts; connections are given back at the end of the block."""
+"""A context manager that yields the content of a file in parts, and gives its connection back at the end of the block.
+"""
 
 
 class Missing(Remote):
@@ -17,13 +18,13 @@ class Missing(Remote):
 
 
 class Files(Protocol):
-    """Reads published files. All raise Remote when there is no valid answer."""
+    """Reads published files. All methods raise Remote if there is no valid answer."""
 
     async def size_of(self, content: str) -> int | None:
         """Returns the stated size of a file in bytes; ``None``: there is no such file."""
 
     async def cat(self, content: str, limit: int) -> bytes | None:
-        """A small file, ``None`` when there is none. Raises Remote for one of more than ``limit`` bytes."""
+        """Reads a small file; ``None`` if there is none. Raises Remote if it has more than ``limit`` bytes."""
 
     def open(self, content: str, offset: int = 0) -> Content:
-        """A file from ``offset`` on. Raises Missing."""
+        """Opens a file from byte ``offset`` on. Raises Missing if there is no such file."""

@@ -20,7 +20,7 @@ _PREFIX: Final = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 
 
 def did_of_seed(seed: bytes) -> KeyDid:
-    """The public identity of a 32-byte seed. Raises Invalid for another size."""
+    """Returns the public identity of a 32-byte seed. Raises Invalid for a seed of another size."""
     if len(seed) != SEED_SIZE:
         raise Invalid(f"a key seed of {len(seed)} bytes", rule="key-seed", hint=f"an Ed25519 seed has {SEED_SIZE}")
     return KeyDid.from_public_key(Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())
@@ -35,7 +35,7 @@ def peer_of_seed(seed: bytes) -> PeerId:
 
 
 def did_of_peer(peer: str) -> KeyDid:
-    """Raises Invalid for text that is not the peer id of an Ed25519 key."""
+    """Returns the ``did:key`` of a peer. Raises Invalid for text that is not the peer id of an Ed25519 key."""
     raw = multibase.decode("z" + peer)
     if len(raw) != len(_PREFIX) + 32 or not raw.startswith(_PREFIX):
         raise Invalid(
@@ -45,5 +45,5 @@ def did_of_peer(peer: str) -> KeyDid:
 
 
 def parse_peer(text: str) -> PeerId:
-    """Raises Invalid."""
+    """Parses a peer id into its canonical form. Raises Invalid for text that is not the peer id of an Ed25519 key."""
     return peer_of_did(did_of_peer(text))

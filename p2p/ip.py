@@ -1,6 +1,6 @@
-"""Judges IP addresses: which of them are of the Internet, and which others an address stands for.
+"""Decides which IP addresses belong to the Internet, and finds IPv4 addresses that are embedded in IPv6 ones.
 
-An address of IPv6 may carry one of IPv4, to which a router or the kernel takes the connection: mapped
+An IPv6 address may carry an IPv4 one, to which a router or the kernel takes the connection: mapped
 (``::ffff:127.0.0.1``), 6to4, Teredo, NAT64. Such an address is judged by what it carries too. RFC 6890, 4291,
 3056, 6052.
 """
@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Allows: TypeAlias = Callable[[Ip], bool]
-"""Whether an address may be dialled."""
+"""A predicate: whether an address may be dialled."""
 
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-"""All of IPv6 that is given out for the Internet."""
+"""The part of IPv6 that is assigned for use on the Internet."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _LAST_32: Final = (1 << 32) - 1
@@ -36,7 +36,7 @@ def parse_ip(text: str) -> Ip:
 
 
 def stands_for(ip: Ip) -> Iterator[Ip]:
-    """The address, and those of IPv4 in it."""
+    """Yields the address itself, and the IPv4 addresses embedded in it."""
     yield ip
     if isinstance(ip, ipaddress.IPv4Address):
         return
@@ -48,17 +48,17 @@ def stands_for(ip: Ip) -> Iterator[Ip]:
 
 
 def is_global(ip: Ip) -> bool:
-    """Whether an address, and every address embedded in it, is of the Internet."""
+    """Whether an address, and every address embedded in it, belongs to the Internet."""
     return all(_is_global(each) for each in stands_for(ip))
 
 
 def anywhere(_: Ip) -> bool:
-    """Allows all addresses, for hosts that the owner of the node named."""
+    """Allows every address: for hosts that the owner of the node named."""
     return True
 
 
 def within(networks: tuple[IpNetwork, ...]) -> Allows:
-    """Allows addresses of the Internet and of ``networks``."""
+    """Returns a predicate that allows addresses of the Internet and of ``networks``."""
 
     def allows(ip: Ip) -> bool:
         return is_global(ip) or any(ip.version == network.version and ip in network for network in networks)

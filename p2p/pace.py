@@ -1,7 +1,7 @@
-"""Limits bytes per second: says what may be sent now, and when the next may. Sans-IO; holds one number and no queue.
+"""Limits bytes per second: says when the next transmission may start. Sans-IO; keeps one number and no queue.
 
-What is larger than a second's worth goes at once and is paid for by those that come after it, so that over any stretch
-of time no more goes than the rate, a second's worth, and the last piece.
+A piece larger than one second's worth is sent at once, and the pieces after it wait for longer. So over any period no
+more is sent than the rate allows, plus one second's worth and the last piece.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 BURST: Final = 1.0
-"""Seconds of silence that are made up for at once."""
+"""Seconds of unused rate that may be sent at once after a silence."""
 WINDOW: Final = 8
-"""Seconds over which a rate is told, of which the last one is not over."""
+"""Seconds over which a rate is averaged, the current second included."""
 
 
 class Pace:
-    """Caps ``rate`` in bytes a second; 0: no cap. A change at any time leaves earlier charges unchanged."""
+    """Caps transmissions at ``rate`` bytes a second; 0 means no cap. Changing the rate leaves earlier charges
+    unchanged."""
 
     def __init__(self, rate: int = 0) -> None:
         self.rate = rate
         self._paid = -math.inf
-        """The time up to which all that went is paid for."""
+        """The time at which everything sent so far is paid for."""
 
     def due(self, now: float) -> float:
         """Returns when the next transmission may start, whatever its size."""
@@ -37,7 +38,7 @@ class Pace:
 
 
 class Traffic:
-    """Bytes that went over the wire between this node and its peers, ever since it was made."""
+    """Counts the bytes sent and received between this node and its peers since this object was made."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -45,7 +46,7 @@ class Traffic:
 
 
 class RecentBytes:
-    """Bytes of the last ``WINDOW`` seconds: a sum for each second, whatever their number. Sans-IO."""
+    """Counts the bytes of the last ``WINDOW`` seconds as one sum for each second, so its size is fixed. Sans-IO."""
 
     __slots__ = ("_second", "_sums")
 
@@ -58,19 +59,19 @@ class RecentBytes:
         self._sums[self._second % WINDOW] += amount
 
     def rate(self, now: float) -> float:
-        """Returns bytes a second, of the second that lasts and the whole ones before it."""
+        """Returns the average bytes a second over the current second and the whole ones before it."""
         self._pass(int(now))
         return sum(self._sums) / (WINDOW - 1 + max(0.0, now - self._second))
 
     def _pass(self, second: int) -> None:
-        """Forgets sums of seconds that are past. Time that went back stays in the last one."""
+        """Clears the sums of seconds that are past. If the clock went back, the latest second stays the current one."""
         for each in range(min(second - self._second, WINDOW)):
             self._sums[(second - each) % WINDOW] = 0
         self._second = max(self._second, second)
 
 
 class LineTraffic:
-    """Bytes of one connection, which count among those of the node too."""
+    """Counts the bytes of one connection, and adds them to those of the node."""
 
     __slots__ = ("down", "received", "sent", "total", "up")
 
@@ -91,7 +92,7 @@ class LineTraffic:
 
 
 class PeerTraffic(NamedTuple):
-    """Bytes of the open connections with a peer since they began, and lately by the second."""
+    """The traffic of all open connections with a peer: bytes since they began, and recent bytes a second."""
 
     received: int = 0
     sent: int = 0
@@ -105,7 +106,7 @@ class PeerTraffic(NamedTuple):
 
 
 class Bandwidth:
-    """The node's bandwidth: ``down`` and ``up``, shared by all users, and ``carried`` for relayed circuits."""
+    """The bandwidth of a node: caps ``down`` and ``up``, shared by all users, and ``carried`` for relayed circuits."""
 
     def __init__(self, down: int = 0, up: int = 0, carried: int = 0) -> None:
         self.down = Pace(down)

@@ -1,6 +1,6 @@
-"""Declares what replication asks of the node that it runs in. ``odfd`` implements these ports.
+"""Declares the interfaces (ports) that replication uses of the node around it; ``odfd`` implements them.
 
-The layer moves bytes and names who moved them; whether bytes are true is decided behind these ports.
+The replication layer moves bytes and names who sent them; whether bytes are true is decided behind these ports.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ class Topic(enum.Enum):
 
 
 class Judgement(enum.Enum):
-    """The verdict on a gossiped object."""
+    """The verdict on a gossiped message."""
 
     ACCEPT = "accept"
-    """New and valid: pass it on."""
+    """New and valid: it is passed on."""
     IGNORE = "ignore"
-    """Known, older or of no interest: drop quietly."""
+    """Known, outdated or of no interest: it is dropped without a penalty."""
     REJECT = "reject"
-    """Bad bytes: drop, and penalise who sent them."""
+    """Invalid bytes: it is dropped, and the sender is penalised."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
     judgement: Judgement
-    """ACCEPT: the mesh receives it."""
+    """With ACCEPT the gossip mesh receives it."""
     to: frozenset[PeerId] = frozenset()
-    """Connected peers that receive it, whether the mesh does or not."""
+    """Connected peers that receive it in any case, even if the mesh does not."""
 
 
 class TreeHead(msgspec.Struct, frozen=True):
-    """A tree over the first ``size`` blocks of a chain, by its root (RFC 6962)."""
+    """The size of a chain and the root of the tree over its first ``size`` blocks (RFC 6962)."""
 
     size: int
     root: bytes
 
 
 class Tip(msgspec.Struct, frozen=True):
-    """The end of a chain: its length, and the sha3-256 of its last block, which by its links stands for all."""
+    """The end of a chain: its length, and the sha3-256 of its last block, whose links fix all blocks before it."""
 
     size: int
     last: bytes
 
 
 class PartsAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks which objects of blocks ``start`` to ``start + count`` of a history a peer has, and says what is here."""
+    """A question: which objects of blocks ``start`` to ``start + count`` of a history a peer has; says what is here."""
 
     dataset: DatasetId
     tip: Tip
-    """Of the history."""
+    """The end of that history."""
     start: int
     count: int
     have: int
@@ -72,13 +72,13 @@ class PartsAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that a node has of the blocks of a question; bits as there."""
+    """The answer to ``PartsAsk``: the objects that a node has of these blocks, as bits in the same order."""
 
     has: int
     offers: int
-    """Of these, what the asker may take here first; a publisher offers to each asker what nobody else has."""
+    """The bits that the asker may fetch here first; a publisher offers each asker objects that nobody else has."""
     given: int = 0
-    """Bytes that the node gave of it to those who asked so: grows while it gives to others."""
+    """Bytes of the dataset that the node gave to peers that asked this way; grows as long as it gives to others."""
 
 
 class PiecesAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,31 +94,36 @@ class PiecesAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Library(Protocol):
-    """The chains and objects that we serve. It applies the policy (purpose ``serve``). Called from worker threads."""
+    """The chains and objects that this node serves, under the policy for ``serve``. Called from worker threads."""
 
     def to(self, peer: PeerId) -> Library:
-        """Returns what we serve to this peer, whose key its connection proved; asked for each answer. Costs nothing."""
+        """Returns what this node serves to a peer whose key its connection proved. Cheap: called for each answer."""
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
         """Lists datasets of which we serve at least one block; at most ``limit`` of them."""
 
     def size(self, dataset: DatasetId) -> int:
-        """Blocks we serve of this chain; 0 when none."""
+        """Returns how many blocks of this chain are served; 0 if none."""
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """Raw blocks from ``start`` on, at least one if there is one, in all at most ``max_bytes`` (but one block)."""
+        """Returns raw blocks from ``start`` on, at most ``max_bytes`` in total, but at least one if there is one."""
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
-        """A proof of RFC 6962 in the tree of ``size`` blocks, of ``old`` or of block ``index``. Raises NotFound."""
+        """Returns an RFC 6962 proof in the tree over ``size`` blocks: of its beginning of ``old`` blocks, or of block
+        ``index``.
+
+        Raises NotFound.
+        """
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
-        """Fill ``into`` with what there is from ``offset`` on: the object's size, and the bytes that were put there.
+        """Fills ``into`` with bytes of an object from ``offset`` on; returns the object's size and how many bytes were
+        put there.
 
-        Raises NotFound when we do not have it or do not serve it.
+        Raises NotFound if this node does not have the object or does not serve it.
         """
 
     def parts(self, ask: PartsAsk) -> Parts | None:
-        """Tells which objects of some blocks are here and served, also before their blocks are; ``None``: nothing."""
+        """Returns which objects of some blocks are here and served, even before their blocks; ``None`` if none is."""
 
     def pieces(self, ask: PiecesAsk) -> Parts | None:
         """Tells the same of pieces of one object, also before all of it is here. ``None``: nothing of that list."""
@@ -127,11 +132,12 @@ class Library(Protocol):
         """The hashes of an object's pieces, end to end, and the signature of the publisher's node; ``None``: none."""
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
-        """Whole objects of ``largest`` bytes at most, in order, up to the first that we do not serve so."""
+        """Yields whole objects of at most ``largest`` bytes in order; stops at the first that is not served or is
+        larger."""
 
 
 class StatementRef(msgspec.Struct, frozen=True):
-    """A signed statement by its id (sid: f1620 + sha3-256 of its payload) and the dataset that it speaks of."""
+    """A signed statement by its id (sid: f1620 + sha3-256 of its payload) and the dataset that it is about."""
 
     sid: Multihash
     dataset: DatasetId
@@ -139,30 +145,33 @@ class StatementRef(msgspec.Struct, frozen=True):
 
 class Concern(msgspec.Struct, frozen=True):
     subjects: tuple[DatasetId, ...]
-    """Its dataset, and keys (written likewise) that it speaks of."""
+    """Its dataset, and the keys (written like datasets) that it is about."""
     is_wanted: bool
-    """Whether it is of interest here, and others may know that it is."""
+    """Whether this node wants it, and others may know that."""
     is_bulky: bool = False
-    """Whether it is long and can wait: where it is of no interest it takes no room of what is short and urgent."""
+    """Whether it is long and can wait: if nobody here wants it, it takes no room from short and urgent ones."""
 
 
 class StatementStore(Protocol):
-    """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
+    """Stores signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
 
     def to(self, peer: PeerId) -> StatementStore:
-        """Returns what this peer may be sent (``refs``, ``envelope``), if it keeps private statements to itself."""
+        """Returns the view (``refs``, ``envelope``) that may be sent to a peer that does not pass private statements
+        on."""
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
-        """Admit a gossiped or pulled envelope: limits, signature, order. Records it when new."""
+        """Checks a gossiped or pulled envelope (limits, signature, order), and records it if it is new."""
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
-        """Live statements we pass on, of these datasets and against these keys, or of all."""
+        """Returns the live statements that this node passes on: of these datasets and against these keys, or all of
+        them."""
 
     def interests(self) -> Sequence[DatasetId]:
-        """Lists datasets and keys (written likewise) of which we want all statements, and may disclose that."""
+        """Lists the datasets and keys (written likewise) of which this node wants all statements, and may say so to
+        others."""
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
-        """Returns the concern of an accepted statement."""
+        """Returns which datasets and keys an accepted statement is about, and whether it is wanted here."""
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None: ...
 
@@ -178,60 +187,60 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     """Nanoseconds since the epoch."""
     blocked: bool = False
     proven: bool = False
-    """Whether it gave what proved true, and has not let us wait lately."""
+    """Whether it gave data that proved true, and has not been slow lately."""
     datasets: int | None = None
-    """How many it says that it serves; ``None``: it has not told."""
+    """The number of datasets that it says it serves; ``None``: it has not said."""
     network: str = ""
-    """Of the address that a connection comes from or goes to, ``203.0.0.0/16``; empty: not connected."""
+    """The network of the address at the other end of a connection, ``203.0.0.0/16``; empty: not connected."""
     networks: tuple[str, ...] = ()
-    """Names of networks of ours that a connected peer is in."""
+    """Names of our networks that a connected peer is in."""
 
 
 class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts the load of the replication layer, and what it dropped, since the network was joined."""
+    """The load of the replication layer, and counts of what it dropped, since the network was joined."""
 
     connected: int = 0
-    """Peers."""
+    """Connected peers."""
     known: int = 0
     """Peers that were connected or announced."""
     unread: int = 0
-    """Statements that were not looked at, for they were too many at once."""
+    """Statements that were dropped unread because too many came at once."""
     kept_back: int = 0
-    """Statements that were not passed on, for they were too many at once."""
+    """Statements that were not passed on because too many came at once."""
     unwanted: int = 0
-    """Statements forwarded at most to those that need them, as this node does not."""
+    """Statements that this node does not need; they are forwarded at most to peers that do."""
     peers_unread: int = 0
-    """Number of peers' own presences that were not read."""
+    """Presences of peers that were dropped unread."""
     lookup_nodes: int = 0
-    """Nodes in the table of the lookup (ADR 59),"""
+    """Nodes in the routing table of the lookup (ADR 59)."""
     lookup_records: int = 0
-    """records of holders that are kept for others,"""
+    """Records of holders that this node keeps for the lookup."""
     lookup_refused: int = 0
-    """questions of peers that asked too often,"""
+    """Lookup questions refused because a peer asked too often."""
     lookup_forged: int = 0
-    """and records in answers that nobody signed."""
+    """Records in lookup answers that had no valid signature."""
     judging: int = 0
-    """Statements that wait to be looked at."""
+    """Statements that wait to be checked."""
     answering: int = 0
     """Answers to peers that are under way."""
     relays: int = 0
-    """Relays by which others may come to this node."""
+    """Relays through which other peers can reach this node."""
     reserved: int = 0
-    """Peers to which others may come by this node,"""
+    """Peers that others can reach through this node."""
     dial_backs_refused: int = 0
-    """Questions of others whether they can be dialled, for which nothing was dialled."""
+    """Requests of others to be dialled back for which nothing was dialled."""
     punched: int = 0
-    """Peers that came by a relay and were connected directly since,"""
+    """Peers that came through a relay and have been connected directly since."""
     unpunched: int = 0
-    """and upgrades that failed."""
+    """Attempts to connect such peers directly that failed."""
     not_dialled: int = 0
     """Addresses that peers named for a hole punch and that were not dialled."""
     circuits: int = 0
-    """and connections that it carries to them."""
+    """Circuits that this node relays at present."""
 
 
 class Replication(Protocol):
-    """The port of the replication layer for the node."""
+    """The operations of the replication layer that the node uses."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -239,7 +248,7 @@ class Replication(Protocol):
     def addresses(self) -> Sequence[str]: ...
 
     async def connect(self, multiaddr: str) -> PeerId:
-        """Raises Remote."""
+        """Connects to a peer at a multiaddress. Raises Remote."""
 
     def peers(self) -> Sequence[PeerView]: ...
 
@@ -248,9 +257,11 @@ class Replication(Protocol):
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them, and counts them.
+        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them, and returns their
+        number.
 
-        ``private``: what is told of these datasets stays here, and the peer may tell what it shares with this node.
+        ``private``: this node passes on nothing of these datasets, so the peer may send what it shares with this node
+        alone.
         """
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
@@ -259,32 +270,33 @@ class Replication(Protocol):
         """Asks ``peer`` for an object's size in bytes; ``None`` when it does not serve it. Raises Remote."""
 
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
+        """Returns one answer to a request for a range of blocks, within limits, split into raw, unchecked blocks.
+        Raises Remote."""
 
     async def pull_chain(
         self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
     ) -> None:
-        """Fill ``sink`` up to ``size`` blocks from any of ``peers``, many ranges under way at once, then finish it.
+        """Fills ``sink`` up to ``size`` blocks from any of ``peers``, many ranges at a time, then finishes it.
 
-        ``pace``: a cap of the caller's own, under that of the node; so for objects.
+        ``pace`` is the caller's own rate limit, under that of the node; likewise below for objects.
 
-        Raises Remote, naming peers and reasons, when they cannot give blocks that the sink takes; what it took stays.
-        A peer is to blame for wrong blocks only if it shows to hold the right ones: it may hold another history.
+        Raises Remote, naming peers and reasons, if they give no blocks that the sink accepts; accepted blocks stay. A
+        peer is blamed for wrong blocks only if it shows that it holds the right ones: it may hold another history.
         """
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        """Whether ``peer`` shows to hold this very chain; ``False`` too when it does not answer."""
+        """Whether ``peer`` shows that it holds exactly this chain; ``False`` also if it does not answer."""
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
 
-        ``False`` when what they told proves nothing: then ``old`` is to be doubted. Raises Remote when none answered.
+        ``False`` if the answers prove nothing: then ``old`` is doubtful. Raises Remote if no peer answered.
         """
 
     async def fetch_object(
         self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
     ) -> None:
-        """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
+        """Fills ``sink`` from any of ``peers``, starting at ``sink.received``; checks the hash before it returns.
 
         A sink with a ``stop`` takes the bytes up to it.
 
@@ -294,15 +306,15 @@ class Replication(Protocol):
     async def fetch_small(
         self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
     ) -> None:
-        """Fill ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
+        """Fills ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
 
-        Goes on at ``sink.received``. Raises Remote, naming the peers, when they could not give all; what came stays.
+        Starts at ``sink.received``. Raises Remote, naming the peers, if they did not give all; objects received stay.
         """
 
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
-        """Asks a peer which objects it has; ``None``: none that it tells of. Raises Remote, also without the protocol.
+        """Asks a peer which objects it has; ``None`` if it tells of none. Raises Remote, also if it lacks the protocol.
 
-        Others whom it names, and who fetch the same, are met.
+        Connects to other peers that it names as fetching the same objects.
         """
 
     async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
@@ -314,17 +326,18 @@ class Replication(Protocol):
         """The hashes that a peer tells of an object's pieces, and a signature, unchecked. Raises Remote."""
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Connects to some peers that claim to serve ``dataset``, and counts the new connections.
+        """Connects to some peers that claim to serve ``dataset``, and returns the number of new connections.
 
-        ``beyond``: networks as in ``PeerView`` of which enough is known: then one peer each of some others is met.
-        Whether they do serve it is for ``chain_size`` to find out. Costs a few dials at most, and never raises Remote.
+        ``beyond``: networks (as in ``PeerView``) from which enough peers are known; then only one peer of each of some
+        other networks is connected. The caller checks with ``chain_size`` whether they do serve it. Makes a few dials
+        at most, and never raises Remote.
         """
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 
 
 class ObjectSink(Protocol):
-    """A partial file: append-only, never visible under its name until it is whole and its hash fits."""
+    """A partial file: append-only, not visible under its name until it is complete and its hash is right."""
 
     @property
     def received(self) -> int: ...
@@ -336,36 +349,36 @@ class ObjectSink(Protocol):
     def write(self, data: bytes | memoryview) -> None: ...
 
     def finish(self) -> None:
-        """Check and publish. Raises Invalid when the bytes do not hash to the name; the partial file is then gone."""
+        """Checks the hash and publishes the file. Raises Invalid and deletes the partial file if the hash is wrong."""
 
     def abandon(self) -> None:
-        """Throw the partial bytes away."""
+        """Deletes the partial file."""
 
 
 class PackSink(Protocol):
-    """The receiver of small objects, in the order of the request. Called from worker threads, one call at a time."""
+    """Receives small objects in the order of the request. Called from worker threads, one call at a time."""
 
     @property
     def received(self) -> int:
-        """How many are here and good."""
+        """Returns how many objects have been received and checked."""
 
     def take(self, objects: Sequence[bytes]) -> None:
-        """Check and keep the next ones. Raises Invalid for the first that is not what its name says."""
+        """Checks and keeps the next objects. Raises Invalid at the first whose hash is not its name."""
 
 
 class ChainSink(Protocol):
-    """The receiver of pulled blocks, which verifies them in order. Called from worker threads, one call at a time."""
+    """Receives the blocks of a chain and verifies them in order. Called from worker threads, one call at a time."""
 
     @property
     def size(self) -> int:
-        """The next block wanted. After Invalid it may be lower than before: blocks that were not yet sure are gone."""
+        """Returns the number of the next block wanted. It may be lower after Invalid: doubtful blocks were removed."""
 
     @property
     def tip(self) -> Tip:
-        """The signed end of the chain that is fetched."""
+        """Returns the signed end of the chain that is being fetched."""
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
-        """Check and keep raw blocks ``start``, … that ``peer`` gave. Raises Invalid."""
+        """Checks and keeps raw blocks ``start``, ``start + 1``, … that ``peer`` gave. Raises Invalid."""
 
     def finish(self) -> None:
-        """Checks the whole against the signed head. Raises Invalid."""
+        """Checks the whole chain against the signed head. Raises Invalid."""

@@ -1,6 +1,6 @@
-"""Implements token buckets: how much of something one peer may cost us a second, and how much we ask of it.
+"""Implements token buckets, which limit per second what one peer may cost this node, and what this node asks of it.
 
-A bucket is made with a peer's first message and forgotten with the peer; it holds two numbers and never a queue.
+A bucket is made at a peer's first message and forgotten with the peer; it holds two numbers and never a queue.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from cachetools import FIFOCache
 
 K = TypeVar("K")
 KEPT: Final = 0.75
-"""Of what peers allow, what we use: what was asked in time may arrive at once, and clocks do not run alike."""
+"""The part of a peer's limit that we use: requests sent at intervals may arrive together, and clocks differ."""
 MAX_KEYS: Final = 4096
-"""Peers remembered at once; the one longest silent is forgotten first, when its bucket has long been full again."""
+"""Peers remembered at once. The one longest silent is forgotten first: its bucket has long been full again."""
 LATELY: Final = 60.0
-"""Seconds for which a block of addresses has a share after it told something."""
+"""Seconds for which a block of addresses has a share after its last message."""
 AT_ONCE: Final = 1 / 8
-"""Part of what the second half lets through at once that a block alone has so; with n of them each has the nth of it.
-So a hundred blocks that come one after the other do not use up with their first words what others have a share in."""
+"""The part of the divided half's burst that one block of addresses may use at once; with n blocks, each may use 1/n of
+that part. So a hundred blocks that come one after another cannot use up the burst with their first messages."""
 LEAST: Final = 2
-"""Messages that a block may tell at once however many there are: an honest one tells two in a second now and then."""
+"""Messages that a block may always send at once: an honest one sometimes sends two in a second."""
 LENT: Final = 4
-"""Messages more than its share that a block may be ahead, of what the second half holds above what is not lent."""
+"""Messages that a block may be ahead of its share, taken from the part of the divided half that may be lent."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """``per_second`` units for as long as one likes, ``burst`` at once."""
+    """A rate limit: ``per_second`` units on average, ``burst`` units at once."""
 
     per_second: float
     burst: float
 
     def kept(self) -> Rate:
-        """The rate that we keep below, where others penalise us beyond ``self``."""
+        """Returns the lower rate that we keep to where others penalise us beyond this one."""
         return self.times(KEPT)
 
     def times(self, factor: float) -> Rate:
         return Rate(per_second=self.per_second * factor, burst=self.burst * factor)
 
     def level(self, before: tuple[float, float] | None, now: float) -> float:
-        """Computes the level of a bucket from its last level and time; ``None``: it was not used yet."""
+        """Computes the level of a bucket now from its last level and time; ``None``: it has not been used yet."""
         if before is None:
             return self.burst
         level, at = before
@@ -49,23 +49,26 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(Generic[K]):
-    """One bucket per key, full at first."""
+    """A set of token buckets with one rate, one for each key, full at first."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_KEYS)
 
     def spend(self, key: K, now: float, amount: float = 1.0, leaving: float = 0.0) -> bool:
-        """Take ``amount`` if it is there, and ``leaving`` besides. A refusal takes nothing."""
+        """Takes ``amount`` if the bucket holds it and ``leaving`` more; returns whether it did. A refusal takes
+        nothing."""
         level = self._rate.level(self._levels.get(key), now)
         granted = level >= amount + leaving
         self._levels[key] = (level - amount if granted else level, now)
         return granted
 
     def reserve(self, key: K, now: float, patience: float) -> float | None:
-        """Takes one unit, a future one if none is there, and returns the seconds until then, which the caller waits.
+        """Takes one unit, a future one if the bucket is empty, and returns the seconds that the caller must wait for
+        it.
 
-        ``None`` if that is longer than ``patience``: nothing is taken, so that those who give up owe no more than that.
+        Returns ``None`` and takes nothing if that is longer than ``patience``, so that callers that give up owe nothing
+        more.
         """
         level = self._rate.level(self._levels.get(key), now) - 1
         wait = max(0.0, -level) / self._rate.per_second
@@ -76,27 +79,27 @@ class Budget(Generic[K]):
 
 
 class FairShares:
-    """Caps what others cause in all, and divides a part of it among the blocks of addresses that cause it.
+    """Caps the messages of all peers together, and divides half of the cap among blocks of addresses.
 
-    Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that told
-    something lately, so that a flood from some of them leaves room for what others say. Who is beyond its share is
-    lent some of that half, never its lower part nor what all blocks of lately may tell at once. However many blocks
-    there are, and in whatever order they come, both halves together are the cap. It counts messages, or bytes of
-    messages of ``largest`` at most.
+    The first half is for whoever comes first. The other half is divided among the blocks of addresses that sent
+    something lately, so that a flood from some of them leaves room for the others. A block beyond its share may borrow
+    some of that half, but never its lower part, nor what all recent blocks may send at once. Both halves together are
+    the cap, however many blocks there are and in whatever order they come. Counts messages, or bytes of messages that
+    have at most ``largest`` bytes.
     """
 
     def __init__(self, rate: Rate, largest: float = 1.0, lately: float = LATELY) -> None:
-        """``lately``: seconds for which a block has a share; no shorter than a slow rate takes to be whole again."""
+        """``lately``: seconds for which a block has a share; must be no shorter than a slow rate needs to refill."""
         self._largest = largest
         self._lately = lately
         self._half = rate.times(0.5)
         self._common = Budget[None](self._half)
         self._divided = Budget[None](self._half)
         self._shares: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """The rest of each block's budget, and when it sent something last; the longest silent first."""
+        """The remaining budget of each block, and the time of its last message; the longest silent block first."""
 
     def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
-        """Whether a message from a peer in ``block`` is within the cap, of which it is taken then."""
+        """Whether a message from a peer in ``block`` is within the cap; if so, it is charged."""
         before = self._shares.pop(block, None)
         while self._shares and next(iter(self._shares.values()))[1] < now - self._lately:
             self._shares.popitem(last=False)
@@ -117,10 +120,12 @@ class FairShares:
 
 
 class Relaying(FairShares):
-    """Caps the messages that a node forwards, so that no remote flood makes it seem to flood its peers.
+    """Caps the messages that a node forwards, so that a flood from elsewhere does not make it look like a flooder
+    itself.
 
-    Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there
-    instead. For one topic, or some together. ``rate``: what others look at of one peer.
+    A node that receives many messages cannot know who began them. So their number is no fault of the peer that passes
+    them on, and each node bounds what it passes on instead. For one topic or several. ``rate``: what others accept from
+    a peer.
     """
 
     def __init__(self, rate: Rate, largest: float = 1.0) -> None:

@@ -1,9 +1,9 @@
-"""Decides which connections a node keeps when there are more than it has places for. Sans-IO.
+"""Decides which connections a node keeps when there are more than it has slots for. Sans-IO.
 
-A place of a stranger costs it an address, not a key: one address and one block of addresses have few. When all places
-of strangers are taken the least useful one makes room, of the block that has most; those who have been here longest and
-those who gave most stay whoever comes. Some places are for peers that a person chose and for publishers of mirrored
-datasets, and some for those that this node dials itself: nobody else takes these.
+A stranger's slot costs it an address, not only a key: one address, or one block of addresses, gets few slots. When all
+slots of strangers are taken, the least useful connection of the block that has most is closed. Those connected longest
+and those that gave most stay in any case. Some slots are reserved for peers that a person chose and for publishers of
+mirrored datasets, others for peers that this node dials itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from p2p.budget.work import Party
 from p2p.ports import PeerId
 
 RESERVED: Final = 8
-"""One place in so many is for chosen peers, and as many for those that we dial."""
+"""One slot in so many is reserved for chosen peers, and as many for peers that this node dials."""
 OF_HOST: Final = 4
-"""One address takes a quarter of the unreserved slots at most,"""
+"""One address takes at most a quarter of the unreserved slots."""
 OF_PREFIX: Final = 2
-"""and one block of addresses half of them."""
+"""One block of addresses takes at most half of the unreserved slots."""
 FEW: Final = 4
-"""Slots of one address however few there are: people meet behind one router."""
+"""Slots that one address may always take, however few slots there are: several people share one router."""
 SETTLED: Final = 4
-"""A quarter of the unreserved slots goes to the longest connected, and a quarter to those that gave most."""
+"""A quarter of the unreserved slots stays with the longest connected, and a quarter with those that gave most."""
 
 
 class ConnectionSlot(NamedTuple):
     party: Party
     dialled: bool
-    """We dialled it."""
+    """Whether this node made the connection."""
 
     @property
     def block(self) -> str:
@@ -39,7 +39,7 @@ class ConnectionSlot(NamedTuple):
 
 
 class ConnectionSlots:
-    """The connection slots of one host. ``chosen`` and ``publishers`` are set from outside, by a person's choice."""
+    """Tracks the connection slots of one host. The node sets ``chosen`` and ``publishers`` by what a person chose."""
 
     def __init__(self, most: int) -> None:
         reserved = most // RESERVED
@@ -52,13 +52,14 @@ class ConnectionSlots:
         self._given: Counter[PeerId] = Counter()
         self.chosen: frozenset[PeerId] = frozenset()
         self.publishers: frozenset[PeerId] = frozenset()
-        """Of mirrored datasets: as many of them as there are reserved slots stay; more are like others."""
+        """Publishers of mirrored datasets. As many of them as there are reserved slots keep theirs; more are like
+        strangers."""
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def gave(self, peer: PeerId, amount: int) -> None:
-        """The peer gave so many bytes that we asked for and that proved true."""
+        """Records that the peer gave ``amount`` bytes that this node asked for and that proved true."""
         if any(place.party.peer == peer for place in self._taken.values()):
             self._given[peer] += amount
 
@@ -68,7 +69,11 @@ class ConnectionSlots:
             del self._given[place.party.peer]
 
     def take(self, party: Party, *, dialled: bool) -> Party | None:
-        """Gives a new connection a slot. Returns the connection to close for it, itself if none may be displaced."""
+        """Gives a new connection a slot.
+
+        Returns the connection to close for it (the new one itself if no other may be closed), ``None`` if there is
+        room.
+        """
         place = ConnectionSlot(party, dialled)
         leaving = self._leaving(place)
         if leaving is not party:
@@ -97,17 +102,18 @@ class ConnectionSlots:
         return sum(place.dialled and place.party.peer not in self.chosen for place in self._taken.values())
 
     def _reserved(self) -> set[int]:
-        """Lists connections in reserved slots: those of chosen peers, and the first that we dialled."""
+        """Returns the connections in reserved slots: those of chosen peers, of some publishers, and the first that we
+        dialled."""
         chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
         ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
         return _numbers(chosen) | _numbers(ours[: self._dialled]) | _numbers(self._publishing())
 
     def _publishing(self) -> list[ConnectionSlot]:
-        """Connections of publishers, the first of them."""
+        """Lists the connections of publishers that have a reserved slot, the oldest ones."""
         return [place for place in self._taken.values() if place.party.peer in self.publishers][: self._dialled]
 
     def _least(self, crowd: list[ConnectionSlot], strangers: list[ConnectionSlot], newcomer: ConnectionSlot) -> Party:
-        """Returns who is missed least: the newest that gave least, of the block of addresses that has most places."""
+        """Returns the connection to close: of the block with the most slots, the newest of those that gave least."""
         settled = self._settled(strangers)
         loose = [place for place in crowd if place.party.connection not in settled]
         if not loose:

@@ -1,9 +1,9 @@
-"""Limits connections on which nothing was asked yet: few in total, and shared fairly between addresses.
+"""Limits connections on which nothing was requested yet: few in total, shared fairly between addresses.
 
-Without it, a few hundred silent TCP connections keep everybody out until their timeout. The newcomer always gets in;
-the oldest leaves, of the most numerous address in the most numerous block of addresses. For libp2p a connection is
-silent until its handshake is complete, for HTTP whenever no request is being answered. Pure but for the cancel scopes
-that it is handed.
+Without this limit, a few hundred silent TCP connections keep everybody out until they time out. A newcomer always gets
+in; the oldest connection of the most frequent address, in the most frequent block of addresses, is closed for it. A
+libp2p connection is silent until its handshake is complete, an HTTP connection whenever no request is being answered.
+Does no I/O; it only cancels the scopes that it is given.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from p2p.address import prefix_of
 
 
 class Cancellable(Protocol):
-    """A trio.CancelScope, as far as we need one."""
+    """The part of ``trio.CancelScope`` that is used here."""
 
     def cancel(self) -> None: ...
 
 
 class SilentConnections:
-    """Keeps at most ``capacity`` scopes in order of arrival, and cancels one when there are more."""
+    """Keeps at most ``capacity`` silent connections (as cancel scopes) in order of arrival; cancels one if there are
+    more."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._silent: dict[Cancellable, tuple[str, str]] = {}
-        """Block and address of each."""
+        """Each scope's block of addresses and address."""
 
     def __len__(self) -> int:
         return len(self._silent)

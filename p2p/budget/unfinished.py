@@ -1,8 +1,8 @@
-"""Bounds the bytes of unfinished transfers of all peers together, and names the peer to drop beyond it. Sans-IO.
+"""Bounds the bytes of unfinished frames of all peers together, and names the peer to drop beyond that. Sans-IO.
 
-Unfinished are a frame that has arrived in part, and a frame that its reader has not taken. Each stream has a bound of
-its own; many peers at once would have many of them. The peer to drop is the one that holds most in the address block
-that holds most, so that more keys only make their own block heavier.
+A frame is unfinished while it has arrived in part, or its reader has not taken it. Each stream has its own bound, but
+many peers at once have many streams. The peer to drop is the one that holds most in the address block that holds most,
+so more keys only make their own block heavier.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 MOST: Final = 128 << 20
-"""Bytes of all peers together, in each direction: what a hundred peers hold who take and give a MiB at a time."""
+"""Bytes of all peers together, in each direction: a hundred peers that transfer a MiB at a time stay below it."""
 PIECE: Final = 64
-"""Bytes that a piece of a frame costs beside what is in it: a frame that comes byte by byte is a heavy one."""
+"""Bytes that each piece of a frame counts beside its content: a frame that comes byte by byte is expensive."""
 
 
 class Unfinished(Generic[K]):
-    """The bytes of each holder (a stream), and the block of addresses that it counts for."""
+    """Counts the unfinished bytes of each holder (a stream), and of the block of addresses that it belongs to."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most

@@ -1,10 +1,10 @@
 """Divides the time of a core among peers, at four levels: connection, key, address prefix, and all unknown peers.
 
-A key costs nothing, an address something, a block of addresses more: so a stranger is charged at all levels, and what
-one block of addresses takes is bounded whatever number of keys it shows. Peers that a person chose (its own, listed
-validators) are charged at the first two levels alone, and with more; publishers of mirrored datasets, whom a person
-chose to follow and not to trust, at those and in a room that is theirs together. No stranger touches either room. One
-``WorkBudget`` for each host; sans-IO.
+A new key costs nothing, an address something, a block of addresses more. So a stranger is charged at all levels, and
+what one block of addresses uses is bounded however many keys it shows. Peers that a person chose (its own, listed
+validators) are charged at the first two levels only, and may use more. Publishers of mirrored datasets, which a person
+chose to follow but not to trust, are charged at these two levels and in a budget that all publishers share. Strangers
+cannot use either. One ``WorkBudget`` for each host; sans-IO.
 """
 
 from __future__ import annotations
@@ -20,49 +20,50 @@ from p2p.budget.buckets import Rate
 from p2p.ports import PeerId
 
 MAX_BUCKETS: Final = 8192
-"""Buckets remembered at once, of all levels; the one longest unused is forgotten, when it has long been full again."""
+"""Buckets remembered at once, of all levels. The one longest unused is forgotten first: it has long been full again."""
 SECOND: Final = 1_000_000.0
-"""Of one core."""
+"""One second of one core in microseconds, the unit of all costs below."""
 YAMUX_FRAME: Final = 2.5
-"""To parse one frame of the muxer and to note what it says."""
+"""Parsing one frame of the muxer and noting its content."""
 STREAM: Final = 1_500.0
-"""To open a stream: a task, and the negotiation of its protocol."""
+"""Opening a stream: a task, and the negotiation of its protocol."""
 HANDSHAKE: Final = 10_000.0
-"""Of one who dials us: noise, the muxer, and what the library asks of each new connection."""
+"""Accepting a connection: noise, the muxer, and what the library asks of each new connection."""
 MEETING: Final = 20_000.0
-"""To compare statements with a new peer, and to tell each other of others."""
+"""Comparing statements with a new peer, and exchanging presences of other peers."""
 GOSSIP_FRAME: Final = 100.0
-"""To parse one frame of gossip, and to wake who reads it."""
+"""Parsing one frame of gossip, and waking its reader."""
 GOSSIP_ENTRY: Final = 5.0
-"""A subscription, or one name in a control part."""
+"""Handling a subscription, or one name in a control part of a gossip frame."""
 GOSSIP_MESSAGE: Final = 400.0
-"""To verify the signature of a message, and to judge and pass on what it says."""
+"""Verifying the signature of a message, judging its content, and passing it on."""
 GOSSIP_BYTE: Final = 0.05
-"""To parse a byte of a frame that turns out to be none."""
+"""Parsing one byte of a frame that turns out to be invalid."""
 RANGE: Final = 200.0
-"""Reads a range of a chain or object and writes it to a stream. Reads cost disk time, divided by turns."""
+"""Reading a range of a chain or object and writing it to a stream. The disk time of reads is divided by turns instead.
+"""
 SMALL_OBJECT: Final = 20.0
-"""To look one up of those that go together, and to read it."""
+"""Looking up and reading one of the small objects that are sent together."""
 SUMS: Final = 500.0
-"""To tell sums or a listing, and"""
+"""Answering with sums or a listing; ``LISTED`` is added for each statement."""
 LISTED: Final = 2.0
-"""for each statement that is held here: all of them are looked at."""
+"""Looking at one statement held here; sums and listings look at all of them."""
 ENVELOPE: Final = 20.0
-"""To find one statement by its name."""
+"""Finding one statement by its name."""
 PROOF: Final = 5_000.0
-"""To prove something of a chain; the first proof of a long one reads all its hashes."""
+"""Proving something of a chain; the first proof of a long chain reads all its hashes."""
 STATEMENT: Final = GOSSIP_MESSAGE
-"""To verify a statement that we asked for, to judge it, and to write it where it is kept."""
+"""Verifying, judging and storing a statement that we asked for."""
 SITE_ANSWER: Final = 1_000.0
-"""To read a small file of a dataset for a visitor of the site,"""
+"""Reading a small file of a dataset for a visitor of the site."""
 SITE_PACK: Final = 20_000.0
-"""and to put a thousand blocks into one."""
+"""Packing a thousand blocks into one file for a visitor of the site."""
 SITE_QUESTION: Final = 300_000.0
-"""To plan a query of a visitor and to compute its rows in a process of its own, about."""
+"""Planning a visitor's query and computing its rows in a separate process, approximately."""
 PRESENCE: Final = 400.0
-"""To read a presence, to verify that its peer signed it, and to keep it."""
+"""Reading a presence, verifying its signature, and keeping it."""
 PEERS_QUESTION: Final = 3_000.0
-"""To look up who serves sixteen datasets, and to tell of sixty-four peers."""
+"""Looking up who serves sixteen datasets, and sending sixty-four presences."""
 SWARM_QUESTION: Final = 1_000.0
 """To look up which objects of some blocks are here, and what is offered to the asker."""
 PIECE_LIST: Final = 10_000.0
@@ -70,45 +71,45 @@ PIECE_LIST: Final = 10_000.0
 
 
 RELAY_QUESTION: Final = 2_000.0
-"""To look up whether a peer is served, to reserve for it or to lead it to another, and to sign that."""
+"""Looking up whether a peer is served, making its reservation or its circuit, and signing the answer."""
 CARRIED: Final = 100.0
-"""To move a piece of a circuit from one connection to another,"""
+"""Moving a piece of a circuit from one connection to another."""
 CARRIED_BYTE: Final = 0.006
-"""and to open and to seal each byte of it."""
+"""Decrypting and encrypting each byte of such a piece."""
 
 
 class Party(NamedTuple):
     connection: int
-    """A number of its own for each connection."""
+    """A number unique to each connection."""
     peer: PeerId
     host: str
-    """The IP address at the other end; empty where there is none."""
+    """The IP address at the other end; empty if there is none."""
 
 
 class WorkShares(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds of a core for each second, and at once, that one of each level may cause."""
+    """The microseconds of a core that one party of each level may cause, per second and at once."""
 
     connection: Rate = Rate(per_second=0.05 * SECOND, burst=0.4 * SECOND)
     peer: Rate = Rate(per_second=0.05 * SECOND, burst=0.4 * SECOND)
     host: Rate = Rate(per_second=0.06 * SECOND, burst=0.5 * SECOND)
-    """Of one address: a /32 of IPv4, a /128 of IPv6."""
+    """Limit of one address: a /32 of IPv4, a /128 of IPv6."""
     prefix: Rate = Rate(per_second=0.08 * SECOND, burst=0.6 * SECOND)
-    """Of one block: a /24, a /48. Five of them together leave room for other unknown peers."""
+    """Limit of one block: a /24 of IPv4, a /48 of IPv6. Five of them together leave room for other unknown peers."""
     strangers: Rate = Rate(per_second=0.50 * SECOND, burst=6.0 * SECOND)
-    """Of all unchosen peers: half of a core is left whatever they do."""
+    """Limit of all unchosen peers together: half of a core stays free whatever they do."""
     publishers: Rate = Rate(per_second=0.20 * SECOND, burst=2.0 * SECOND)
-    """Of all publishers of mirrored datasets."""
+    """Limit of all publishers of mirrored datasets together."""
     chosen: float = 4.0
-    """Times as much for the connections and keys of peers that a person chose."""
+    """The factor by which connections and keys of peers that a person chose may use more."""
 
 
 class WorkBudget:
-    """Tracks what each party may still cause.
+    """Tracks how much work each peer and address may still cause.
 
-    ``chosen`` and the rest are set by the node, which knows the peers that a person chose.
+    The node sets ``chosen``, ``publishers`` and ``chosen_hosts``, since it knows the peers that a person chose.
 
-    Work is charged by the costs above before it is done; what a handler is then measured to have taken beyond them is
-    charged after. They need to be right within a factor of a few: they divide a core among peers, they measure nothing.
+    Work is charged by the costs above before it is done; what a handler is then measured to have used beyond them is
+    charged afterwards. The costs may be wrong by a factor of a few: they divide a core among peers and measure nothing.
     """
 
     def __init__(self, shares: WorkShares | None = None) -> None:
@@ -117,21 +118,22 @@ class WorkBudget:
         self.chosen: frozenset[PeerId] = frozenset()
         self.publishers: frozenset[PeerId] = frozenset()
         self.chosen_hosts: frozenset[str] = frozenset()
-        """The addresses of such peers: who dials us from one is let in before it has shown its key."""
+        """Addresses of chosen peers: a connection from one of them is let in before it has shown its key."""
 
     def charge(self, party: Party, cost: float, now: float) -> float:
-        """Take ``cost`` microseconds at every level, of those to come if need be; seconds until all of them are paid.
+        """Takes ``cost`` microseconds at every level, in advance if need be; returns the seconds until all of them are
+        paid.
 
-        Whoever charges waits so long before it does the work, and reads nothing more of the party meanwhile. So a
-        party owes one piece of work at most for each of its readers.
+        The caller waits so long before it does the work, and reads nothing more of the party meanwhile. So a party owes
+        at most one piece of work for each of its readers.
         """
         return self._take(self._buckets(party), cost, now)
 
     def admit(self, host: str, cost: float, now: float, patience: float) -> float | None:
         """Charges like ``charge``, for an address whose key is not known yet.
 
-        ``None`` where it would have to wait longer than ``patience``: nothing is taken, so that whoever comes again and
-        again is not owed for by others of the same block.
+        Returns ``None`` and takes nothing if the wait would exceed ``patience``. So repeated attempts from one address
+        put no debt on others of its block.
         """
         buckets = self._of_strangers(host)
         if host in self.chosen_hosts:
@@ -149,7 +151,7 @@ class WorkBudget:
         return wait
 
     def allows(self, party: Party, now: float) -> bool:
-        """Whether work for the party would begin at once."""
+        """Whether work for the party could begin without waiting."""
         return all(self._level(bucket, rate, now) > 0 for bucket, rate in self._buckets(party))
 
     def _buckets(self, party: Party) -> list[tuple[Hashable, Rate]]:
