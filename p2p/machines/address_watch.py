@@ -1,8 +1,8 @@
-"""Notices that this machine moved to another network, by the addresses of its interfaces. Sans-IO.
+"""Detects that this machine moved to another network, by the addresses of its interfaces. Sans-IO.
 
-An address that is gone takes the connections from it along, and no packet tells them: they would wait for their
-timeouts. Addresses are looked at when they changed; what is missing at two looks in a row is gone, since a lease that
-is renewed may take an address away for a moment.
+Connections from an address that is gone are dead, but no packet says so: they would wait for their timeouts. The
+addresses are compared when they changed. An address counts as gone if it is missing at two looks in a row, since
+renewing a lease may remove an address for a moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from p2p.ip import Ip
 
 LOOK: Final = 0.5
-"""Seconds between two looks at what is missing: a node that moved is back within five."""
+"""Seconds between two looks at missing addresses; a node that moved is connected again within five seconds."""
 
 
 class Moved(NamedTuple):
@@ -22,7 +22,7 @@ class Moved(NamedTuple):
 
 
 class AddressWatch:
-    """Watches the addresses of one machine. Loopback and link-local addresses are no network."""
+    """Tracks the addresses of one machine, without loopback and link-local ones."""
 
     def __init__(self, now: Collection[Ip]) -> None:
         self._known = _usable(now)
@@ -30,11 +30,11 @@ class AddressWatch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing was missing at the last look: then the next can wait until something changes."""
+        """Whether no address was missing at the last look; then the next look can wait until something changes."""
         return not self._missing
 
     def look(self, now: Collection[Ip]) -> Moved | None:
-        """Returns what changed since the last look."""
+        """Returns which addresses came and are gone since the last look; ``None`` if none."""
         found = _usable(now)
         missing = self._known - found
         gone, self._missing = missing & self._missing, missing

@@ -1,8 +1,8 @@
-"""Remembers which identifiers this node declined to fetch, why, and until when. Sans-IO.
+"""Remembers which statements and other identifiers this node declined to fetch, why, and until when. Sans-IO.
 
-A declined identifier is not requested again before its pause ends, and the pause doubles with each refusal: a peer that
-keeps offering it costs an occasional question, not its bytes. Bounded: the entry declined longest ago is forgotten
-first. ``UselessBytes`` bounds, per peer, the bytes of content that is always new and of no use.
+A declined identifier is not requested again before its pause ends, and the pause doubles with each refusal. So a peer
+that keeps offering it costs an occasional question, not its bytes. Bounded: the entry declined longest ago is forgotten
+first. ``UselessBytes`` limits, per peer, the bytes of content that is always new and never useful.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Entry(NamedTuple):
 
 
 class Declined(Generic[K]):
-    """Remembers declined identifiers; ``pauses`` defines how long each rests."""
+    """Remembers declined identifiers; ``pauses`` defines how long each is not requested."""
 
     def __init__(self, pauses: Backoff, capacity: int) -> None:
         self._pauses = pauses
@@ -38,7 +38,7 @@ class Declined(Generic[K]):
         return len(self._entries)
 
     def note(self, name: K, now: float, why: str = "") -> float:
-        """Notes that ``name`` was declined once more, and returns until when it rests."""
+        """Notes that ``name`` was declined once more; returns the time until which it is not requested."""
         before = self._entries.pop(name, None)
         times = 1 if before is None else before.times + 1
         until = now + self._pauses.whole(times)
@@ -46,7 +46,7 @@ class Declined(Generic[K]):
         return until
 
     def why(self, name: K, now: float) -> str | None:
-        """Why it rests; ``None`` when it may be fetched."""
+        """Returns why ``name`` is not requested at present; ``None`` if it may be fetched."""
         entry = self._entries.get(name)
         return entry.why if entry is not None and now < entry.until else None
 
@@ -58,24 +58,24 @@ class Declined(Generic[K]):
 
 
 class UselessBytes(Generic[K]):
-    """Limits useless bytes per sender to ``rate``; useful bytes are credited back."""
+    """Limits the useless bytes of each sender to ``rate``; useful bytes are credited back."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_PEERS)
 
     def left(self, sender: K, now: float) -> float:
-        """Bytes that it may still send; below zero by one answer at most."""
+        """Returns how many bytes the sender may still send; may be below zero by one answer."""
         level, at = self._levels.get(sender, (self._rate.burst, now))
         return min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
 
     def cost(self, sender: K, size: float, now: float) -> None:
-        """``size`` bytes came; below zero: so many were of use."""
+        """Charges ``size`` bytes that came; a negative size credits back bytes that were useful."""
         self._levels[sender] = (min(self._rate.burst, self.left(sender, now) - size), now)
 
 
 class Seen:
-    """Ids seen lately, at most ``capacity``; the least recently seen is forgotten first."""
+    """Remembers ids seen lately, at most ``capacity``; the least recently seen is forgotten first."""
 
     def __init__(self, capacity: int = SEEN) -> None:
         self._ids: FIFOCache[bytes, None] = FIFOCache(capacity)
@@ -84,7 +84,7 @@ class Seen:
         return len(self._ids)
 
     def add(self, name: bytes) -> bool:
-        """Remember ``name``; whether it is new. Meeting it again makes it young."""
+        """Notes ``name`` as the most recently seen; returns whether it is new."""
         new = name not in self._ids
         self._ids[name] = None
         return new

@@ -1,8 +1,8 @@
-"""Decides whom this node dials back, where, and for how many bytes (AutoNAT v2's server). Sans-IO.
+"""Decides whom this node dials back, at which address, and for how many bytes (AutoNAT v2's server). Sans-IO.
 
-A dial-back is work and bytes that a stranger makes us spend on an address that it names. So only addresses of the
-Internet are dialled; one that is not the asker's own costs the asker more bytes than the dial costs the address; dials
-are few for a peer, for a block of addresses, for one that is dialled, and in all, whoever asks.
+With a dial-back a stranger makes us spend work and bytes on an address that it names. So only addresses of the Internet
+are dialled, an address that is not the asker's own costs the asker more bytes than the dial costs that address, and
+dials are limited for each peer, for each block of addresses that asks or is dialled, and in total.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from p2p.wire.autonat import LEAST_DATA, MOST_DATA, ResponseStatus
 
 class DialBackLimits(msgspec.Struct, frozen=True, kw_only=True):
     of_peer: Rate = Rate(per_second=1 / 30, burst=4.0)
-    """Questions of one peer: a node that has few addresses asks again in an hour."""
+    """Questions of one peer; a node with few addresses asks about once an hour."""
     of_prefix: Rate = Rate(per_second=1 / 10, burst=8.0)
-    """Of one block of addresses (a /24 or /48), as keys cost nothing."""
+    """Questions from one block of addresses (a /24 or /48), as keys cost nothing."""
     of_target: Rate = Rate(per_second=1 / 30, burst=4.0)
     """Dials to one block of addresses, whoever asks for them."""
     in_all: Rate = Rate(per_second=1.0, burst=30.0)
-    """Like go-libp2p's 60 a minute."""
+    """All dials; go-libp2p allows 60 a minute too."""
     foreign: Rate = Rate(per_second=0.2, burst=6.0)
-    """Of them, to addresses that are not the asker's."""
+    """Dials to addresses that are not the asker's."""
     at_once: int = 4
-    """Questions that are being answered."""
+    """Questions that are answered at the same time."""
 
 
 class Lot(Protocol):
@@ -39,16 +39,16 @@ class Lot(Protocol):
 
 
 class DialOrder(NamedTuple):
-    """The dial-back that a question asks for."""
+    """A dial-back to perform: the address, its position ``place`` in the question, and the price."""
 
     place: int
     address: Address
     data: int
-    """Bytes that the asker sends first; 0: none."""
+    """Bytes that the asker must send first; 0: none."""
 
 
 class DialBacks:
-    """The dial-backs of one node. ``rng`` draws how many bytes a dial costs."""
+    """Judges the dial-back requests that one node gets. ``rng`` draws how many bytes a dial costs."""
 
     def __init__(self, limits: DialBackLimits, rng: Lot) -> None:
         self._limits = limits
@@ -60,12 +60,16 @@ class DialBacks:
         self._foreign = Budget[None](limits.foreign)
         self._under_way = 0
         self.refused = 0
-        """Questions for which nothing was dialled."""
+        """Number of questions for which nothing was dialled."""
 
     def begin(
         self, peer: PeerId, host: str, wanted: Sequence[Address | None], allows: Allows, now: float
     ) -> DialOrder | ResponseStatus:
-        """Judges a question of a peer at ``host``. Every ``DialOrder`` is followed by ``end``. ``None``: not for us."""
+        """Judges a question of a peer at ``host``: returns what to dial, or the status of a refusal.
+
+        The caller calls ``end`` after each ``DialOrder``. ``None`` in ``wanted``: an address that this node cannot
+        dial.
+        """
         if self._under_way >= self._limits.at_once or not self._may_ask(peer, host, now):
             self.refused += 1
             return ResponseStatus.REQUEST_REJECTED

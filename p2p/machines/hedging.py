@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from typing import Final
 
 HEDGE: Final = 2.0
-"""Seconds after which the part is also asked of an idle peer, and then of one more."""
+"""Seconds after which the part is requested from one more idle peer, and again after as long."""
 MAX_HEDGES: Final = 3
-"""Of how many peers besides the first, while the part is moving."""
+"""Further peers asked, at most, while bytes of the part keep arriving."""
 STILL: Final = 0.5
-"""Seconds after which the same is done where no byte of it moves, each time of as many as were asked;"""
+"""Seconds without a byte of the part after which as many further peers are asked as have been asked already."""
 USUAL: Final = 4.0
-"""that many times what the next best peer usually takes, where that is known,"""
+"""Replaces ``STILL`` if the usual answer time of the next best peer is known: so many times that time,"""
 SOON: Final = 0.1
-"""and no less than this."""
+"""but at least this many seconds."""
 MAX_STILL: Final = 16
-"""Peers asked for one part at most: a silent one costs nothing, and no more than a window arrives."""
+"""Peers asked for one part at most. Silent ones cost nothing, and no more than a window of bytes can arrive."""
 
 
 def hedges(asked: Sequence[tuple[float, float]], usual: float | None) -> tuple[float, int]:
-    """Decides when, without progress, more peers are asked, and how many.
+    """Returns the time at which more peers are asked if there is no progress until then, and how many.
 
-    Nobody more, where so many were asked already: then they are left at that time, and others are asked in their place.
-    ``asked``: of each that was, when, and when an answer of it was last seen to move. ``usual``: seconds that the next
-    best takes, where that is known.
+    The number is 0 if ``MAX_STILL`` were asked already: at that time they are given up and others asked in their place.
+    ``asked``: for each asked peer, the time of the question and the time at which its answer last progressed.
+    ``usual``: seconds that the next best peer usually takes; ``None``: not known.
     """
     count = len(asked)
     if not count:

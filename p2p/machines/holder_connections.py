@@ -1,9 +1,8 @@
-"""Chooses the dataset of interest for which the node connects to more holders next. Sans-IO.
+"""Chooses the next dataset of interest for which the node connects to more holders. Sans-IO.
 
-Only nodes that want a dataset pass on its statements, so in a large network they may reach nobody else; a node that
-wants a dataset therefore stays connected to peers that serve it. It keeps two: if each followed one other, two nodes
-that follow each other would hear nothing. Now and then it adds one at random, because both may have lost the publisher
-or may lie.
+In a large network only nodes that want a dataset pass on its statements. So a node that wants a dataset stays connected
+to peers that serve it. It keeps two: with one each, two nodes connected only to each other would hear nothing. Now and
+then it adds one at random, because both may have lost the publisher, or may lie.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from chain.backoff import Backoff
 from chain.ids import DatasetId
 
 ENOUGH: Final = 2
-"""Connected peers that say they serve a dataset."""
+"""Connected peers wanted for each dataset, by what they say they serve."""
 NEXT: Final = Backoff(first=60.0, most=1800.0)
-"""Between two attempts for one dataset: each may ask six peers, without others present."""
+"""Pause between two attempts for one dataset; each may ask six peers, whether or not they find others."""
 ALONE: Final = Backoff(first=60.0, most=300.0)
 """The same while no connected peer serves it."""
 LOOKED_AT: Final = 64
-"""Datasets that are looked at in one step."""
+"""Datasets that are checked in one step."""
 MAX_KEPT: Final = 65_536
-"""Datasets of which it is remembered when others were looked for."""
+"""Datasets of which the last attempt is remembered."""
 
 
 class Meet(msgspec.Struct, frozen=True):
-    """Meet ``most`` others that serve this."""
+    """Asks the driver to connect to ``most`` further peers that serve this dataset."""
 
     dataset: DatasetId
     most: int
@@ -39,7 +38,7 @@ class _Search(msgspec.Struct, frozen=True):
     at: float
     found: int
     times: int
-    """That it was in vain, or not needed, in a row."""
+    """Attempts in a row that found nobody or were not needed."""
 
 
 class HolderConnections:
@@ -48,7 +47,8 @@ class HolderConnections:
         self._at = 0
 
     def step(self, wanted: Sequence[DatasetId], serving: Callable[[DatasetId], int], now: float) -> Meet | None:
-        """The next that is due of those wanted, in turn. ``serving``: connected peers that say they serve one."""
+        """Returns the next dataset that is due, each in turn; ``serving`` counts connected peers that say they serve
+        it."""
         for _ in range(min(LOOKED_AT, len(wanted))):
             self._at = (self._at + 1) % len(wanted)
             dataset = wanted[self._at]
@@ -62,7 +62,7 @@ class HolderConnections:
         return None
 
     def met(self, dataset: DatasetId, found: int) -> None:
-        """So many serve it, now that others were met."""
+        """Records that ``found`` connected peers serve the dataset after an attempt."""
         last = self._looks[dataset]
         times = 1 if found < ENOUGH and found > last.found else last.times
         self._looks[dataset] = _Search(last.at, found, times)

@@ -1,10 +1,10 @@
-"""Decides what two peers that met by a relay say and when each dials, to open both NATs at once (DCUtR). Sans-IO.
+"""Decides what two peers that met through a relay say, and when each dials, so that both NATs open (DCUtR). Sans-IO.
 
-The peer to which the circuit came speaks first: it measures one round trip, says SYNC and dials half a round trip
-later, when the other one hears it and dials. So each NAT sees a connection go out before one comes in, and takes the
-second for an answer. The side that made the circuit is the client on the connection that results. After three tries
-both stay with the relay. What a peer says of its addresses is not believed: each address is judged, few are dialled,
-and each block of addresses is dialled seldom, whoever names it.
+The peer that accepted the circuit speaks first: it measures one round trip, sends SYNC and dials half a round trip
+later, when the other peer receives SYNC and dials. So each NAT sees an outgoing connection before the incoming one, and
+takes the latter for an answer. The peer that made the circuit is the client on the new connection. After three tries
+both stay with the relay. Addresses that a peer names are not trusted: each is judged, few are dialled, and each block
+of addresses is dialled seldom, whoever names it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from p2p.ports import PeerId
 from p2p.wire.hole_punch import PunchKind
 
 TRIES: Final = 3
-"""As the specification says; nearly all that succeed do so at the first."""
+"""Tries, as the specification says; nearly all that succeed do so at the first."""
 MAX_TARGETS: Final = 4
 """Addresses that are dialled in one try."""
 WINDOW: Final = 3.0
-"""Seconds that a try takes: long enough for a SYN that the other router dropped to be sent again after 1 s."""
+"""Seconds of one try: enough for a SYN that the other router dropped to be sent again after 1 s."""
 MOST_WAIT: Final = 2.0
-"""Seconds that a peer may make us wait by a slow answer; half of a longer round trip is not waited for."""
+"""Seconds that a slow peer can make us wait before a dial, which is half of the round trip."""
 OF_PEER: Final = Rate(per_second=1 / 60, burst=2.0)
-"""Upgrades with one peer."""
+"""Hole punches with one peer."""
 OF_TARGET: Final = Rate(per_second=1 / 10, burst=6.0)
-"""Tries towards one block of addresses, whoever names it."""
+"""Addresses dialled in one block of addresses, whoever names them."""
 IN_ALL: Final = Rate(per_second=1.0, burst=30.0)
-"""Tries towards anybody."""
+"""Addresses dialled in total."""
 
 
 class Say(NamedTuple):
@@ -39,7 +39,7 @@ class Say(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """Dial these at that time. ``as_client``: the role on the connection that comes of it."""
+    """Asks the driver to dial these addresses at that time; ``as_client``: the role on the connection that results."""
 
     at: float
     targets: Sequence[Address]
@@ -54,7 +54,7 @@ Effect: TypeAlias = Say | Dial | GiveUp
 
 
 class PunchBudget:
-    """Limits the addresses that a node dials on the word of peers, of all upgrades together."""
+    """Limits the addresses that a node dials because peers named them, in all hole punches together."""
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows
@@ -62,13 +62,13 @@ class PunchBudget:
         self._targets = Budget[str](OF_TARGET)
         self._all = Budget[None](IN_ALL)
         self.refused = 0
-        """Addresses that were not dialled."""
+        """Number of named addresses that were not dialled."""
 
     def may_begin(self, peer: PeerId, now: float) -> bool:
         return self._peers.spend(peer, now)
 
     def fit(self, named: Iterable[Address | None], now: float) -> list[Address]:
-        """Those that are dialled now."""
+        """Returns those of the named addresses that may be dialled now, and charges them."""
         found: list[Address] = []
         for each in dict.fromkeys(named):
             if (
@@ -85,7 +85,8 @@ class PunchBudget:
 
 
 class Opener:
-    """The side to which the circuit came. Feed it what is heard, and how each try ended."""
+    """The peer that accepted the circuit. The driver feeds it each message, and calls ``begin`` after each failed
+    try."""
 
     def __init__(self, budget: PunchBudget) -> None:
         self._budget = budget
@@ -93,7 +94,7 @@ class Opener:
         self.tries = 0
 
     def begin(self, now: float) -> list[Effect]:
-        """The next try, while there is one."""
+        """Begins the next try, or gives up after ``TRIES``."""
         if self.tries >= TRIES:
             return [GiveUp(f"{TRIES} tries failed")]
         self.tries += 1
@@ -112,7 +113,7 @@ class Opener:
 
 
 class Answerer:
-    """The side that made the circuit."""
+    """The peer that made the circuit: it answers the messages of an ``Opener``."""
 
     def __init__(self, budget: PunchBudget) -> None:
         self._budget = budget
@@ -121,7 +122,7 @@ class Answerer:
 
     @property
     def targets(self) -> Sequence[Address]:
-        """Returns where the other side comes from, between its CONNECT and its SYNC."""
+        """Returns the addresses from which the other peer will dial, between its CONNECT and its SYNC; else empty."""
         return self._targets or ()
 
     def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:

@@ -10,7 +10,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Intervals:
-    """The spans still to be requested: they are taken from the low end and may be given back."""
+    """Keeps the spans that are still to be requested; spans are taken from the low end and may be put back."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._spans: list[Interval] = [(start, stop)] if start < stop else []
@@ -20,14 +20,14 @@ class Intervals:
 
     @property
     def first(self) -> int:
-        """The lowest unit to be asked for. There must be one."""
+        """Returns the lowest unit to be requested. There must be one."""
         return self._spans[0][0]
 
     def add(self, span: Interval) -> None:
         heapq.heappush(self._spans, span)
 
     def take(self, units: int) -> Interval:
-        """The lowest span, or its first ``units`` units. There must be one."""
+        """Removes and returns the lowest span, or its first ``units`` units. There must be one."""
         start, stop = heapq.heappop(self._spans)
         if stop - start > units:
             heapq.heappush(self._spans, (start + units, stop))

@@ -1,7 +1,7 @@
 """Orders waiting work fairly by sender: address blocks take turns, and the senders within a block take turns. Sans-IO.
 
 A sender that sends much waits behind its own work and delays nobody else; many keys of one address block wait behind
-each other. The whole is bounded in number and bytes. When it is full, the newest item of the heaviest sender in the
+each other. The queue is bounded in number and bytes. When it is full, the newest item of the heaviest sender in the
 heaviest block is dropped, so that a light sender loses nothing to a heavy one, however many keys that one uses.
 """
 
@@ -22,7 +22,7 @@ class _Lane(Generic[T]):
 
 
 class _Block(Generic[S, T]):
-    """The lanes of the senders in one block of addresses, the one whose turn it is first."""
+    """The queues of the senders in one block of addresses; the sender whose turn it is comes first."""
 
     def __init__(self) -> None:
         self.lanes: OrderedDict[S, _Lane[T]] = OrderedDict()
@@ -30,13 +30,13 @@ class _Block(Generic[S, T]):
 
 
 class Lanes(Generic[S, T]):
-    """Holds at most ``most`` items of ``most_bytes`` bytes together."""
+    """A fair queue of at most ``most`` items with ``most_bytes`` bytes together."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._blocks: OrderedDict[str, _Block[S, T]] = OrderedDict()
-        """The block whose turn it is first."""
+        """The queues by block of addresses; the block whose turn it is comes first."""
         self._count = 0
         self._bytes = 0
 
@@ -44,7 +44,8 @@ class Lanes(Generic[S, T]):
         return self._count
 
     def put(self, block: str, sender: S, item: T, size: int) -> list[T]:
-        """Add an item of ``size`` bytes by a sender in a block; what had to make room, perhaps the item itself."""
+        """Adds an item of ``size`` bytes by a sender in a block; returns the items dropped for it, perhaps the item
+        itself."""
         here = self._blocks.setdefault(block, _Block())
         lane = here.lanes.setdefault(sender, _Lane())
         lane.waiting.append((item, size))

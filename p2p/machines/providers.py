@@ -11,35 +11,37 @@ from p2p.machines.track_records import TrackRecords
 from p2p.ports import PeerId
 
 DEPTH: Final = 4
-"""Questions under way at one peer: the next answer travels while one is written and one is checked."""
+"""Questions under way at one peer: while one answer is checked and one written, the next is already travelling."""
 PATIENCE: Final = 15.0
-"""Seconds that a peer with questions of ours may say nothing, unless said otherwise; 1 MiB in it is 70 KiB/s."""
+"""Seconds for which a peer with open questions may be silent, by default; 1 MiB in them is 70 KiB/s."""
 MAX_FAILURES: Final = 5
-"""Failures in a row after which a peer is out of this transfer: with the rests between them about a minute."""
+"""Failures in a row after which a peer is excluded from this transfer: about a minute, with the rests between them."""
 SPAN: Final = 60.0
-"""Seconds of waiting for one peer, in which it gives at least"""
+"""Seconds of waiting for one peer in which it must give at least ``LEAST`` bytes."""
 LEAST: Final = 64 << 10
-"""bytes, or is out of this transfer: one that drips answers would hold it for ever, since each of them is in time."""
+"""Bytes that a peer must give in ``SPAN`` seconds, or it is excluded from this transfer. Otherwise a peer that gives
+little, but always in time, could hold the transfer for ever."""
 REST: Final = Backoff(first=0.5, most=30.0)
-"""Rest after a failure, in seconds."""
+"""Rest of a peer after a failure, in seconds."""
 TRIED: Final = 0.25
-"""Part of the transfers in which a peer without a record, and without a miss, is asked like one that has one: else
-whoever published something would serve it to all for ever."""
+"""Part of the transfers in which a peer without a record and without a miss is treated like one with a record. Without
+this, the publisher would have to serve everybody for ever."""
 LEAST_RATE: Final = 4 << 10
-"""Bytes a second below which an answer on its way does not move: a part of 1 MiB would take four minutes."""
+"""Bytes a second below which an answer counts as not moving: a part of 1 MiB would take four minutes."""
 
 
 @dataclass(slots=True)
 class Provider:
-    """One peer's part in one transfer. ``available`` is what it last said to have, ``None`` before.
+    """One peer's state in one transfer. ``available``: the number of units that it last said it has, ``None`` before
+    that.
 
-    ``lot`` breaks ties, drawn anew for each transfer, so that no peer is everybody's first choice.
+    ``lot`` breaks ties and is drawn anew for each transfer, so that no peer is everybody's first choice.
     """
 
     peer: PeerId
     lot: float
     proven: bool = False
-    """Whether it gave what proved true before, or has answered here; ``tried``: asked as if, by its lot."""
+    """Whether it gave correct data before, or has answered here. ``tried``: treated as such, because of its ``lot``."""
     tried: bool = False
     misses: int = 0
     slowness: int = 0
@@ -47,13 +49,13 @@ class Provider:
     ready_at: float = 0.0
     heard: float = 0.0
     moved: float = 0.0
-    """When an answer of it was last seen to move."""
+    """The time at which an answer of it was last seen to move."""
     arriving: int = 0
-    """Bytes of an unfinished answer that were here then."""
+    """Bytes of an unfinished answer that had arrived at that time."""
     waited: float = 0.0
-    """Seconds that we waited for it, resting included, since it last gave ``LEAST`` bytes in ``SPAN``,"""
+    """Seconds that we waited for it, rests included, in the current ``SPAN``."""
     given: int = 0
-    """and what it gave in them."""
+    """Bytes that it gave in the current ``SPAN``."""
     took: float = 0.0
     """Seconds that its last answer took."""
     available: int | None = None
@@ -62,20 +64,24 @@ class Provider:
 
     @property
     def is_first(self) -> bool:
-        """Whether the peer is asked before others have as many requests as they take."""
+        """Whether the peer gets all its questions before other peers get any."""
         return self.proven or self.tried
 
     def doubt(self) -> tuple[int, int, bool, int, float]:
-        """Less is better: failures in a row, misses, whether it never gave anything, how slow it is, then the lot."""
+        """Returns a sort key, smallest first: failures in a row, misses, whether it never gave anything, slowness,
+        lot."""
         return self.failures, self.misses, not self.is_first, self.slowness, self.lot
 
     def looked(self, now: float, since: float, arriving: int) -> None:
-        """So many bytes of an answer are here; the question is of ``since``, and whole answers take some away."""
+        """Notes that ``arriving`` bytes of an unfinished answer are here; the question was sent at ``since``.
+
+        The number falls when a whole answer has been taken, which counts as progress too.
+        """
         if arriving < self.arriving or arriving - self.arriving >= LEAST_RATE * (now - max(since, self.moved)) > 0:
             self.moved, self.arriving = now, arriving
 
     def answered(self, now: float, units: int, size: int, available: int, took: float) -> None:
-        """``took``: seconds since it was asked."""
+        """Notes an answer of ``units`` units and ``size`` bytes; ``took``: seconds since the question."""
         if units:
             self.failures = 0
             self.proven = True
@@ -86,7 +92,7 @@ class Provider:
         self.available = available
 
     def drips(self) -> bool:
-        """Whether it gave too little in all of a span. Asked after each answer with something in it."""
+        """Whether it gave less than ``LEAST`` bytes in a whole ``SPAN``. Called after each answer that has content."""
         if self.waited < SPAN:
             return False
         given, self.waited, self.given = self.given, 0.0, 0
@@ -107,7 +113,7 @@ class Providers:
         self._all.setdefault(peer, known)
 
     def missed(self, peer: PeerId, now: float) -> None:
-        """Notes that another peer delivered what this one was late with."""
+        """Notes that another peer delivered a part that this peer was late with."""
         self._records.missed(peer, now)
         provider = self._all[peer]
         provider.misses, provider.tried = self._records.misses(peer, now), False
@@ -118,7 +124,7 @@ class Providers:
             self._records.gave(peer, self._all[peer].took)
 
     def usual(self, peer: PeerId) -> float | None:
-        """Seconds of its answers, of this transfer or of those before."""
+        """Returns the seconds that the peer's answers take, from this transfer or earlier ones; ``None``: not known."""
         return self._all[peer].took or self._records.usual(peer)
 
     def of(self, peer: PeerId) -> Provider:
@@ -134,7 +140,8 @@ class Providers:
                 self.drop(provider.peer, reason)
 
     def failed(self, peer: PeerId, reason: str, now: float) -> None:
-        """One failure: a rest, or after too many of them out. What fails while it rests is the same failure."""
+        """Notes a failure: the peer rests, or is excluded after too many. Failures during a rest count as the same
+        one."""
         provider = self._all[peer]
         if provider.ready_at > now:
             return
@@ -147,22 +154,22 @@ class Providers:
             self.drop(peer, reason)
 
     def ready(self, start: int, now: float) -> list[Provider]:
-        """Peers that may be asked for unit ``start`` now: they have it, and are not resting."""
+        """Lists the peers that may be asked for unit ``start`` now: they may have it, and are not resting."""
         return [one for one in self._awake(now) if one.available is None or one.available > start]
 
     def lacking(self, start: int, now: float) -> list[Provider]:
-        """Lists peers that could be asked but stated that they do not reach ``start``."""
+        """Lists peers that could be asked now but said that they do not have unit ``start``."""
         return [one for one in self._awake(now) if one.available is not None and one.available <= start]
 
     def _awake(self, now: float) -> list[Provider]:
         return [one for one in self._all.values() if not one.out and one.ready_at <= now]
 
     def silent(self, asked: set[PeerId], now: float) -> list[PeerId]:
-        """Lists those of ``asked`` that are late; the sum is that of ``wake_times``, to the last bit."""
+        """Lists those of ``asked`` that are late. Computes the time exactly as ``wake_times`` does, to the last bit."""
         return [peer for peer in sorted(asked) if now >= self._all[peer].heard + self._patience]
 
     def wake_times(self, asked: set[PeerId], now: float) -> list[float]:
-        """Lists the times at which one of ``asked`` is late, or a resting peer is ready."""
+        """Lists the times at which one of ``asked`` becomes late, or a resting peer becomes ready."""
         silences = [self._all[peer].heard + self._patience for peer in asked]
         rests = [one.ready_at for one in self._all.values() if not one.out and one.ready_at > now]
         return silences + rests
@@ -180,7 +187,7 @@ class Providers:
         return self._all[peer].ready_at > now
 
     def least_doubtful(self, but: Collection[PeerId]) -> PeerId | None:
-        """Picks the least doubtful peer that is not excluded; one of ``but`` only if there is no other."""
+        """Returns the least doubtful peer that is not excluded; one of ``but`` only if there is no other."""
         left = [one for one in self._all.values() if not one.out]
         best = min(left, key=lambda one: (one.peer in but, one.doubt()), default=None)
         return best.peer if best else None

@@ -1,8 +1,8 @@
-"""Judges from dial-backs which addresses of a node are reached from the Internet (AutoNAT v2's client). Sans-IO.
+"""Decides from dial-backs at which of its addresses a node is reached from the Internet (AutoNAT v2's client). Sans-IO.
 
-An address counts as reached when servers in two networks reached it and fewer failed; as not reached when servers in
-two networks failed and fewer reached it. Of each network the latest word counts, for a while. So neither a server that
-lies nor one that has a bad hour decides, and servers of one operator are one.
+An address counts as reached if servers in two networks reached it and fewer networks failed; as not reached if two
+networks failed and fewer reached it. Only the latest report of each network counts, for a limited time. So one server
+that lies or fails for an hour decides nothing, and many servers of one operator count once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from p2p.address import Address
 
 ENOUGH: Final = 2
-"""Networks whose words decide."""
+"""Networks whose reports must agree."""
 COUNTS: Final = 3600.0
-"""Seconds that a word counts."""
+"""Seconds for which a report counts."""
 AGAIN_SURE, AGAIN_UNSURE = 900.0, 60.0
-"""Seconds until a server's network is asked again, where the others have decided and where not."""
+"""Seconds until a server's network is asked again about an address that is decided, and about one that is not."""
 MAX_WORDS: Final = 16
-"""Networks whose words are kept of one address; the oldest makes room."""
+"""Networks whose reports are kept for one address; a new one replaces the oldest."""
 MAX_ADDRESSES: Final = 8
-"""Addresses that are looked at; as many are told to others."""
+"""Addresses that are tested; as many are told to others."""
 
 
 class Reached(enum.Enum):
@@ -32,13 +32,13 @@ class Reached(enum.Enum):
 
 
 class Reachability:
-    """The knowledge of one node's addresses."""
+    """Collects the reports of servers about the addresses of one node."""
 
     def __init__(self) -> None:
         self._words: dict[Address, dict[str, tuple[bool, float]]] = {}
 
     def watch(self, addresses: Iterable[Address]) -> None:
-        """These are its addresses now; words of others are forgotten."""
+        """Sets the addresses that the node has now; reports about others are forgotten."""
         kept = list(dict.fromkeys(addresses))[:MAX_ADDRESSES]
         self._words = {each: self._words.get(each, {}) for each in kept}
 
@@ -47,7 +47,7 @@ class Reachability:
         return list(self._words)
 
     def heard(self, address: Address, network: str, now: float, *, is_reached: bool) -> None:
-        """The word of a server in ``network``."""
+        """Records the report of a server in ``network``."""
         words = self._words.get(address)
         if words is None:
             return
@@ -63,19 +63,19 @@ class Reachability:
         return Reached.NO if no >= ENOUGH and no > yes else Reached.UNKNOWN
 
     def counts(self, address: Address, now: float) -> tuple[int, int]:
-        """Networks whose servers reached it, and those whose did not."""
+        """Returns the number of networks whose servers reached the address, and of those whose servers did not."""
         lately = [said for said, at in self._words.get(address, {}).values() if now - at < COUNTS]
         return sum(lately), len(lately) - sum(lately)
 
     def whole(self, now: float) -> Reached:
-        """Whether any address is reached; ``NO`` where it is known of each that it is not."""
+        """Returns YES if any address is reached, ``NO`` if every address is known not to be, else UNKNOWN."""
         found = {self.of(each, now) for each in self._words}
         if Reached.YES in found:
             return Reached.YES
         return Reached.NO if found == {Reached.NO} else Reached.UNKNOWN
 
     def due(self, network: str, now: float) -> list[Address]:
-        """Chooses what to ask a server of a network, the least known first."""
+        """Returns the addresses to ask a server of ``network`` about now, those with the fewest reports first."""
         found = []
         for address, words in self._words.items():
             again = AGAIN_UNSURE if self.of(address, now) is Reached.UNKNOWN else AGAIN_SURE

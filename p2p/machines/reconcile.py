@@ -36,40 +36,41 @@ from p2p.wire.trust import (
 )
 
 MAX_WANTED: Final = 65_536
-"""Statements that one round may fetch: a peer that lists more is listened to again in the next round."""
+"""Statements that one round may fetch; the rest of a longer listing is fetched in later rounds."""
 MAX_PAGES: Final = 64
-"""Pages of listings in one round: 262,144 names; more are a peer that never ends."""
+"""Pages of listings in one round: 262,144 names. A peer with more pages may never come to an end."""
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Send this question and hand its answer back."""
+    """Asks the driver to send this question and pass its answer to ``handle``."""
 
     ask: TrustAsk
 
 
 class Show(msgspec.Struct, frozen=True):
-    """Show these statements to the node, in order; proceed when it has looked."""
+    """Asks the driver to give these statements to the node, in order, and to proceed when they were judged."""
 
     statements: tuple[Signed, ...]
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The round is over. ``refused``: what the peer said, if it would not go on."""
+    """The round is over. ``refused``: the reason that the peer gave if it refused to answer."""
 
     refused: str = ""
 
 
 Effect: TypeAlias = Fetch | Show | Done
 Refs: TypeAlias = Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]]
-"""Statements held about some datasets, or all."""
+"""Returns the statements held about some datasets, or about all (``None``)."""
 
 
 class Reconcile:
-    """One round. ``mine`` is what I hold, of ``datasets`` or (``None``) of all.
+    """The requesting side of one round with one peer. ``mine``: the statements held of ``datasets``, or (``None``) of
+    all.
 
     ``declined`` tells which names are not worth fetching: sids, and the ``compared`` sums of both sides. ``may_go_on``
-    is asked before each question but the first: once it may not, some of what is known to be lacking is the last.
-    ``private``: what is told of ``datasets`` is passed on to nobody.
+    is asked before each question but the first; once it says no, at most one more question follows, for statements
+    known to be missing. ``private``: this node passes on nothing that it is told of ``datasets``.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class Reconcile:
         self._declined = declined
         self._may_go_on = may_go_on
         self.compared: bytes | None = None
-        """What was compared, by a name."""
+        """A hash of the compared sums of both sides; ``None`` before the comparison."""
         self.is_whole = True
-        """Whether all that the other side lists was looked at."""
+        """Whether everything that the peer listed could be considered in this round."""
         self._held = {ref.sid for ref in mine}
         self._lists: deque[ListAsk] = deque()
         self._scope: set[DatasetId] | None = None if datasets is None else set(datasets)
@@ -103,7 +104,10 @@ class Reconcile:
         return [self._fetch(SumAsk())] if self._scope is None else [self._next()]
 
     def handle(self, tell: TrustTell) -> list[Effect]:
-        """An answer to the last question. Raises Invalid when it is none: the peer is to be penalised."""
+        """Takes the answer to the last question, and returns what to do next.
+
+        Raises Invalid if it is no answer to that question; the peer is then to be penalised.
+        """
         match self._asked, tell:
             case _, TrustRefusal(reason):
                 return [Done(refused=reason)]
@@ -176,9 +180,9 @@ def answer(
     prove: Callable[[ProveAsk], Sequence[bytes]] | None = None,
     kept: Refs | None = None,
 ) -> TrustTell:
-    """The answer to ``ask`` from a node that holds ``refs``; always within the limits of the wire.
+    """Returns the answer to ``ask`` from a node that holds ``refs``; always within the limits of the wire.
 
-    ``kept``: of what is asked for by name by one who passes it on to nobody.
+    ``kept``: replaces ``refs`` for an asker that names datasets and passes nothing on.
     """
     match ask:
         case SumAsk():
@@ -206,7 +210,7 @@ def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) 
 
 
 def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
-    """Returns as many statements as fit in a reply. Base64 makes four bytes of three."""
+    """Returns as many statements as fit in a reply, counted in base64, which makes four bytes of three."""
     room = MAX_TRUST_REPLY - 1024
     gathered: list[Signed] = []
     for done, sid in enumerate(sids):

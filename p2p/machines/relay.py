@@ -1,9 +1,9 @@
-"""Decides who is reached through this node, and which circuits it carries (libp2p's circuit relay v2). Sans-IO.
+"""Decides which peers can be reached through this node, and which circuits it relays (libp2p's relay v2). Sans-IO.
 
-A reservation costs its peer an address, not a key: one subscriber's line and one block of addresses have few, and
-some are left for peers that a person chose. A peer reserves for itself alone, and loses its reservation with its
-connection. Circuits go by numbers of their own, so that one that ends takes no other with it; each is bounded in time
-and bytes, and one that is closed at one end is over soon after. The driver asks who is a member; nobody else is served.
+A reservation costs its peer an address, not only a key: one subscriber's line and one block of addresses get few, and
+some are kept for peers that a person chose. A peer reserves only for itself, and loses its reservation with its
+connection. Circuits have numbers, so that one that ends takes no other with it; each is bounded in time and bytes, and
+is closed soon after one end has closed it. Only members are served; the driver checks membership.
 """
 
 from __future__ import annotations
@@ -18,62 +18,63 @@ from p2p.ports import PeerId
 from p2p.wire.circuit import Limit, Status
 
 RESERVED: Final = 4
-"""One place in so many is for chosen peers: reservations and circuits."""
+"""One in so many reservations and circuits is kept for chosen peers."""
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     reservations: int = 128
-    """In all; each holds a connection that its peer has made."""
+    """Reservations in total; each holds a connection that its peer has made."""
     circuits: int = 128
-    """In all; each is two streams and two windows of the muxer."""
+    """Circuits in total; each uses two streams and two windows of the muxer."""
     of_line: int = 8
-    """Reservations, and circuits that were opened, of one subscriber's addresses: a /32 of IPv4, a /56 of IPv6."""
+    """Reservations, and circuits opened, from one subscriber's addresses: a /32 of IPv4, a /56 of IPv6."""
     of_prefix: int = 16
-    """The same of one block of addresses: a /24, a /48."""
+    """Reservations, and circuits opened, from one block of addresses: a /24 of IPv4, a /48 of IPv6."""
     of_peer: int = 32
     """Circuits that end at one peer."""
     of_pair: int = 2
-    """Circuits between two peers: as many connections as the host keeps of one peer."""
+    """Circuits between the same two peers: as many as the host keeps connections with one peer."""
     lifetime: int = 3600
-    """Seconds that a reservation counts without a renewal."""
+    """Seconds for which a reservation is valid without renewal."""
     circuit: Limit = Limit(seconds=7200, data=4 << 30)
-    """After so much a circuit ends, and its ends make another."""
+    """Limits of one circuit; after it ends, the peers make another."""
     half_closed: float = 10.0
-    """Seconds that a circuit goes on after one end has said its last."""
+    """Seconds for which a circuit stays open after one end has stopped sending."""
 
 
 class Place(NamedTuple):
-    """A peer and where it is."""
+    """A peer and the address from which it is connected."""
 
     peer: PeerId
     host: str
 
 
 class Circuit:
-    """One circuit under its number."""
+    """One circuit: its number, its peers, and what is left of its limits."""
 
     def __init__(self, number: int, source: Place, target: PeerId, limits: RelayLimits, now: float) -> None:
         self.number = number
         self.source = source
         self.target = target
         self.deadline = now + limits.circuit.seconds
-        """When it is over at the latest."""
+        """The time at which it is closed at the latest."""
         self._half_closed = limits.half_closed
         self._left = [limits.circuit.data, limits.circuit.data]
 
     def take(self, way: int, amount: int) -> int:
-        """How many of ``amount`` bytes may still go one way: 0 to the target, 1 back."""
+        """Charges up to ``amount`` bytes in a direction (0: to the target, 1: back); returns how many may still be
+        sent."""
         granted = min(amount, self._left[way])
         self._left[way] -= granted
         return granted
 
     def ended(self, now: float) -> None:
-        """One end sends no more."""
+        """Notes that one end sends no more; the circuit is closed ``half_closed`` seconds later."""
         self.deadline = min(self.deadline, now + self._half_closed)
 
 
 class Relay:
-    """The reservations and circuits of one node. The caller sets ``chosen``, the peers that a person chose."""
+    """Tracks the reservations and circuits of one node. The caller sets ``chosen``, the peers that a person chose."""
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
@@ -99,7 +100,7 @@ class Relay:
         }  # fmt: skip
 
     def reserve(self, place: Place, now: float) -> Status:
-        """Reserves a place for a peer, or renews its reservation."""
+        """Reserves a place for a peer, or renews its reservation; returns OK or the reason of a refusal."""
         others = [each for each, _ in self._reserved.values() if each.peer != place.peer]
         if not self._has_room(place, others, self.limits.reservations):
             return Status.RESERVATION_REFUSED
@@ -107,7 +108,8 @@ class Relay:
         return Status.OK
 
     def open(self, source: Place, target: PeerId, now: float) -> Circuit | Status:
-        """A circuit from a peer to one that has a reservation; why not, else."""
+        """Opens a circuit from a peer to one that has a reservation; returns the circuit, or the reason of a
+        refusal."""
         until = self._reserved.get(target, (source, 0.0))[1]
         if until <= now or source.peer == target:
             return Status.NO_RESERVATION

@@ -1,6 +1,6 @@
 """Decides which request is answered next: fair between address blocks, peers, and the subjects that one peer requests.
 
-One machine per node serves both data protocols. While one answer to a peer is written, the next is read, and no more: a
+One machine per node serves both data protocols. While one answer to a peer is written, only the next one is read: a
 slow reader holds two answers in memory and delays nobody. At most ``readers`` reads from disk run at a time. The
 subjects of one peer take turns by bytes (deficit round robin), so a million-block chain does not hold up a small one.
 The machine does no I/O: the driver performs each ``Read`` and reports when it is done.
@@ -20,30 +20,30 @@ from p2p.wire.objects import ObjectRange, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 MAX_WAITING: Final = 64
-"""Requests of one peer that may wait: 64 MiB of answers promised, far above what a puller has under way."""
+"""Requests of one peer that may wait: 64 MiB of answers, far more than a fetching node has under way."""
 AHEAD: Final = 2
-"""Answers to one asker between the disk and the wire."""
+"""Answers to one asker that are read and not yet sent."""
 ROOMY: Final = 32 << 20
-"""Untaken bytes of answers, of all callers, up to which one is read ahead of the one being written."""
+"""Bytes of unsent answers, of all askers, below which one is read while the one before it is written."""
 READERS: Final = 4
 """Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
 LEAST: Final = 4 << 10
-"""Bytes that any answer counts for."""
+"""Bytes that even the smallest answer counts for in turns."""
 MAX_BLOCKS: Final = 1024
-"""Blocks of addresses remembered; those that are owed nothing are forgotten."""
+"""Blocks of addresses remembered; those without a debt are forgotten."""
 QUANTUM: Final = MAX_RANGE_BYTES
-"""Bytes a subject may take in its turn before the next one has its."""
+"""Bytes that a subject may take in its turn."""
 
 Request: TypeAlias = BlockRange | ObjectRange | ObjectsAsk
 
 
 class Asker(NamedTuple):
-    """One stream of a peer. The driver allows few of them, so that streams do not buy turns."""
+    """One stream of a peer. The driver allows each peer few of them, so that opening streams gains no turns."""
 
     peer: PeerId
     stream: int
     block: str = ""
-    """Of addresses: turns are shared among these, so that keys do not buy turns either."""
+    """The peer's block of addresses. Turns are shared among blocks, so that more keys gain no turns either."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -52,26 +52,26 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class ReadDone(msgspec.Struct, frozen=True):
-    """The answer is in memory, of so many bytes: the disk is free for the next."""
+    """Event: an answer of so many bytes was read, so the disk is free for the next."""
 
     asker: Asker
     bytes: int
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The peer has taken its answer, or never will: it may have its next turn."""
+    """Event: the peer has taken its answer, or never will; it may have its next turn."""
 
     asker: Asker
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """No stream to this peer remains, so its requests are dropped."""
+    """Event: no stream to this peer remains, so its requests are dropped."""
 
     asker: Asker
 
 
 class Read(msgspec.Struct, frozen=True):
-    """The driver reads what the request names, writes it, and reports that it did."""
+    """Asks the driver to read what the request names, write it to the stream, and report both."""
 
     asker: Asker
     request: Request
@@ -87,7 +87,7 @@ Effect: TypeAlias = Read | Refuse
 
 
 class _Lane:
-    """The requests of one peer by subject, in turn; ``deficit`` is what a subject may still take."""
+    """The requests of one peer by subject, in turns; ``deficit``: the bytes that a subject may still take."""
 
     def __init__(self) -> None:
         self.subjects: OrderedDict[bytes, deque[Request]] = OrderedDict()
@@ -95,9 +95,9 @@ class _Lane:
         self.waiting = 0
         self.reading: bytes | None = None
         self.answers = 0
-        """Read or being read, and not written."""
+        """Answers that are being read, or are read and not yet written."""
         self.untaken = deque[int]()
-        """Bytes of those that were read."""
+        """The sizes, in bytes, of the answers that are read and not yet written."""
 
     def may_read(self, ahead: int) -> bool:
         return bool(self.waiting) and self.answers < ahead
@@ -108,7 +108,7 @@ class _Lane:
         self.waiting += 1
 
     def take(self) -> Request:
-        """The next request in turn; a subject that has used up its bytes goes to the end of the line."""
+        """Removes and returns the next request; a subject that has used up its bytes goes to the end of the line."""
         while True:
             subject, requests = next(iter(self.subjects.items()))
             if self.deficit.setdefault(subject, QUANTUM) <= 0:
@@ -131,7 +131,7 @@ class _Lane:
 
 
 class Serving:
-    """Turns for all peers of a node."""
+    """Schedules the requests of all peers of a node."""
 
     def __init__(self, readers: int = READERS) -> None:
         self._readers = readers
@@ -140,11 +140,11 @@ class Serving:
         self._line: OrderedDict[Asker, None] = OrderedDict()
         self._untaken = 0
         self._used: dict[str, int] = {}
-        """Bytes that each block of addresses was given, as far as it matters for its next turn."""
+        """Bytes given to each block of addresses, as far as they matter for its next turn."""
         self._least = 0
 
     def handle(self, event: Input) -> list[Effect]:
-        """Time plays no part here."""
+        """Takes an event, and returns what to do now; independent of time."""
         match event:
             case Asked(asker, request):
                 refused = self._asked(asker, request)
@@ -177,7 +177,7 @@ class Serving:
         return None
 
     def _line_up(self, asker: Asker, lane: _Lane) -> None:
-        # Who was away has saved nothing up.
+        # A block that requested nothing for a while gains no advantage by it.
         self._used[asker.block] = max(self._used.get(asker.block, 0), self._least)
         if lane.may_read(AHEAD if self._untaken < ROOMY else 1) and asker not in self._reading:
             self._line.setdefault(asker)
@@ -208,7 +208,7 @@ class Serving:
 
 
 def _subject(request: Request) -> bytes:
-    """Returns the key that takes turns with others of the asker: a dataset, or the first object asked for."""
+    """Returns the subject by which an asker's requests take turns: a dataset, or the first requested object."""
     match request:
         case BlockRange(dataset=dataset):
             return bytes(dataset)

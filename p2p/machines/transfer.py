@@ -1,9 +1,9 @@
 """Plans the transfer of units ``[start, target)`` in order, from several peers that may be slow, silent or lying.
 
-A chain (units are blocks) and an object (units are bytes) are both an interval of which peers send parts; a verifier
-behind the driver takes parts in order and says whether they are good. The machine plans which peer is asked for which
-part, keeps early parts within a window, moves requests from stalling peers to others, and identifies the liar. It never
-looks into a part. One machine per transfer; it ends with ``Completed`` or ``GaveUp``.
+A chain (units are blocks) and an object (units are bytes) are both an interval of which peers send parts. A verifier
+behind the driver takes the parts in order and says whether they are good. The machine decides which peer is asked for
+which part, keeps parts that come early within a window, moves requests from stalling peers to others, and finds the
+liar. It never looks into a part. One machine per transfer; it ends with ``Completed`` or ``GaveUp``.
 
 Blame: a part may be bad only because an earlier one, of another peer, was. When the verifier rejects parts of several
 peers, none is accused: the machine returns to the position that the verifier names and takes everything from one peer
@@ -28,13 +28,13 @@ from p2p.peers.book import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
 
 WINDOW: Final = 16 << 20
-"""Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
+"""Bytes requested or waiting for their turn. With answers of 1 MiB that is 16, enough for 10 Gbit/s at 10 ms."""
 AT_ONCE: Final = 4 << 20
-"""Bytes that are shown to the judge together."""
+"""Bytes that are given to the verifier together."""
 MAX_UNVERIFIED: Final = 2
-"""Deliveries that the judge has not spoken on: one that it looks at, and the next."""
+"""Deliveries that the verifier has not answered: the one that it checks, and the next."""
 MAX_REWINDS: Final = 8
-"""Times a judge may send us back before we give up: a liar among eight peers is found by then."""
+"""Times the verifier may send us back before we give up; a liar among eight peers is found by then."""
 
 DRIPPED: Final = f"it gave less than {LEAST:,} bytes in {SPAN:g} s"
 
@@ -42,18 +42,19 @@ Payload: TypeAlias = bytes | memoryview | tuple[bytes, ...]
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """How a thing is asked for: ``most_units`` and ``most_bytes`` in one answer; ``unit_bytes`` is a first guess."""
+    """How parts are requested: ``most_units`` and ``most_bytes`` in one answer; ``unit_bytes`` is the first
+    estimate."""
 
     most_units: int
     most_bytes: int
     unit_bytes: float = 1.0
     window: int = WINDOW
     patience: float = PATIENCE
-    """Seconds that a peer with questions of ours may say nothing."""
+    """Seconds for which a peer with open questions may be silent."""
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: ``units`` units from where we asked; the sender has ``available`` in all."""
+    """Event: an answer of ``units`` units from the requested start; the sender has ``available`` units in total."""
 
     peer: PeerId
     ask: int
@@ -64,7 +65,7 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """A refusal, or an answer that is no answer. ``final``: it will not do better later."""
+    """Event: a peer refused, or gave no valid answer. ``final``: asking it again later would not help."""
 
     peer: PeerId
     ask: int
@@ -73,7 +74,8 @@ class Denied(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """Peers that may have it. Those that are known at first come together, so that the first questions are shared."""
+    """Event: peers that may have it. All peers known at first come in one event, so that they share the first
+    questions."""
 
     peers: tuple[PeerId, ...]
 
@@ -84,28 +86,28 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The judge took the part that was delivered last."""
+    """Event: the verifier accepted the oldest delivery."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The check failed for the part or, after ``Finish``, the whole; it continues at ``resume_at``."""
+    """Event: the verifier rejected a part or, after ``Finish``, the whole; the transfer continues at ``resume_at``."""
 
     reason: str
     resume_at: int
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The judge found the whole good."""
+    """Event: the verifier found the whole good."""
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed; ``arriving`` are bytes of unfinished answers that are here, by peer."""
+    """Event: time has passed; ``arriving``: bytes of unfinished answers that have arrived, by peer."""
 
     arriving: Mapping[PeerId, int] = {}
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask ``peer`` for units from ``start`` on; the answer or its failure comes back under ``ask``."""
+    """Effect: ask ``peer`` for units from ``start`` on; its answer or failure is reported with the same ``ask``."""
 
     peer: PeerId
     ask: int
@@ -114,11 +116,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Pass the next parts to the judge, in order, which replies ``Accepted`` or ``Rejected``.
+    """Effect: pass the next parts to the verifier, in order, which replies ``Accepted`` or ``Rejected``.
 
-    All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
-    with each part anew would cost half of the judging. ``MAX_UNVERIFIED`` of them at a time, so that the judge never
-    waits for its next part; after ``Rejected`` what was delivered and not judged is void.
+    Contains all next parts that one peer sent, up to ``AT_ONCE`` bytes: more arrives while the verifier works, and a
+    call for each part would double its cost. Up to ``MAX_UNVERIFIED`` deliveries are open, so that the verifier never
+    waits for the next; after ``Rejected`` the open ones are void.
     """
 
     peer: PeerId
@@ -127,31 +129,31 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """Check the whole: the judge has all parts."""
+    """Effect: have the verifier check the whole; it has all parts."""
 
 
 class Penalise(msgspec.Struct, frozen=True):
-    """This peer alone is to blame."""
+    """Effect: penalise this peer, which alone is to blame."""
 
     peer: PeerId
     reason: str
     weight: float
     judged: bool = False
-    """Its parts are well formed, but not the wanted ones."""
+    """Whether the verifier rejected its parts: they are well formed, but not the wanted ones."""
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Send a ``Tick`` at this time; replaces the one before."""
+    """Effect: send a ``Tick`` at this time; replaces the one requested before."""
 
     at: float
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The end: all is here and good."""
+    """Effect, the last: all units are here and good."""
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """The transfer failed: no peer is left to ask. ``reasons`` names each peer's last failure."""
+    """Effect, the last: no peer is left to ask. ``reasons`` has each peer's last failure."""
 
     reasons: tuple[tuple[PeerId, str], ...]
 
@@ -176,7 +178,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class Transfer:
-    """The transfer of one chain or object. ``inherited``: units before ``start`` are from an unknown sender."""
+    """Plans the transfer of one chain or object. ``inherited``: units before ``start`` came from an unknown sender."""
 
     def __init__(
         self,
@@ -199,17 +201,17 @@ class Transfer:
         self._held = 0
         self._next_ask = 0
         self._judged: deque[PeerId] = deque()
-        """Providers of the parts that are being judged, in their order."""
+        """The providers of the deliveries that are being verified, in order."""
         self._finishing = False
         self._contributors: set[PeerId] = set()
-        """Providers of the parts that were accepted or rejected."""
+        """The providers of parts that were accepted or rejected."""
         self._inherited = inherited
         self._solo: PeerId | None = None
         self._alone: set[PeerId] = set()
-        """Providers that were asked alone in this round."""
+        """The providers that were asked alone since the last time all had been."""
         self._rewinds = 0
         self.over = False
-        """Whether the machine has ended; it then answers nothing more."""
+        """Whether the machine has ended; it then ignores events."""
 
     @property
     def _is_judging(self) -> bool:
@@ -254,7 +256,7 @@ class Transfer:
                 effects += self._stalled(now)
         return effects + self._advance(now)
 
-    # What came in
+    # Events
 
     def _arrived(self, answer: Arrived, now: float) -> list[Effect]:
         flight = self._flights.pop(answer.ask, None)
@@ -320,7 +322,7 @@ class Transfer:
         return [Penalise(blamed, reason, BAD_BYTES, judged=True)]
 
     def _stalled(self, now: float) -> list[Effect]:
-        """Those who have questions of ours and have said nothing for too long."""
+        """Penalises peers that have open questions and were silent for too long; their questions go to others."""
         effects: list[Effect] = []
         for peer in self._providers.silent(self.asked, now):
             self._drop_flights_of(peer)
@@ -334,7 +336,7 @@ class Transfer:
             self._put_back(self._flights.pop(ask).span)
 
     def _put_back(self, span: Interval) -> None:
-        """To be asked again, unless someone else is at it or it is here."""
+        """Marks a span to be requested again, unless it is here or another peer was asked for it."""
         if span[0] >= self._cursor and span[0] not in self._parts and not self._rivals(span):
             self._todo.add(span)
 
@@ -342,7 +344,7 @@ class Transfer:
         return [ask for ask, flight in self._flights.items() if flight.span[0] == span[0]]
 
     def _forget_rivals(self, winner: _Flight, now: float) -> None:
-        """Drops other requests of the same span; those made before the winner count as missed."""
+        """Drops other requests of the same span; a peer that was asked before the winner gets a miss."""
         for ask in self._rivals(winner.span):
             rival = self._flights.pop(ask)
             if rival.since < winner.since:
@@ -351,12 +353,12 @@ class Transfer:
     def _questions(self, peer: PeerId) -> int:
         return sum(1 for flight in self._flights.values() if flight.peer == peer)
 
-    # What to do next
+    # Next steps
 
     def _advance(self, now: float) -> list[Effect]:
         effects = self._judge()
         if self._todo and not self._flights and not self._is_judging:
-            # Nobody is at it: who does not reach the next unit has failed us, and may reach it after a rest.
+            # No question is open: peers that lack the next unit count as failed, and are asked again after a rest.
             for provider in self._providers.lacking(self._todo.first, now):
                 self._providers.failed(provider.peer, f"it has no more than {provider.available} units", now)
         effects += self._ask(now) + self._hedge(now)
@@ -415,18 +417,21 @@ class Transfer:
         )
 
     def _depth(self, provider: Provider) -> int:
-        """Returns how many parts are requested at once: one from a provider without a record, if others have one."""
+        """Returns how many parts are requested at a time: one from a peer without a record if others have one."""
         return DEPTH if provider.proven or not self._providers.some_proven() else 1
 
     def _is_of_no_use(self, peer: PeerId, now: float) -> bool:
-        """Whether another may take the place of who is asked alone: of two who contributed none could be blamed."""
+        """Whether another peer may replace the one that is asked alone.
+
+        Only one that contributed nothing is replaced: of two contributors, none could be blamed.
+        """
         if not self._providers.is_hopeful(peer):
             return True
         gave_nothing = not (self._contributors or self._judged or self._parts or self._questions(peer))
         return gave_nothing and self._providers.is_resting(peer, now)
 
     def _ask_another_alone(self) -> None:
-        """Asks proven peers first, since a silent one could delay each object for a minute."""
+        """Chooses the next peer to be asked alone, the least doubtful first: a silent one could cost a minute."""
         self._solo = self._providers.least_doubtful(self._alone)
         if self._solo in self._alone:
             self._alone.clear()
@@ -442,7 +447,7 @@ class Transfer:
         return Ask(peer=provider.peer, ask=ask, start=span[0], units=span[1] - span[0])
 
     def _hedge(self, now: float) -> list[Effect]:
-        """The part that all wait for is late: ask others for it too."""
+        """Asks more peers for the part that blocks all others, if it is late."""
         (at, count), late = self._hedges(now), self._late()
         if now < at:
             return []
@@ -452,7 +457,7 @@ class Transfer:
         return [self._question(one, late[0].span, now) for one in self._idle(now)[:count]]
 
     def _leave(self, peers: Collection[PeerId], now: float) -> None:
-        """Those who never gave anything, and let us wait while others are there."""
+        """Gives up on those of ``peers`` that never gave anything; they rest and get a miss."""
         for peer in sorted(peers):
             if not self._providers.of(peer).proven:
                 self._drop_flights_of(peer)
@@ -460,20 +465,21 @@ class Transfer:
                 self._providers.missed(peer, now)
 
     def _hedges(self, now: float) -> tuple[float, int]:
-        """Returns when to hedge, and to how many; never without further peers."""
+        """Returns when to ask more peers for the late part, and how many; never if there are none."""
         if not (late := self._late()) or not (idle := self._idle(now)):
             return math.inf, 0
         usual = self._providers.usual(idle[0].peer) if idle[0].proven else None
         return hedges([(flight.since, self._providers.of(flight.peer).moved) for flight in late], usual)
 
     def _late(self) -> list[_Flight]:
-        """Questions for the part that all wait for."""
+        """Lists the open questions for the part that blocks all others."""
         if self._solo is not None or self._is_judging or self._cursor in self._parts:
             return []
         return [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
 
     def _idle(self, now: float) -> list[Provider]:
-        """Those who could be asked for it too, the best first. A proven peer need not be idle for that."""
+        """Lists further peers that could be asked for that part, best first; a proven peer may have other questions
+        open."""
         at_it = {flight.peer for flight in self._late()}
         ready = self._providers.ready(self._cursor, now)
         idle = [one for one in ready if self._questions(one.peer) < (DEPTH if one.proven else 1)]

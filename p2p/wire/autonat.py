@@ -1,9 +1,8 @@
-"""Encodes and decodes the messages of libp2p's AutoNAT v2: may I be dialled, and where.
+"""Encodes and decodes the messages of libp2p's AutoNAT v2, by which a node asks whether, and where, it can be dialled.
 
-A node asks over ``ASK`` with addresses and a nonce. Who is asked may want bytes first (``DialDataRequest``), dials one
-of the addresses, says the nonce over ``BACK`` on that connection, and answers what became of it. Each message is
-protobuf, after its length as a varint. Fields that are not known are passed over. libp2p specification: AutoNAT v2.
-Pure.
+The asking node sends addresses and a nonce over ``ASK``. The asked node may want bytes first (``DialDataRequest``),
+dials one of the addresses, sends the nonce over ``BACK`` on that connection, and answers with the outcome. Each message
+is protobuf, after its length as a varint. Unknown fields are ignored. libp2p specification: AutoNAT v2. Pure.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from p2p.wire.protobuf import Field, bytes_of, delimited, field, fixed64_field, 
 ASK: Final = "/libp2p/autonat/2/dial-request"
 BACK: Final = "/libp2p/autonat/2/dial-back"
 MAX_MESSAGE: Final = 8192
-"""Bytes, as in go-libp2p. A part of the data of a dial has 4,096."""
+"""Bytes of a message, as in go-libp2p; one part of the data before a dial has at most 4,096."""
 MAX_ADDRESSES: Final = 50
-"""Addresses of one question, as in go-libp2p."""
+"""Addresses in one question, as in go-libp2p."""
 MAX_DATA: Final = 4096
-"""Bytes of one part of the data."""
+"""Bytes of one part of the data that is sent before a dial."""
 LEAST_DATA, MOST_DATA = 30_000, 100_000
-"""Bytes that a dial to another address than the observed one may cost who asks."""
+"""Range of the bytes that the asker must send first if the address to dial is not the one it is seen at."""
 _RULE: Final = "autonat-message"
 
 
@@ -51,16 +50,16 @@ class DialRequest(msgspec.Struct, frozen=True):
 
 class DialResponse(msgspec.Struct, frozen=True):
     status: int
-    """A number that is not among ``ResponseStatus`` is to be passed over."""
+    """The outcome; a number that is not in ``ResponseStatus`` is ignored."""
     index: int = 0
-    """Which of the addresses was dialled."""
+    """The position of the dialled address in the question."""
     dial: int = DialStatus.UNUSED
 
 
 class DialDataRequest(msgspec.Struct, frozen=True):
     index: int
     count: int
-    """Bytes to send first."""
+    """Bytes that the asker must send before the dial."""
 
 
 class DialData(msgspec.Struct, frozen=True):
@@ -106,21 +105,22 @@ def decode(raw: bytes) -> Message:
 
 
 def encode_back(nonce: int) -> bytes:
-    """The nonce, said over the connection that was dialled."""
+    """Encodes the nonce, as it is sent over the connection of the dial-back."""
     return delimited(fixed64_field(1, nonce))
 
 
 def decode_back(raw: bytes) -> int:
-    """Raises Invalid."""
+    """Decodes the nonce of a dial-back. Raises Invalid."""
     return number_of(dict(read_fields(raw, _RULE)).get(1, 0), _RULE)
 
 
 BACK_HEARD: Final = b"\x00"
-"""The answer to it: status OK, which is zero, as an empty message."""
+"""The answer to a dial-back: status OK, which is zero, as an empty message."""
 
 
 def decode_observed(raw: bytes) -> bytes:
-    """Reads, in a message of libp2p's identify protocol, the address at which its sender sees us. Raises Invalid."""
+    """Decodes a message of libp2p's identify protocol: returns the address at which its sender sees us. Raises
+    Invalid."""
     return bytes_of(dict(read_fields(raw, "identify-message")).get(4, b""), "identify-message")
 
 

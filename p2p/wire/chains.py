@@ -35,7 +35,8 @@ BLOCKS_KIND: Final = 0x81
 
 
 class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Please send blocks from ``start`` on: no more than ``max_blocks``, nor than ``max_bytes`` (but one block)."""
+    """A request for blocks from ``start`` on: at most ``max_blocks``, and at most ``max_bytes`` unless it is one
+    block."""
 
     request: int
     dataset: DatasetId
@@ -45,7 +46,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
-    """Raw blocks ``start``, ``start + 1``, … of a chain of which the sender serves ``size``."""
+    """An answer: raw blocks ``start``, ``start + 1``, … of a chain of which the sender serves ``size`` blocks."""
 
     request: int
     size: int
@@ -61,7 +62,7 @@ def encode_range(ask: BlockRange) -> bytes:
 
 
 def decode_range(body: bytes) -> BlockRange:
-    """Raises Invalid."""
+    """Decodes a request. Raises Invalid."""
     if len(body) != _RANGE.size or body[0] != RANGE_KIND:
         raise Invalid(f"not a range request: {body[:8].hex()}…", rule="chain-request", hint=f"{_RANGE.size} bytes, 01…")
     _, request, did, start, max_blocks, max_bytes = _RANGE.unpack(body)
@@ -77,7 +78,8 @@ def decode_range(body: bytes) -> BlockRange:
 
 
 def fit(blocks: Sequence[bytes], max_blocks: int, max_bytes: int) -> tuple[bytes, ...]:
-    """The longest beginning of ``blocks`` that an answer may hold: one block always, were it over ``max_bytes``."""
+    """Returns the first of ``blocks`` that fit into an answer; at least one, even over ``max_bytes``, unless that
+    is 0."""
     kept = blocks[: min(max_blocks, MAX_RANGE_BLOCKS)]
     within = sum(1 for end in accumulate(map(len, kept)) if end <= max_bytes)
     return tuple(kept[: max(within, 1 if max_bytes else 0)])
@@ -90,7 +92,7 @@ def encode_blocks(answer: Blocks) -> bytes:
 
 
 def decode_chain_reply(body: bytes) -> ChainReply:
-    """Raises Invalid."""
+    """Decodes an answer or a refusal. Raises Invalid."""
     if body[:1] == bytes([refusal.KIND]):
         return refusal.decode_refusal(body)
     if not _BLOCKS.size <= len(body) <= MAX_REPLY or body[0] != BLOCKS_KIND:

@@ -23,7 +23,7 @@ from p2p.wire.protobuf import Field, bytes_of, delimited, field, number_of, read
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
 MAX_MESSAGE: Final = 4096
-"""Bytes, as in go-libp2p. A reservation with eight addresses and its voucher has 900."""
+"""Bytes of a message, as in go-libp2p. A reservation with eight addresses and its voucher has 900."""
 MAX_PEER: Final = 64
 """Bytes of a peer id; those of Ed25519 keys have 38."""
 _RULE: Final = "circuit-message"
@@ -57,7 +57,7 @@ class StopKind(enum.IntEnum):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Limits of one circuit; 0: none."""
+    """Limits of one circuit; 0 means no limit."""
 
     seconds: int = 0
     data: int = 0
@@ -78,7 +78,7 @@ class HopMessage(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation | None = None
     limit: Limit = Limit()
     status: int | None = None
-    """A number that is not among ``Status`` is a refusal all the same."""
+    """The outcome; a number that is not in ``Status`` is treated as a refusal."""
 
 
 class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ def decode_stop(raw: bytes) -> StopMessage:
 
 
 def seal_voucher(key: SigningKey, relay: PeerId, peer: PeerId, expires: int) -> bytes:
-    """The relay's word, signed with its key, that ``peer`` is reached through it until then."""
+    """Signs a reservation voucher: the relay states that ``peer`` is reached through it until ``expires``."""
     payload = field(1, _peer_bytes(relay)) + field(2, _peer_bytes(peer)) + field(3, expires)
     signature = key.sign(_signed(payload))
     return field(1, _KEY + key.public) + field(2, _VOUCHER) + field(3, payload) + field(5, signature)
@@ -199,7 +199,7 @@ def _peer_field(peer: PeerId | None) -> bytes:
 
 
 def _read_peer(found: dict[int, Field]) -> PeerId | None:
-    """Ignores its addresses: our relay dials none on another's claim."""
+    """Returns the peer id; ignores the addresses beside it, since our relay dials none that others name."""
     if 2 not in found:
         return None
     raw = _bytes(_fields(_bytes(found[2])).get(1, b""))

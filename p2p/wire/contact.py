@@ -1,7 +1,7 @@
-"""Computes where nodes and datasets are in the space of a lookup, and which addresses count as one attacker's.
+"""Computes the places of nodes and datasets in the key space of the lookup, and groups addresses by likely owner.
 
-The place of a node is the SHA-256 of its peer id. The place of a dataset is a hash of its id and of the network's name:
-who does not know a dataset's id cannot tell what a question for its place is about. Distance is the XOR of two places.
+The place of a node is the SHA-256 of its peer id. The place of a dataset is a hash of its id and the network's name, so
+whoever does not know a dataset's id cannot tell which dataset a question is about. Distance is the XOR of two places.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from p2p.ports import PeerId
 BITS: Final = 256
 _DATASET: Final = b"odf lookup key 1\0"
 _PEER_ID: Final = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
-"""What precedes an Ed25519 key in a peer id (``p2p.identity``)."""
+"""The bytes before an Ed25519 key in a peer id (``p2p.identity``)."""
 _CACHED: Final = 16_384
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """A node that others may ask, at the one address where it answered."""
+    """A node that can be asked, at the one address at which it answered."""
 
     key: bytes
     """Its Ed25519 public key."""
     ip: bytes
-    """Four bytes, or sixteen."""
+    """Its IP address, packed: four bytes or sixteen."""
     port: int
 
     @property
@@ -50,17 +50,18 @@ class Contact(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> bytes:
-        """The /24 or /48 of its address; the address itself where it is not of the Internet."""
+        """Returns the /24 (IPv4) or /48 (IPv6) of its address; address and port if it is not on the Internet."""
         return _blocks(self.ip)[0] or self.ip + self.port.to_bytes(2, "big")
 
     @property
     def operator(self) -> bytes:
-        """The /16 or /32 likewise."""
+        """Returns the /16 (IPv4) or /32 (IPv6) of its address; address and port if it is not on the Internet."""
         return _blocks(self.ip)[1] or self.ip + self.port.to_bytes(2, "big")
 
 
 def contact_at(key: bytes, address: Address) -> Contact | None:
-    """A contact of an address; ``None`` for a name and for what goes by way of a relay: nobody can be asked there."""
+    """Makes a contact from an address; ``None`` for a DNS name, or an address through a relay: nobody can be asked
+    there."""
     if address.ip is None or address.relay is not None or not address.port:
         return None
     return Contact(key, address.ip.packed, address.port)
@@ -68,14 +69,15 @@ def contact_at(key: bytes, address: Address) -> Contact | None:
 
 @lru_cache(_CACHED)
 def _blocks(ip: bytes) -> tuple[bytes, bytes]:
-    """Empty for addresses of a LAN or of this machine, where all nodes share one block and none has it to itself."""
+    """Returns block and operator of an address; both empty on a LAN or on this machine, where all nodes share one
+    block."""
     if not is_global(parse_ip(str(ipaddress.ip_address(ip)))):
         return b"", b""
     return (ip[:3], ip[:2]) if len(ip) == 4 else (ip[:6], ip[:4])
 
 
 def block_of(ip: bytes, key: bytes) -> bytes:
-    """The block of a connection's remote address; on a LAN each peer is a block of its own."""
+    """Returns the block of a connection's remote address; on a LAN each peer is a block of its own."""
     return (_blocks(ip)[0] or ip + key) if ip else key
 
 

@@ -1,9 +1,9 @@
-"""Encodes and decodes frames: ``u32 length, body`` (network order) in all our stream protocols, and a varint length in
+"""Splits streams into frames: ``u32 length, body`` (network order) in all our stream protocols, and a varint length in
 those of libp2p that carry protobuf.
 
-A reader is made per stream and dies with it; after a bad length it is of no more use, because the stream's meaning is
-lost. It holds at most one unfinished frame, never more than its limit. Empty frames are frames: go-libp2p greets with
-one who has joined nothing.
+Each stream has its own reader. After an invalid length a reader is of no more use, because the position of the next
+frame is lost. It holds at most one unfinished frame, never more than its limit. libp2p's frames may be empty: go-libp2p
+sends an empty one as a greeting when it has joined no topic.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from chain.errors import Invalid
 
 PREFIX: Final = 4
-"""Bytes of the length."""
+"""Bytes of the length before a body."""
 MAX_PREFIX: Final = 10
-"""Bytes of a length: 64 bits, seven in each."""
+"""Bytes of a varint length at most: 64 bits, seven in each byte."""
 
 
 def prefix(length: int) -> bytes:
@@ -28,7 +28,7 @@ def frame(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream into whole bodies, however it arrives."""
+    """Splits a byte stream with ``u32`` lengths into whole bodies, however the bytes are cut on arrival."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -38,16 +38,16 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """Bytes of the unfinished frame that are here."""
+        """Returns how many bytes of the unfinished frame have arrived."""
         return self._held
 
     @property
     def pieces(self) -> int:
-        """The number of pieces in which the body arrived."""
+        """Returns the number of pieces in which the unfinished frame has arrived so far."""
         return len(self._pieces)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Bodies that ``data`` completes. Raises Invalid when a frame is empty or over the limit."""
+        """Returns the bodies that ``data`` completes. Raises Invalid if a frame is empty or over the limit."""
         if data:
             self._pieces.append(bytes(data))
             self._held += len(data)
@@ -63,7 +63,7 @@ class FrameReader:
             self._wanted = None
 
     def end(self) -> None:
-        """The stream has ended. Raises Invalid when it ended inside a frame."""
+        """Notes the end of the stream. Raises Invalid if it ended inside a frame."""
         if self._held or self._wanted is not None:
             raise Invalid("the stream ended inside a frame", rule="frame-cut")
 
@@ -73,7 +73,7 @@ class FrameReader:
         return length
 
     def _take(self, count: int) -> bytes:
-        """The first ``count`` held bytes, each copied once however small the pieces were."""
+        """Removes and returns the first ``count`` held bytes; copies each byte once, however small the pieces were."""
         self._held -= count
         first = self._pieces[0]
         if len(first) == count:
@@ -93,14 +93,14 @@ class FrameReader:
 
 
 class DelimitedReader:
-    """Splits a byte stream into whole bodies, however it arrives."""
+    """Splits a byte stream with varint lengths into whole bodies, however the bytes are cut on arrival."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Bodies that ``data`` completes. Raises Invalid for a length that is over the limit or none."""
+        """Returns the bodies that ``data`` completes. Raises Invalid if a length is over the limit or is no varint."""
         self._held += data
         bodies: list[bytes] = []
         at = 0

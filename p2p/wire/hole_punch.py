@@ -1,6 +1,6 @@
 """Encodes and decodes the messages of libp2p's DCUtR, by which two peers agree when to dial each other. Pure.
 
-Each message is protobuf, after its length as a varint. Fields that are not known are passed over.
+Each message is protobuf, after its length as a varint. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from p2p.wire.protobuf import bytes_of, delimited, field, number_of, read_fields
 
 PROTOCOL: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096
-"""Bytes, as the specification says."""
+"""Bytes of a message, as the specification says."""
 MAX_ADDRESSES: Final = 16
-"""Addresses that are read of one message; more are passed over."""
+"""Addresses that are read from one message; further ones are ignored."""
 _RULE: Final = "dcutr-message"
 
 

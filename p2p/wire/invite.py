@@ -1,11 +1,11 @@
-"""Encodes and decodes the redemption of an invitation's token at the node that invites (ADR 0057).
+"""Encodes and decodes the messages by which a node redeems an invitation's token at the node that invites (ADR 0057).
 
 One question and one answer a stream::
 
     redeem  01  32 token
     answer  81  u8 outcome
 
-The joiner is whoever the connection proves it to be. Pure.
+The joining node is the one whose key the connection proves. Pure.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from chain.errors import Invalid
 INVITE_PROTOCOL: Final = "/odf/1/invite"
 TOKEN_BYTES: Final = 32
 MAX_INVITE_MESSAGE: Final = 33
-"""Bytes of the longer one."""
+"""Bytes of the longer of the two messages."""
 _REDEEM, _ANSWER = b"\x01", b"\x81"
 
 
 class Redemption(enum.IntEnum):
-    """The outcome of a redemption. Closed: another number makes the message Invalid."""
+    """The outcome of a redemption. A closed set: another number makes the message Invalid."""
 
     ADMITTED = 0
-    """Now, or before: the same node may ask again."""
+    """The node is admitted, now or by an earlier redemption: the same node may ask again."""
     UNKNOWN = 1
-    """This node made no such token, or has deleted it."""
+    """The asked node made no such token, or has deleted it."""
     EXPIRED = 2
     USED = 3
-    """By as many nodes as it is for."""
+    """As many nodes have used the token as it is for."""
     REVOKED = 4
     BUSY = 5
-    """Asked too often, or the disk failed: later."""
+    """Too many questions came, or the disk failed; the node may ask later."""
 
 
 def encode_redeem(token: bytes) -> bytes:
-    """``token`` has ``TOKEN_BYTES``."""
+    """Encodes a question; ``token`` has ``TOKEN_BYTES``."""
     return _REDEEM + token
 
 
@@ -54,7 +54,7 @@ def encode_redemption(outcome: Redemption) -> bytes:
 
 
 def decode_redemption(body: bytes) -> Redemption:
-    """Raises Invalid."""
+    """Decodes an answer. Raises Invalid."""
     if len(body) != 2 or body[:1] != _ANSWER or body[1] not in Redemption.__members__.values():
         raise Invalid(f"no answer to a redemption, in {len(body)} bytes", rule="invite-message")
     return Redemption(body[1])

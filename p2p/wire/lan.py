@@ -1,9 +1,9 @@
 """Encodes and decodes the multicast DNS packets (RFC 6762) by which nodes on a local network find each other.
 
-Shaped as libp2p's discovery by mDNS is, under a service of our own: a question for the service's instances, answered by
-a pointer to a name and a text of ``dnsaddr=`` multiaddresses, with ``network=`` beside them. What stands in a packet is
-said by whoever is on the LAN, so that an address counts only when it is the one that the packet came from. Pure; the
-packets themselves are zeroconf's to read and write.
+The packets have the form of libp2p's mDNS discovery, under a service name of our own: a question for instances of the
+service is answered by a pointer to a name, and a text record with ``dnsaddr=`` multiaddresses and ``network=``. Anybody
+on the LAN can send any packet, so an address counts only if the packet came from it. Pure; zeroconf reads and writes
+the packets themselves.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from p2p.ports import PeerId
 
 SERVICE: Final = "_odf._udp.local."
 MAX_PACKET: Final = 9000
-"""Bytes of a packet, by RFC 6762; longer ones are not read."""
+"""Bytes of a packet, by RFC 6762; longer ones are ignored."""
 MAX_ADDRESSES: Final = 8
-"""Addresses told, and looked at, of one node."""
+"""Addresses of one node that are sent, and that are read."""
 LIFETIME: Final = 120
-"""Seconds that others may cache the answer; this node does not."""
+"""Seconds that others may cache an answer; this node caches none."""
 _QUERY, _RESPONSE, _AUTHORITATIVE = 0x0000, 0x8000, 0x0400
 _PTR, _TXT, _IN = 12, 16, 1
 
 
 class LanPacket(msgspec.Struct, frozen=True):
     asks: bool = False
-    """Whether it wants to know who is there."""
+    """Whether the sender asks who is there."""
     told: tuple[Address, ...] = ()
-    """Addresses of a node of the network, with its peer id."""
+    """Addresses of a node of the network, each with its peer id."""
 
 
 def encode_question() -> bytes:
@@ -62,7 +62,10 @@ def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) ->
 
 
 def decode(packet: bytes, network: str, source: str) -> LanPacket:
-    """Decodes a packet from the address ``source`` about ``network``. Most packets of mDNS are of others."""
+    """Decodes a packet that came from the address ``source``; an empty result if it is not about ``network``.
+
+    Most mDNS packets are those of other services.
+    """
     if len(packet) > MAX_PACKET:
         return LanPacket()
     message = DNSIncoming(packet, None, None, 0.0)
@@ -89,7 +92,7 @@ def _strings(text: bytes) -> Iterator[bytes]:
 
 
 def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
-    """Returns the sender's own addresses, so that a packet cannot make us dial a third party."""
+    """Yields the sender's own addresses only, so that a packet cannot make us dial a third party."""
     for raw in strings:
         if not raw.startswith(b"dnsaddr="):
             continue
@@ -102,12 +105,12 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
 
 
 def _is_at(address: Address, source: str) -> bool:
-    """Whether it is at an address; the link of a link-local one is unknown."""
+    """Whether an address is ``source``, ignoring the interface of a link-local one, which is unknown."""
     there = None if address.relay else address.ip
     return there is not None and there == parse_ip(source) and not (there.version == 6 and there.is_link_local)
 
 
 def is_on_lan(address: Address) -> bool:
-    """Whether to announce an address on a LAN: of this machine or a private network; in IPv6 any but a link-local."""
+    """Whether an address is announced on a LAN: one of this machine or a private network; any IPv6 but link-local."""
     here = None if address.relay else address.ip
     return here is not None and (here.is_private if here.version == 4 else not here.is_link_local)

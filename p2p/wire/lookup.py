@@ -39,17 +39,17 @@ At: TypeAlias = tuple[bytes, int]
 
 
 class Stored(enum.IntEnum):
-    """The outcome of a request to keep a record. Closed: another number makes the message Invalid."""
+    """The outcome of a request to keep a record. A closed set: another number makes the message Invalid."""
 
     KEPT = 0
     FULL = 1
-    """There is no room for one more of its block of addresses."""
+    """There is no room for another record from its block of addresses."""
     FAR = 2
-    """The answering node knows many that are nearer to the key."""
+    """The answering node knows many nodes that are nearer to the key."""
     BAD = 3
-    """It is expired, from the future, or not the asker's."""
+    """The record is expired, from the future, or not the asker's."""
     BUSY = 4
-    """Asked too often."""
+    """The asker sent too many questions."""
 
 
 class Find(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ def encode_store(ask: Store) -> bytes:
 
 
 def decode_lookup(body: bytes) -> Find | Store:
-    """Decodes a question. Raises Invalid. A record in it is not looked at."""
+    """Decodes a question. Raises Invalid. A record in it is not checked."""
     if len(body) < 2 + KEY_BYTES or body[0] not in (_FIND, _STORE):
         raise _bad("question", body)
     key = body[1 : 1 + KEY_BYTES]
@@ -102,7 +102,7 @@ def encode_nodes(answer: Nodes) -> bytes:
 
 
 def decode_nodes(body: bytes) -> Nodes:
-    """Raises Invalid. Records are split and not looked at."""
+    """Decodes an answer to ``Find``. Raises Invalid. The records in it are not checked."""
     if len(body) < 3 or body[0] != _NODES or body[1] > MAX_LOOKUP_CONTACTS:
         raise _bad("answer", body)
     at, contacts = 2, []
@@ -129,7 +129,7 @@ def encode_stored(outcome: Stored) -> bytes:
 
 
 def decode_stored(body: bytes) -> Stored:
-    """Raises Invalid."""
+    """Decodes an answer to ``Store``. Raises Invalid."""
     if len(body) != 2 or body[0] != _STORED or body[1] not in Stored.__members__.values():
         raise _bad("answer", body)
     return Stored(body[1])
@@ -145,7 +145,7 @@ def _at(at: At) -> bytes:
 
 
 def _read_at(body: bytes, start: int) -> tuple[At, int]:
-    """Returns an address, and where it ends. Raises Invalid."""
+    """Reads an address at ``start``; returns it and the position after it. Raises Invalid."""
     version = body[start] if start < len(body) else 0
     size = {4: 4, 6: 16}.get(version, 0)
     end = start + 1 + size + 2
@@ -161,13 +161,13 @@ def _read_at(body: bytes, start: int) -> tuple[At, int]:
 
 
 def seal_record(provider: Presence, network: str, key: bytes, signer: SigningKey) -> bytes:
-    """Signs that a peer serves the dataset of a key."""
+    """Signs and encodes a record: the peer of ``provider`` serves the dataset of ``key``."""
     body = presence.encode(provider)
     return body + signer.sign(_message(network, key, body))
 
 
 def is_record_signed(raw: bytes, provider: Presence, network: str, key: bytes) -> bool:
-    """Whether the peer itself signed this for the key and the network. The one costly check."""
+    """Whether the peer of the record signed it for this key and network. Expensive, so other checks come first."""
     return verify(provider.key, _message(network, key, raw[:-_SIGNATURE]), raw[-_SIGNATURE:])
 
 
@@ -176,7 +176,7 @@ def _message(network: str, key: bytes, body: bytes) -> bytes:
 
 
 def decode_record(raw: bytes) -> Presence:
-    """Signature unchecked. Raises Invalid."""
+    """Decodes a record without checking its signature. Raises Invalid."""
     if len(raw) > MAX_RECORD:
         raise Invalid(f"a record of {len(raw)} bytes", rule="lookup-record", hint=f"at most {MAX_RECORD}")
     found = presence.decode(raw)

@@ -1,7 +1,7 @@
-"""Encodes and decodes multiaddresses of TCP over IP as libp2p's messages carry them: bytes in place of text. Pure.
+"""Encodes and decodes multiaddresses of TCP over IP in binary, as libp2p's messages carry them. Pure.
 
-Only what can be dialled as it stands is of use in these messages: an IP address and a TCP port. An address of another
-kind (a name, a circuit, QUIC) is none of ours and is passed over by who reads a list.
+These messages only need addresses that can be dialled directly: an IP address and a TCP port. Addresses of other kinds
+(a name, a circuit, QUIC) are skipped when a list is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from p2p.ip import parse_ip
 _IP4, _TCP, _IP6 = 0x04, 0x06, 0x29
 _LENGTHS: Final = {_IP4: 4, _IP6: 16}
 MAX_BYTES: Final = 512
-"""Bytes of one address; longer ones are passed over."""
+"""Bytes of one address; longer ones are skipped."""
 
 
 def encode_multiaddr(address: Address) -> bytes:

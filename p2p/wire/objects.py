@@ -36,7 +36,7 @@ READ_KIND: Final = 0x01
 BYTES_KIND: Final = 0x81
 BYTES_HEAD: Final = _BYTES.size
 MAX_SIZE: Final = 1 << 48
-"""Bytes of an object: 256 TiB, so that offsets stay exact in every tool that reads them."""
+"""Bytes of an object: 256 TiB, so that every tool that reads offsets represents them exactly."""
 NAME_SIZE: Final = 34
 SOME_KIND: Final = 0x02
 PACK_KIND: Final = 0x82
@@ -44,7 +44,7 @@ _HEAD: Final = struct.Struct(">BIB")
 
 
 class ObjectRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Please send ``length`` bytes of an object from ``offset`` on."""
+    """A request for ``length`` bytes of an object from ``offset`` on."""
 
     request: int
     name: Multihash
@@ -53,7 +53,7 @@ class ObjectRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes ``offset``, … of an object of ``size`` bytes."""
+    """An answer: bytes ``offset``, ``offset + 1``, … of an object of ``size`` bytes."""
 
     request: int
     size: int
@@ -62,14 +62,14 @@ class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectsAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Please send these objects, which are small, as many as fit."""
+    """A request for several small objects, as many as fit into an answer."""
 
     request: int
     names: tuple[Multihash, ...]
 
 
 class ObjectPack(msgspec.Struct, frozen=True, kw_only=True):
-    """The first of the objects that were asked for, whole."""
+    """An answer: the first of the requested objects, whole."""
 
     request: int
     objects: tuple[bytes, ...]
@@ -84,12 +84,12 @@ def encode_read(ask: ObjectRange) -> bytes:
 
 
 def decode_request(body: bytes) -> ObjectRequest:
-    """Either kind of question. Raises Invalid."""
+    """Decodes a request of either kind. Raises Invalid."""
     return decode_some(body) if body[:1] == bytes([SOME_KIND]) else decode_read(body)
 
 
 def decode_read(body: bytes) -> ObjectRange:
-    """Raises Invalid."""
+    """Decodes a request for a range of an object. Raises Invalid."""
     if len(body) < _READ.size or body[0] != READ_KIND:
         raise Invalid(f"not a read request: {body[:8].hex()}…", rule="object-request")
     _, request, offset, length = _READ.unpack_from(body)
@@ -104,7 +104,7 @@ def decode_read(body: bytes) -> ObjectRange:
 
 
 def bytes_head(request: int, size: int, offset: int) -> bytes:
-    """``BYTES_HEAD`` bytes, after which the data follow."""
+    """Encodes the head of an answer, ``BYTES_HEAD`` bytes; the data follow it."""
     return _BYTES.pack(BYTES_KIND, request, size, offset)
 
 
@@ -113,7 +113,7 @@ def encode_bytes(answer: ObjectBytes) -> bytes:
 
 
 def decode_object_reply(body: bytes) -> ObjectReply:
-    """Raises Invalid."""
+    """Decodes an answer or a refusal. Raises Invalid."""
     if body[:1] == bytes([refusal.KIND]):
         return refusal.decode_refusal(body)
     if body[:1] == bytes([PACK_KIND]):
@@ -141,7 +141,7 @@ def encode_some(ask: ObjectsAsk) -> bytes:
 
 
 def decode_some(body: bytes) -> ObjectsAsk:
-    """Raises Invalid."""
+    """Decodes a request for several objects. Raises Invalid."""
     _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
     if not 0 < count <= MAX_PACK or len(body) != _HEAD.size + count * NAME_SIZE:
         raise Invalid(
@@ -160,7 +160,7 @@ def encode_pack(answer: ObjectPack) -> bytes:
 
 
 def decode_pack(body: bytes) -> ObjectPack:
-    """Raises Invalid."""
+    """Decodes an answer of several objects. Raises Invalid."""
     _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
     table_end = _HEAD.size + 4 * count
     if not 0 < count <= MAX_PACK or table_end > len(body):

@@ -44,11 +44,11 @@ from p2p.wire.limits import (
 PROTOCOL: Final = "/odf/1/peers"
 VERSION: Final = 0x01
 MORE: Final = 0x01
-"""Flag: it serves datasets beside those of its tags."""
+"""Flag: the node serves more datasets than those of its tags."""
 ASK_KIND: Final = 0x01
 ANSWER_KIND: Final = 0x81
 MAX_ADDRESS: Final = 255
-"""Bytes of one address, whose length is one byte."""
+"""Bytes of one address; its length is one byte."""
 _HEAD: Final = struct.Struct(">B32sQHBB")
 _SIGNATURE: Final = 64
 _DOMAIN: Final = b"odf presence 1\0"
@@ -58,9 +58,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     """Its Ed25519 public key: its peer id and its ``did:key``."""
     issued: int
-    """Milliseconds since the epoch by its own clock; of two presences the later counts."""
+    """Milliseconds since the epoch by the peer's own clock; of two presences of a peer the later one counts."""
     lifetime: int
-    """Seconds."""
+    """Seconds for which the presence is valid."""
     addresses: tuple[str, ...] = ()
     tags: tuple[int, ...] = ()
     more: bool = False
@@ -71,12 +71,12 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expires(self) -> int:
-        """Milliseconds since the epoch."""
+        """Returns when the presence expires, in milliseconds since the epoch."""
         return self.issued + 1000 * self.lifetime
 
 
 class PeersAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the presences of ``wanted`` peers; with ``tags``, of some that serve one of these."""
+    """A question for the presences of ``wanted`` peers; with ``tags``, of peers that serve one of these datasets."""
 
     wanted: int
     tags: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class PeersAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tag_of(dataset: DatasetId) -> int:
-    """Hashes a dataset to a tag; a collision (one in four billion) costs one question answered with no."""
+    """Hashes a dataset to its tag. A collision (one in four billion) costs one question that is answered with no."""
     return int.from_bytes(Multihash.sha3_256(dataset).digest[:4], "big")
 
 
@@ -98,13 +98,13 @@ def encode(presence: Presence) -> bytes:
 
 
 def seal(presence: Presence, network: str, key: SigningKey) -> bytes:
-    """Sign a presence of ``key`` for one network."""
+    """Encodes a presence and signs it with ``key`` for one network."""
     body = encode(presence)
     return body + key.sign(_message(network, body))
 
 
 def is_signed(raw: bytes, presence: Presence, network: str) -> bool:
-    """Whether the peer itself signed this for this network. The one costly check: everything cheap comes before it."""
+    """Whether the peer itself signed this for this network. Expensive, so all cheap checks come before it."""
     return verify(presence.key, _message(network, raw[:-_SIGNATURE]), raw[-_SIGNATURE:])
 
 
@@ -113,7 +113,8 @@ def _message(network: str, body: bytes) -> bytes:
 
 
 def decode(raw: bytes) -> Presence:
-    """Signature unchecked. Raises Invalid for whatever the canonical encoder would not have written."""
+    """Decodes a presence without checking its signature. Raises Invalid for bytes that the encoder would not have
+    written."""
     if not _HEAD.size + 2 + _SIGNATURE <= len(raw) <= MAX_PRESENCE or raw[0] != VERSION:
         raise _bad(f"{len(raw)} bytes that begin with {raw[:4].hex()}")
     _, key, issued, lifetime, flags, count = _HEAD.unpack_from(raw)
@@ -148,7 +149,7 @@ def encode_ask(ask: PeersAsk) -> bytes:
 
 
 def decode_ask(body: bytes) -> PeersAsk:
-    """Raises Invalid. ``own`` is not looked at."""
+    """Decodes a question. Raises Invalid. The presence ``own`` is not checked."""
     if len(body) < 3 or body[0] != ASK_KIND or body[1] > MAX_PRESENCES or body[2] > MAX_TAGS_ASKED:
         raise Invalid(f"not a question for peers: {body[:8].hex()}…", rule="peers-ask")
     count = body[2]
@@ -163,7 +164,7 @@ def encode_answer(presences: Iterable[bytes]) -> bytes:
 
 
 def decode_answer(body: bytes, ask: PeersAsk) -> list[bytes]:
-    """Raw presences. Raises Invalid; more than were asked for are not an answer."""
+    """Decodes an answer into raw, unchecked presences. Raises Invalid, also for more presences than ``ask`` wanted."""
     if len(body) < 2 or body[0] != ANSWER_KIND or body[1] > ask.wanted:
         raise Invalid(f"not an answer about peers: {body[:8].hex()}…", rule="peers-answer")
     at, answered = 2, []

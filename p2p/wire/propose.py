@@ -47,19 +47,19 @@ from p2p.wire.limits import MAX_REASON, MIB
 
 PROPOSE_PROTOCOL: Final = "/odf/1/propose"
 MAX_PROPOSALS: Final = 65
-"""Shards of a collection, and the chain that binds their times."""
+"""Proposals in one message: all shards of a collection, and the chain that binds their times."""
 MAX_BLOCKS: Final = 4096
 """Blocks of one transaction of a shard."""
 MAX_OBJECTS: Final = 8192
 MAX_PROPOSE: Final = 20 * MIB
-"""Bytes of a message: a block of the largest size, and others."""
+"""Bytes of a message: enough for a block of the largest size and others."""
 MAX_PIECE: Final = 256 << 10
 _HASH: Final = 34
 _U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 
 
 class Kind(enum.IntEnum):
-    """The first byte of a message. Closed."""
+    """The first byte of a message. A closed set."""
 
     PROPOSE = 0x01
     ASK = 0x02
@@ -71,14 +71,14 @@ class Kind(enum.IntEnum):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The commit point lacks an object."""
+    """A request of the commit point for an object that it lacks."""
 
     name: Multihash
     size: int
 
 
 class RefusedProposal(msgspec.Struct, frozen=True):
-    """Nothing is appended, and why."""
+    """An answer: nothing was appended, because of ``fault``."""
 
     fault: Fault
 
@@ -89,7 +89,7 @@ _FAMILIES: Final[tuple[type[Fault], ...]] = (NotFound, Invalid, Refused, Conflic
 
 
 def encode_propose(proposals: Sequence[Proposal]) -> bytes:
-    """Raises Invalid for more than a message may hold."""
+    """Encodes proposals. Raises Invalid if they are more than a message may hold."""
     parts = [bytes([Kind.PROPOSE, _count(proposals, MAX_PROPOSALS)])]
     for each in proposals:
         _count(each.blocks, MAX_BLOCKS)
@@ -106,7 +106,7 @@ def encode_propose(proposals: Sequence[Proposal]) -> bytes:
 
 
 def decode_propose(body: bytes) -> list[Proposal]:
-    """Raises Invalid, also for a block that is none."""
+    """Decodes proposals. Raises Invalid, also for bytes that are no block."""
     read = _Reader(body, Kind.PROPOSE)
     proposals = []
     for _ in range(read.count(MAX_PROPOSALS)):
@@ -121,12 +121,12 @@ def decode_propose(body: bytes) -> list[Proposal]:
 
 
 def encode_ask(datasets: Sequence[DatasetId]) -> bytes:
-    """Raises Invalid."""
+    """Encodes a question for the heads of shards. Raises Invalid if there are too many."""
     return bytes([Kind.ASK, _count(datasets, MAX_PROPOSALS)]) + b"".join(map(bytes, datasets))
 
 
 def decode_ask(body: bytes) -> list[DatasetId]:
-    """Raises Invalid."""
+    """Decodes a question for the heads of shards. Raises Invalid."""
     read = _Reader(body, Kind.ASK)
     datasets = [read.dataset() for _ in range(read.count(MAX_PROPOSALS))]
     read.end()
@@ -138,7 +138,7 @@ def encode_data(piece: bytes) -> bytes:
 
 
 def decode_data(body: bytes) -> bytes:
-    """Raises Invalid."""
+    """Decodes one piece of an object. Raises Invalid."""
     if body[:1] != bytes([Kind.DATA]) or len(body) > 1 + MAX_PIECE:
         raise _malformed("no piece of an object")
     return body[1:]
@@ -164,7 +164,7 @@ def encode_shards(shards: Sequence[Shard]) -> bytes:
 
 
 def encode_refused(fault: Fault) -> bytes:
-    """A fault of another family is told as one of the environment."""
+    """Encodes a refusal. A fault of a family that the protocol lacks is sent as one of the environment."""
     family = next((place for place, each in enumerate(_FAMILIES) if isinstance(fault, each)), len(_FAMILIES) - 1)
     rule = fault.rule.encode()[: MAX_REASON - 1]
     text = fault.message.encode()[:MAX_REASON].decode(errors="ignore").encode()
@@ -172,7 +172,7 @@ def encode_refused(fault: Fault) -> bytes:
 
 
 def decode_answer(body: bytes) -> Answer:
-    """Raises Invalid."""
+    """Decodes any answer of the commit point. Raises Invalid."""
     match body[:1]:
         case b"\x81":
             read = _Reader(body, Kind.WANT)
@@ -246,7 +246,7 @@ def _malformed(what: str) -> Invalid:
 
 
 class _Reader:
-    """Reads fields off a body, from the front. Raises Invalid past its end."""
+    """Reads fields from a message body in order. Raises Invalid if the body ends early or a field is invalid."""
 
     def __init__(self, body: bytes, kind: Kind) -> None:
         self._body, self._at = body, 1

@@ -1,4 +1,4 @@
-"""Writes and reads the few fields of protobuf messages that this node speaks: numbers and bytes, and nothing else."""
+"""Writes and reads the parts of protobuf that this node uses: fields that are numbers or bytes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ def fixed64_field(number: int, content: int) -> bytes:
 
 
 def delimited(body: bytes) -> bytes:
-    """A message after its length, as on a stream."""
+    """Returns a message with its length before it, as it is sent on a stream."""
     return varint(len(body)) + body
 
 
 def number_of(found: Field, rule: str) -> int:
-    """Raises Invalid for bytes."""
+    """Returns a field that must be a number. Raises Invalid for bytes."""
     if isinstance(found, bytes):
         raise Invalid("bytes in place of a number", rule=rule)
     return found
 
 
 def bytes_of(found: Field, rule: str) -> bytes:
-    """Raises Invalid for a number."""
+    """Returns a field that must be bytes. Raises Invalid for a number."""
     if isinstance(found, int):
         raise Invalid("a number in place of bytes", rule=rule)
     return found
 
 
 def read_fields(raw: bytes, rule: str) -> Iterator[tuple[int, Field]]:
-    """Yields each field in order; of a repeated one the last counts. Raises Invalid, by ``rule``."""
+    """Yields each field's number and value in order; callers use the last of a repeated field. Raises Invalid with
+    ``rule``."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at, rule)

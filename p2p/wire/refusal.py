@@ -1,4 +1,4 @@
-"""Encodes and decodes refusals: why a peer does not answer a request, in the chain and object protocols (ADR 0002)."""
+"""Encodes and decodes refusals: the reason why a peer does not answer a chain or object request (ADR 0002)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from p2p.wire.limits import MAX_REASON
 
 
 class Reason(enum.IntEnum):
-    """Closed: a number that is not here makes the message Invalid."""
+    """The reason of a refusal. A closed set: another number makes the message Invalid."""
 
     UNKNOWN = 1
-    """Nothing of that name here, or nothing that we show you."""
+    """There is nothing of that name here, or nothing that this peer may see."""
     NOT_SERVED = 2
-    """Policy says no."""
+    """The policy forbids serving it."""
     BUSY = 3
-    """Too many requests of yours wait already; later, or another peer."""
+    """Too many requests of this peer wait already; it may ask later, or ask another peer."""
     MALFORMED = 4
-    """Not a request of this protocol. The stream ends after it."""
+    """The bytes are no request of this protocol. The stream ends after this refusal."""
     BROKEN = 5
-    """Our own disk or database failed; another peer may do better."""
+    """The answering node's disk or database failed; another peer may do better."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Answer in place of the thing asked for. ``text`` is for people and for logs."""
+    """An answer that gives a reason in place of what was requested. ``text`` is for people and logs."""
 
     request: int
     reason: Reason
@@ -40,13 +40,13 @@ _HEAD: Final = struct.Struct(">BIB")
 
 
 def encode_refusal(refusal: Refusal) -> bytes:
-    """``u8 0x7f, u32 request, u8 reason, text``: UTF-8, cut at the limit."""
+    """Encodes ``u8 0x7f, u32 request, u8 reason, text``; the text is UTF-8, cut at the limit."""
     text = refusal.text.encode()[:MAX_REASON].decode(errors="ignore").encode()
     return _HEAD.pack(KIND, refusal.request, refusal.reason) + text
 
 
 def decode_refusal(body: bytes) -> Refusal:
-    """Raises Invalid."""
+    """Decodes a refusal. Raises Invalid."""
     if len(body) < _HEAD.size or len(body) > _HEAD.size + MAX_REASON or body[0] != KIND:
         raise Invalid(f"a refusal of {len(body)} bytes", rule="refusal", hint=f"6 to {6 + MAX_REASON} bytes")
     _, request, number = _HEAD.unpack_from(body)

@@ -48,23 +48,23 @@ Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
 BucketName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{2}$")]
 Sum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 MAX_TREE: Final = 1 << 53
-"""Blocks of a chain: numbers that every JSON parser reads exactly."""
+"""Blocks of a chain: numbers up to this are read exactly by every JSON parser."""
 Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_TREE)]
 Sids = Annotated[tuple[Multihash, ...], msgspec.Meta(max_length=MAX_LISTED)]
 
 
 class SumAsk(msgspec.Struct, frozen=True, tag="sum", tag_field="ask"):
-    """Asks for the peer's sums."""
+    """A question for the peer's sums."""
 
 
 class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_defaults=True):
-    """Asks a peer for the statements that it has of these buckets, or of these datasets."""
+    """A question for the ids of the statements that a peer has of these buckets, or of these datasets."""
 
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS)] = ()
     datasets: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_DATASETS)] = ()
     after: Multihash | None = None
     private: bool = False
-    """Of datasets: the caller passes nothing of it on, and may get what is shared with its key alone."""
+    """With ``datasets``: the asker passes nothing of it on, so it may get what is shared with its key alone."""
 
 
 class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):
@@ -72,7 +72,7 @@ class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):
 
 
 class ProveAsk(msgspec.Struct, frozen=True, tag="prove", tag_field="ask", omit_defaults=True, kw_only=True):
-    """Please prove something of the tree over the first ``size`` blocks: of its beginning, or of one block."""
+    """A question for a proof in the tree over the first ``size`` blocks: of its beginning, or of one block."""
 
     dataset: DatasetId
     size: Size
@@ -81,7 +81,7 @@ class ProveAsk(msgspec.Struct, frozen=True, tag="prove", tag_field="ask", omit_d
 
 
 class Sums(msgspec.Struct, frozen=True, tag="sum", tag_field="tell"):
-    """Sum of each bucket that is not empty, by its number in two hex digits."""
+    """An answer: the sum of each bucket that is not empty, by the bucket's number in two hex digits."""
 
     buckets: Annotated[dict[BucketName, Sum], msgspec.Meta(max_length=BUCKETS)]
 
@@ -92,21 +92,21 @@ class Listing(msgspec.Struct, frozen=True, tag="list", tag_field="tell", omit_de
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """An envelope and the topic it would be gossiped on; in JSON the bytes are base64."""
+    """An envelope and the topic on which it would be gossiped; in JSON the bytes are base64."""
 
     topic: Topic
     envelope: bytes
 
 
 class Statements(msgspec.Struct, frozen=True, tag="get", tag_field="tell"):
-    """Envelopes of the first ``done`` sids asked for, without those that are no longer here."""
+    """An answer: envelopes of the first ``done`` requested sids, without those that are no longer here."""
 
     statements: Annotated[tuple[Signed, ...], msgspec.Meta(max_length=MAX_SIDS)]
     done: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDS)]
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="tell"):
-    """Nodes of a proof, in hex, in the order of RFC 6962."""
+    """An answer: the nodes of a proof, in hex, in the order of RFC 6962."""
 
     nodes: Annotated[tuple[Sum, ...], msgspec.Meta(max_length=MAX_PATH)]
 
@@ -116,7 +116,7 @@ class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="tell"):
 
 
 class TrustRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="tell"):
-    """Why there is no answer. The stream ends after it."""
+    """A refusal: the reason why there is no answer. The stream ends after it."""
 
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
@@ -147,7 +147,7 @@ def encode(message: TrustAsk | TrustTell) -> bytes:
 
 
 def decode_ask(body: bytes) -> TrustAsk:
-    """Raises Invalid."""
+    """Decodes a question. Raises Invalid."""
     ask: TrustAsk = _decoded(_ASKS.decode, body, MAX_TRUST_REQUEST, "trust-request")
     if isinstance(ask, ListAsk) and bool(ask.buckets) == bool(ask.datasets):
         raise Invalid("a list of neither buckets nor datasets, or of both", rule="trust-request", hint="give one")
@@ -163,7 +163,7 @@ def _provable(ask: ProveAsk) -> bool:
 
 
 def decode_tell(body: bytes) -> TrustTell:
-    """Raises Invalid."""
+    """Decodes an answer. Raises Invalid."""
     tell: TrustTell = _decoded(_TELLS.decode, body, MAX_TRUST_REPLY, "trust-reply")
     if isinstance(tell, Listing):
         listed(tell)
@@ -182,7 +182,8 @@ def _decoded(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str)
 
 
 def listed(page: Listing) -> list[StatementRef]:
-    """The page as refs in the order of sids. Raises Invalid: a wrong DID, or more than a page."""
+    """Returns a page as refs in the order of sids. Raises Invalid for a wrong DID, or more refs than a page may
+    have."""
     refs = [StatementRef(sid, DatasetId.parse(did)) for did, sids in page.refs.items() for sid in sids]
     if len(refs) > MAX_LISTED:
         raise Invalid(f"a page of {len(refs)} statements", rule="trust-reply", hint=f"at most {MAX_LISTED}")
@@ -190,7 +191,7 @@ def listed(page: Listing) -> list[StatementRef]:
 
 
 def page(refs: Iterable[StatementRef], more: bool) -> Listing:
-    """A page of refs that are in the order of sids; ``more`` when others follow."""
+    """Makes a page of refs, which must be in the order of sids; ``more``: whether other pages follow."""
     by_dataset: defaultdict[str, list[Multihash]] = defaultdict(list)
     last: Multihash | None = None
     for ref in refs:
@@ -204,7 +205,7 @@ def bucket(dataset: DatasetId) -> int:
 
 
 def sums(refs: Iterable[StatementRef]) -> Mapping[int, str]:
-    """Hex sum of each bucket that has a statement."""
+    """Computes the sum (hex) of each bucket that has a statement."""
     members: defaultdict[int, list[Multihash]] = defaultdict(list)
     for ref in refs:
         members[bucket(ref.dataset)].append(ref.sid)
@@ -212,11 +213,11 @@ def sums(refs: Iterable[StatementRef]) -> Mapping[int, str]:
 
 
 def compared(mine: Mapping[int, str], theirs: Sums) -> bytes:
-    """A name for what two sides have, by their sums."""
+    """Returns a hash of the sums of both sides, by which this comparison is recognised again."""
     return hashlib.sha3_256(repr((sorted(mine.items()), sorted(theirs.buckets.items()))).encode()).digest()
 
 
 def differing(mine: Mapping[int, str], theirs: Sums) -> Sequence[int]:
-    """Buckets of which the other side has something that I may lack, in order."""
+    """Lists, in order, the buckets in which the other side has statements that I may lack."""
     sums = {int(name, 16): value for name, value in theirs.buckets.items()}
     return [number for number, value in sorted(sums.items()) if mine.get(number) != value]
