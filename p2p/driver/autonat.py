@@ -1,8 +1,8 @@
 """Finds out whether this node can be dialled from the Internet, and dials back for others who ask (AutoNAT v2).
 
 Made with the host (``node_reach``). Peers say at which address they see this node (identify), and dial it back there
-and at its own addresses; what they say decides which addresses are announced and whether relays are needed. A peer that
-was dialled from the listening port is not asked: a NAT that lets it in lets nobody else in.
+and at its own addresses. The results decide which addresses are announced and whether relays are needed. A peer that
+was dialled from the listening port is not asked: a NAT that lets it in may let nobody else in.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
 
 IDENTIFY: Final = "/ipfs/id/1.0.0"
 MAX_IDENTIFY: Final = 64 << 10
-"""Bytes of what a peer says of itself."""
+"""Bytes of a peer's identify message."""
 PATIENCE: Final = 10.0
-"""Seconds for an answer of identify."""
+"""Seconds for an identify message to come."""
 ASK_PATIENCE: Final = 30.0
 """Seconds for a question with its data and its dial-back."""
 LOOK: Final = 1.0
-"""Seconds between looks whom to ask next."""
+"""Seconds between checks which peers are to be asked next."""
 SEEN_AGAIN: Final = 300.0
 """Seconds after which a peer is asked again at which address it sees this node."""
 MAX_SEEN: Final = 64
-"""Peers whose word on that is kept."""
+"""Peers whose sightings are kept."""
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """At which address a peer sees this node."""
+    """The address at which a peer sees this node."""
 
     address: Address
     at: float
     from_listening: bool
-    """The connection left from the listening port, so that the port counts."""
+    """Whether the connection left from the listening port, so that its port counts too."""
 
 
 class AutoNat:
-    """Both halves, of one node. ``changed`` is called when other addresses are announced."""
+    """Client and server of AutoNAT v2 for one node. ``changed`` is called when other addresses are to be announced."""
 
     def __init__(
         self, host: HostPort, direct: DirectPort, backs: DialBacks, rng: Random, changed: Callable[[], None]
@@ -104,7 +104,8 @@ class AutoNat:
                 await self._direct.connections_changed()
 
     async def step(self) -> None:
-        """One look: at which addresses peers see this node, and one question to a server that is due."""
+        """Asks peers that were not asked lately at which address they see this node, and servers that are due to dial
+        back."""
         for peer in self._servers(of_others=False):
             if (seen := self.sightings.get(peer)) is None or trio.current_time() - seen.at > SEEN_AGAIN:
                 await contained(self._look, peer)
@@ -116,13 +117,16 @@ class AutoNat:
         self._tell()
 
     def forget(self) -> None:
-        """The addresses of this machine changed: what peers saw before is no more."""
+        """Forgets at which addresses peers saw this node; called when the addresses of this machine changed."""
         self.sightings.clear()
         self.reachability.watch(())
         self._tell()
 
     def _servers(self, *, of_others: bool) -> list[PeerId]:
-        """Directly connected peers, one of each network, by lot; ``of_others``: to whom no NAT was opened."""
+        """Lists directly connected peers in random order.
+
+        ``of_others``: only one of each network, and none that was dialled from the listening port.
+        """
         opened = self._direct.opened if of_others else frozenset()
         found: dict[str, PeerId] = {}
         connected = self._host.peers().items()
@@ -143,7 +147,10 @@ class AutoNat:
             self.sightings[peer] = Sighting(address, trio.current_time(), from_listening)
 
     def seen_at(self) -> list[Address]:
-        """Returns where others come in, by peers of two kinds: the port they see, or the one that listens."""
+        """Returns the Internet addresses at which others may reach this node, by what peers see.
+
+        With the port that a peer sees if the connection left from the listening port, else with each listening port.
+        """
         ports = {each.port for each in self._direct.listening()}
         found: dict[Address, None] = {}
         for one in self.sightings.values():
@@ -160,7 +167,7 @@ class AutoNat:
         return [each for each in dict.fromkeys(known) if each.ip is not None and is_global(each.ip)]
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address]) -> None:
-        """Asks a server to dial back. Raises PeerFault."""
+        """Asks a server to dial back at one of ``addresses``, and records the result. Raises PeerFault."""
         nonce = self._rng.getrandbits(64)
         self._nonces[nonce] = False
         try:
@@ -194,7 +201,8 @@ class AutoNat:
         raise TooSlow(peer, f"no answer in {ASK_PATIENCE:g} s", rule="autonat-patience")
 
     def _heard(self, nonce: int) -> bool:
-        """Whether a nonce is one of ours; it counts only with the answer of who was asked."""
+        """Whether a nonce is one of ours; marks it as heard, which counts only together with the answer of the asked
+        server."""
         if nonce not in self._nonces:
             return False
         self._nonces[nonce] = True
@@ -211,7 +219,7 @@ class AutoNat:
             self._changed()
 
     def whole(self) -> Reached:
-        """Whether any address of this node is reached from the Internet."""
+        """Returns whether any address of this node is reached from the Internet."""
         return self.reachability.whole(trio.current_time())
 
     # --- for others ----------------------------------------------------------------------------------------------
@@ -250,7 +258,7 @@ class AutoNat:
             self._backs.end()
 
     async def _collect(self, stream: StreamPort, peer: PeerId, dial: DialOrder) -> None:
-        """The bytes that a dial elsewhere costs who asks for it. Raises PeerFault, Invalid."""
+        """Receives the bytes that an asker must send before a dial to a foreign address. Raises PeerFault, Invalid."""
         await stream.send_all(encode(DialDataRequest(dial.place, dial.data)))
         left = dial.data
         while left > 0:
@@ -261,7 +269,8 @@ class AutoNat:
 
 
 async def observed(stream: StreamPort, peer: PeerId) -> Address | None:
-    """At which address a peer sees this node, on a stream of identify. Raises PeerFault."""
+    """Reads an identify message: the address at which a peer sees this node; ``None`` if none comes. Raises
+    PeerFault."""
     try:
         with trio.move_on_after(PATIENCE):
             return decode_multiaddr(decode_observed(await read_message(stream, peer, MAX_IDENTIFY)))
@@ -291,6 +300,6 @@ async def _pay(stream: StreamPort, count: int) -> None:
 
 
 async def _let_go(stream: StreamPort) -> None:
-    """Also while being cancelled; nothing for a stream that was closed."""
+    """Resets a stream, even while being cancelled; does nothing if it is closed."""
     with trio.CancelScope(shield=True), trio.move_on_after(1.0), suppress(PeerFault):
         await stream.reset()

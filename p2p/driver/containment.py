@@ -1,6 +1,6 @@
 """Contains unexpected errors that a peer provokes: one stream is lost and logged, and other peers are not affected.
 
-The one place of the driver that catches what it does not know.
+This is the only place in the driver that catches unknown exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 async def contained(work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
-    """Run ``work`` to its end. Faults of the peer are logged as debug, other faults as warnings, bugs as errors."""
+    """Runs ``work`` to its end. Logs faults of the peer as debug, other faults as warnings, bugs as errors."""
     try:
         await work(*args)
     except PeerFault as fault:

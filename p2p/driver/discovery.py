@@ -1,8 +1,8 @@
 """Finds peers and holders of datasets: gossips presences, asks for them, and checks them by dialling (ADR 0006).
 
-Made with the driver. It says who we are, listens to who others say they are, and proposes addresses to the mesh, which
-dials them. What a stranger's presence can make us do is bounded: a dial now and then to an
-address of the Internet, or of a network that the settings name.
+Made with the driver. It announces this node's presence, collects those of others, and proposes addresses to the mesh,
+which dials them. A stranger's presence can only cause a limited number of dials to addresses of the Internet, or of
+networks that the settings name.
 """
 
 from __future__ import annotations
@@ -37,34 +37,35 @@ from p2p.wire.presence import PeersAsk, Presence
 SOUGHT: Final = 8
 """Peers dialled for one dataset at a time."""
 MAX_STREAMS: Final = 1
-"""Inbound streams of one peer: each is for one question."""
+"""Inbound streams of one peer; each carries one question."""
 LIFETIME: Final = 7200
-"""Seconds that a presence of ours counts; it is sent again well before."""
+"""Seconds for which a presence of ours is valid; it is renewed well before."""
 RENEW: Final = 900.0
-"""Seconds after which an unchanged presence is signed anew. It is told to each peer that is met then, and not gossiped:
-in a large network that was half of all that a node heard."""
+"""Seconds after which an unchanged presence is signed anew. It is then sent to each peer that is met, but not gossiped:
+in a large network renewals were half of all gossip that a node received."""
 LOOK: Final = 15.0
-"""Seconds between looks at what we serve."""
+"""Seconds between checks whether the served datasets changed."""
 PATIENCE: Final = 10.0
 """Seconds for one answer."""
 TOLD_RATE: Final = Rate(per_second=20.0, burst=MAX_PRESENCES * 16.0)
-"""Presences that one peer may send: a newcomer gets a thousand at once, and then as fast as they change."""
+"""Presences accepted from one peer: a newcomer gets a thousand at once, and later as many as change."""
 PASSED_RATE: Final = Rate(per_second=0.25, burst=1024.0)
-"""Presences of others that we gossip on: all of a small network, and in a large one as fast as they change. What is
-not passed on is found in the samples that peers exchange."""
+"""Presences of others that this node forwards by gossip: all of a small network; in a large one as many as change. The
+others are found in the samples that peers exchange."""
 ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
-"""Questions of one peer: each looks through the directory."""
+"""Questions answered for one peer; each searches the directory."""
 SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
-"""Rounds of questions who serves one dataset: those asked tell of all they know, and will not know more at once."""
+"""Rounds of questions about the holders of one dataset: an asked peer tells all that it knows, and learns more only
+later."""
 ASKED: Final = 6
-"""Connected peers asked for holders of a dataset without known ones."""
+"""Connected peers that are asked for holders of a dataset of which none is known."""
 SAMPLE: Final = MAX_PRESENCES
-"""Presences wanted of a peer that we meet."""
+"""Presences that are requested from a peer when it is met."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
 class Discovery:
-    """The discovery of one node. Without a ``key`` it listens and queries, and announces nothing."""
+    """Peer discovery of one node in one network. Without a ``key`` it listens and asks, but announces nothing."""
 
     def __init__(
         self,
@@ -87,14 +88,14 @@ class Discovery:
         self._told = Budget[PeerId](TOLD_RATE)
         self._relaying = Relaying(PASSED_RATE)
         self.dropped = 0
-        """Presences that were not looked at, for they were too many at once."""
+        """Presences that were dropped unread because too many came at once."""
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._rounds = Budget[int](SEEK_RATE)
         self._places = StreamSlots(standing, MAX_STREAMS)
         self._own = b""
         self.held: tuple[DatasetId, ...] = ()
-        """What this node served in the network when it looked last: what is published there."""
+        """The datasets that this node served in the network at the last check."""
         self._changed = trio.Event()
         self.directory = Directory(network, host.peer_id)
 
@@ -145,7 +146,7 @@ class Discovery:
     def _now(self) -> int:
         return self._standing.wall() // 1_000_000
 
-    # What others tell
+    # Presences from others
 
     async def _gossiped(self, sender: PeerId, raw: bytes) -> Verdict:
         await trio.lowlevel.checkpoint()
@@ -156,7 +157,7 @@ class Discovery:
         return self._relaying.passes(self._host.share_of(sender), trio.current_time())
 
     def _admit(self, raw: bytes, sender: PeerId) -> Judgement:
-        """Admits presences; too many are no one's fault, as the sender may pass on those of many."""
+        """Judges a presence that a peer sent. Too many only get dropped: the sender may forward those of many peers."""
         if self._standing.is_shut_out(sender):
             return Judgement.IGNORE
         if not self._told.spend(sender, trio.current_time()):
@@ -167,22 +168,23 @@ class Discovery:
             self._standing.penalise(sender, "told of a peer what that peer never said", GARBAGE)
         return judgement
 
-    # Asking
+    # Questions to others
 
     async def meet(self, peer: PeerId) -> None:
-        """Sends a peer our presence, and asks for some others. Raises PeerFault."""
+        """Sends a peer our presence, and asks it for some of others. Raises PeerFault."""
         await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether a connected peer signed that it is in this network; a new one is asked."""
+        """Whether the directory has a presence that the connected peer signed for this network; asks a peer that it
+        lacks."""
         if self.directory.of(peer, self._now()) is None:
             await contained(self.meet, peer)
         return self.directory.of(peer, self._now()) is not None
 
     async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
-        """Queries a peer; returns the number of new presences, 0 without the protocol. Raises PeerFault.
+        """Asks a peer for presences; returns the number of new ones. Raises PeerFault.
 
-        A peer that was asked as often as it allows is left alone.
+        Returns 0 without asking if the peer was already asked as often as it allows.
         """
         if not self._questions.spend(peer, trio.current_time()):
             return 0
@@ -211,9 +213,9 @@ class Discovery:
             await stream.reset()
 
     async def holders(self, dataset: DatasetId, beyond: Collection[str] = ()) -> list[Presence]:
-        """Lists unconnected peers that claim to serve ``dataset``; asks connected peers when none is known.
+        """Lists unconnected peers that claim to serve ``dataset``; asks connected peers if none is known.
 
-        ``beyond``: one peer of each network but these, by the addresses that they say they have.
+        ``beyond``: if given, at most one peer of each network but these, by the addresses in their presences.
         """
         tag = wire.tag_of(dataset)
         found = self._unmet(tag, beyond)
@@ -247,11 +249,12 @@ class Discovery:
         return [address for presence in found if presence is not None for address in presence.addresses]
 
     def places_of(self, peers: Iterable[PeerId]) -> list[str]:
-        """The addresses of peers from their presences, each with its peer."""
+        """Returns the addresses from the presences of ``peers``, each with its peer id."""
         return [f"{address}/p2p/{peer}" for peer in peers for address in self.addresses_of([peer])]
 
     def clock_behind(self, peers: Iterable[PeerId]) -> float:
-        """Seconds by which a peer's clock is ahead of ours at least: that of what it signed last."""
+        """Returns the seconds by which the clock of one of ``peers`` is at least ahead of ours, by when it signed its
+        presence."""
         found = [self.directory.of(peer, self._now()) for peer in peers]
         return max((one.issued - self._now() for one in found if one is not None), default=0) / 1000
 
@@ -264,18 +267,18 @@ class Discovery:
         met = set(self._standing.book.connected_peers())
         found = [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]
         sure = [one for one in found if tag in one.tags]
-        # By lot: whoever signs its presence anew all the time would always be the first.
+        # In random order: otherwise a peer that signs its presence anew all the time would always be the first.
         found[: len(sure)] = self._rng.sample(sure, len(sure))
         return self._elsewhere(found, beyond) if beyond else found
 
     def apart(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
-        """Lists those of holders that are not connected, in other networks than ``beyond`` if that names some."""
+        """Lists the holders that are not connected; with ``beyond``, at most one of each network but these."""
         met = set(self._standing.book.connected_peers())
         unmet = [one for one in found if one.peer not in met]
         return self._elsewhere(unmet, beyond) if beyond else unmet
 
     def _elsewhere(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
-        """Picks the first of each network, at random: many in one network count as one."""
+        """Picks one of each network at random, none of ``beyond``: many peers in one network count as one."""
         seen, chosen = set(beyond), []
         for presence in self._rng.sample(found, len(found)):
             hosts = [parse_address(address).host for address in self.addresses(presence)]
@@ -286,7 +289,7 @@ class Discovery:
         return chosen
 
     def stranger(self) -> Presence | None:
-        """Picks a peer at random that we have not met."""
+        """Returns a random peer that we have not met; ``None`` if there is none."""
         strangers = self.directory.strangers(set(self._standing.book.connected_peers()), self._now())
         return self._rng.choice(strangers) if strangers else None
 
@@ -302,7 +305,7 @@ class Discovery:
         return [] if presence is None else self.addresses(presence)
 
     def heard_of(self, teller: PeerId, raw: bytes) -> Presence | None:
-        """Admits a presence that a peer told of, and returns the newest of that peer that is known."""
+        """Admits a presence that ``teller`` sent; returns the newest known presence of the peer that it is about."""
         try:
             told = wire.decode(raw)
         except Invalid:
@@ -312,13 +315,13 @@ class Discovery:
         return self.directory.of(told.peer, self._now())
 
     def presence_of(self, peer: PeerId) -> bytes | None:
-        """Returns what a peer signed of itself, if it is known."""
+        """Returns the presence that a peer signed, as raw bytes; ``None`` if it is not known."""
         return self.directory.raw_of(peer, self._now())
 
     def allows(self) -> Allows:
         return self.reach.allows(self._host.addresses())
 
-    # Being asked
+    # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = self._standing.framed(stream, peer, MAX_PEERS_ASK)
@@ -342,7 +345,7 @@ class Discovery:
                 return
             await trio.sleep(self._host.charge(stream.peer, PEERS_QUESTION))
             if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT and self._passes(stream.peer):
-                # Its gossip reaches nobody yet: whoever has just come is in no mesh.
+                # We publish it for the peer: a newcomer is in no gossip mesh yet, so its own gossip reaches nobody.
                 await contained(self._host.publish, self._topic, ask.own)
             presences = self.directory.tell(ask, stream.peer, self._now(), self._rng)
             if self._own and self._fits(ask):
@@ -351,5 +354,5 @@ class Discovery:
             await stream.end()
 
     def _fits(self, ask: PeersAsk) -> bool:
-        """Whether our own presence answers the question too."""
+        """Whether our own presence is an answer to the question too."""
         return not ask.tags or bool(set(ask.tags) & set(wire.decode(self._own).tags))

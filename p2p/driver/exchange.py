@@ -1,7 +1,8 @@
-"""Runs many questions to one peer over one long-lived stream, with answers in any order.
+"""Sends many questions to one peer over one long-lived stream, and receives the answers in any order.
 
-Made at the first question, dies when the stream breaks or the peer misbehaves: everyone who waits is then told why. A
-caller may stop waiting at any time; its answer is dropped when it comes, and no frame is ever cut by that.
+An exchange is opened at the first question and ends when the stream breaks or the peer misbehaves; all callers that
+wait then get the reason. A caller may stop waiting at any time: its answer is dropped when it comes, and no frame is
+cut.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_DIALS: Final = 2
 
 
 class Numbered(Protocol):
-    """An answer that names its question."""
+    """An answer with the number of its question."""
 
     @property
     def request(self) -> int: ...
@@ -39,11 +40,11 @@ class Numbered(Protocol):
 
 Reply = TypeVar("Reply", bound=Numbered)
 MAX_UNDER_WAY: Final = 48
-"""Questions under way on one stream: below what the other side lets wait, so that it never has to refuse us."""
+"""Open questions on one stream: fewer than the other side queues, so that it never has to refuse one."""
 OWED: Final = 60.0
-"""Seconds with unanswered requests after which the stream is closed: longer than any caller waits."""
+"""Seconds without any answer to open questions after which the stream is closed; longer than any caller waits."""
 MAX_ABANDONED: Final = 64
-"""Abandoned requests; with more of them unanswered the stream is closed."""
+"""Questions that callers gave up and that are still unanswered; with more the stream is closed."""
 
 
 class _Slot(Generic[Reply]):
@@ -53,7 +54,7 @@ class _Slot(Generic[Reply]):
 
 
 class Exchange(Generic[Reply]):
-    """Ask with ``ask``; ``run`` is its one task."""
+    """The exchange with one peer: callers use ``ask`` while ``run`` is running."""
 
     def __init__(self, stream: FramedStream, decode: Callable[[bytes], Reply]) -> None:
         self._stream = stream
@@ -66,17 +67,17 @@ class Exchange(Generic[Reply]):
         self._scope = trio.CancelScope()
         self._owed = 0
         self._waiting = trio.CancelScope()
-        """Ends when an answer is owed for too long."""
+        """Cancelled when an answer is overdue."""
         self.fault: PeerFault | None = None
-        """Why it ended; ``None`` while it lives."""
+        """The reason why it ended; ``None`` while it is open."""
 
     @property
     def arriving(self) -> int:
-        """Bytes that are here of an answer that is not."""
+        """Returns how many bytes of an incomplete answer have arrived."""
         return self._stream.arriving
 
     async def ask(self, encode: Callable[[int], bytes]) -> Reply:
-        """Send what ``encode`` makes of a fresh number and wait for its answer. Raises PeerFault."""
+        """Sends a question and waits for its answer; ``encode`` makes its bytes from a new number. Raises PeerFault."""
         try:
             self._limit.acquire_nowait()
         except trio.WouldBlock:
@@ -120,7 +121,7 @@ class Exchange(Generic[Reply]):
                 self._end(StreamBroken(self._stream.peer, f"{MAX_ABANDONED} questions were never answered"))
 
     def _broken(self) -> PeerFault:
-        """A fresh fault of the same kind: one exception raised in many tasks would mix their tracebacks."""
+        """Makes a new fault of the same kind: one exception raised in many tasks would mix their tracebacks."""
         fault = self.fault or StreamBroken(self._stream.peer, "the stream ended")
         fresh = type(fault).__new__(type(fault))
         fresh.__dict__.update(fault.__dict__)
@@ -128,7 +129,7 @@ class Exchange(Generic[Reply]):
         return fresh
 
     async def run(self) -> None:
-        """Runs until the stream ends. Raises nothing: ``fault`` has the reason."""
+        """Runs until the stream ends. Raises nothing; ``fault`` then has the reason."""
         fault: PeerFault = StreamBroken(self._stream.peer, "we closed the stream")
         try:
             async with trio.open_nursery() as nursery:
@@ -155,7 +156,7 @@ class Exchange(Generic[Reply]):
             slot.done.set()
 
     async def _write(self) -> None:
-        """The questions that wait go together: an answer of 4 MiB makes room for four."""
+        """Sends the waiting questions, all in one write: an answer of 4 MiB makes room for four questions at once."""
         async for body in self._outbox:
             frames = [frame(body)]
             with suppress(trio.WouldBlock):
@@ -192,7 +193,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 class Exchanges(Generic[Reply]):
-    """Outgoing exchanges of one protocol: at most one for each peer, opened at the first question."""
+    """Keeps the outgoing exchanges of one protocol: at most one for each peer, opened at the first question."""
 
     def __init__(
         self, host: HostPort, standing: PeerPenalties, reach: Reach, protocol: str, decode: Callable[[bytes], Reply]
@@ -206,7 +207,7 @@ class Exchanges(Generic[Reply]):
         self._opening: dict[PeerId, trio.Lock] = {}
 
     async def to(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
-        """The exchange with ``peer``, opened if need be to run in ``nursery``. Raises PeerFault."""
+        """Returns the exchange with ``peer``; opens it to run in ``nursery`` if there is none. Raises PeerFault."""
         if (exchange := self._open_to(peer)) is not None:
             return exchange
         lock = self._opening.setdefault(peer, trio.Lock())
@@ -218,7 +219,7 @@ class Exchanges(Generic[Reply]):
                 self._opening.pop(peer, None)
 
     def arriving(self, peer: PeerId) -> int:
-        """Bytes that are here of an answer of ``peer`` that is not whole."""
+        """Returns how many bytes of an incomplete answer of ``peer`` have arrived."""
         return exchange.arriving if (exchange := self._open_to(peer)) is not None else 0
 
     def _open_to(self, peer: PeerId) -> Exchange[Reply] | None:
@@ -237,7 +238,7 @@ class Exchanges(Generic[Reply]):
         return exchange
 
     async def _stream(self, peer: PeerId) -> StreamPort:
-        """Over the connection that there is, or a new one to an address that we know."""
+        """Opens a stream over the present connection, or dials an address that we know."""
         if peer not in self._host.peers():
             addresses = self._standing.book.get(peer).addresses[:MAX_DIALS]
             with suppress(PeerFault):

@@ -1,6 +1,6 @@
-"""Defines what can be fetched from peers (a chain, an object, small objects): how parts are requested and checked.
+"""Defines the kinds of things fetched from peers (a chain, an object, small objects): how to request and check parts.
 
-A ``FetchJob`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
+A ``FetchJob`` is made for each thing to fetch, and a ``TransferRun`` performs it; units are blocks, bytes or objects.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_b
 
 class Links(Protocol):
     def arriving(self, peer: PeerId) -> int:
-        """Bytes that are here of an answer that is not whole."""
+        """Returns how many bytes of an incomplete answer of ``peer`` have arrived."""
 
 
 class FetchJob(Protocol):
-    """A fetch: how to ask one peer for a part, and how parts are checked."""
+    """A thing to fetch: how to ask one peer for a part of it, and how parts are checked."""
 
     @property
     def what(self) -> str:
-        """Names the job in messages."""
+        """Returns the name of the thing in messages."""
 
     @property
     def links(self) -> Links:
-        """The streams that answers come by."""
+        """Returns the streams on which answers arrive."""
 
     async def ask(self, ask: Ask) -> Arrived | Denied:
-        """Raises PeerFault."""
+        """Asks a peer for a part. Raises PeerFault."""
 
     def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
         """Checks parts, in a worker thread. Raises Invalid."""
@@ -60,10 +60,10 @@ class FetchJob(Protocol):
         """Checks the whole, in a worker thread. Raises Invalid."""
 
     def resume_at(self) -> int:
-        """The next unit wanted, after Invalid."""
+        """Returns the next unit wanted, after Invalid was raised."""
 
     def accuse(self, peer: PeerId, reason: str) -> None:
-        """Reports that data from this peer alone failed the check."""
+        """Reports that data of this peer alone failed the check."""
 
 
 class ChainFetch:
@@ -112,7 +112,8 @@ class ChainFetch:
         return self._sink.size
 
     def accuse(self, peer: PeerId, reason: str) -> None:
-        """The question whether it holds the chain at all may outlast the transfer."""
+        """Starts a task that asks the peer whether it holds the chain at all, and penalises it; may outlast the
+        transfer."""
         self._nursery.start_soon(self._histories.accuse, peer, self._dataset, self._sink.tip, f"{self.what}: {reason}")
 
 
@@ -168,7 +169,7 @@ class ObjectFetch:
 
 
 class PackFetch:
-    """Small objects into a ``PackSink``; units are objects."""
+    """Fetches small objects into a ``PackSink``; units are objects."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class PackFetch:
             self._sink.take(payload)
 
     def finish(self) -> None:
-        """Does nothing, because each object was checked alone."""
+        """Does nothing: each object was checked when it came."""
 
     def resume_at(self) -> int:
         return self._sink.received
@@ -220,21 +221,21 @@ class PackFetch:
 async def ask_range(
     links: Exchanges[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange
 ) -> Blocks | Refusal:
-    """One question to one peer. Raises PeerFault; an answer that does not fit the question is a Violation."""
+    """Asks one peer for blocks. Raises PeerFault, a Violation if the answer does not fit the question."""
     return await _ask(links, nursery, peer, ask, chains.encode_range, Blocks, chains.check_answer)
 
 
 async def ask_read(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
 ) -> ObjectBytes | Refusal:
-    """Asks for bytes of an object, like ``ask_range``."""
+    """Asks one peer for bytes of an object, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_read, ObjectBytes, objects.check_answer)
 
 
 async def ask_some(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
 ) -> ObjectPack | Refusal:
-    """Asks for small objects, like ``ask_range``."""
+    """Asks one peer for small objects, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_some, ObjectPack, objects.check_pack)
 
 

@@ -1,9 +1,9 @@
-"""Decides to which peers a new statement is forwarded: all of the mesh, or those that want its dataset.
+"""Decides to which peers a new statement is forwarded: the whole gossip mesh, or those that want its dataset.
 
-A small network floods every statement. The cost grows with the network, so statements without interest to this node go
-to the mesh only while a budget of bytes lasts; connected peers that announce the dataset, or requested it lately, are
-sent its statements in any case. Statements of interest to this node always go to the mesh, because few of all nodes
-hold a given dataset. Made with the driver.
+A small network floods every statement. The cost grows with the network, so statements that this node does not want go
+to the mesh only while a budget of bytes lasts. Connected peers that announce the dataset, or asked for it lately,
+always get its statements. Statements that this node wants always go to the mesh, because only few nodes hold a given
+dataset. Made with the driver.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ from p2p.ports import Concern, Judgement, PeerId, Verdict
 from p2p.wire.limits import MAX_ENVELOPE
 
 UNWANTED: Final = Rate(per_second=72.0, burst=8 << 20)
-"""Bytes of statements of no interest here that are passed on, of which we use three quarters. All of a network of some
-hundred nodes, and in a large one so much that each of six neighbours is sent 54 bytes a second."""
+"""Bytes of unwanted statements that are forwarded, of which we use three quarters: all of a network of some hundred
+nodes; in a large network each of six neighbours gets 54 bytes a second."""
 BULKY: Final = Rate(per_second=24.0, burst=2 << 20)
-"""Likewise, of cards: what is not passed on comes by anti-entropy."""
+"""The same for bulky statements (cards); those that are not forwarded come by anti-entropy."""
 AROUND: Final = 192
 """Bytes that gossip adds to a statement: its author, number, topic and signature."""
 LASTS: Final = 3600.0
-"""Seconds for which a question counts: rounds come to each of twenty neighbours more often."""
+"""Seconds for which a question counts; with twenty neighbours, each of them gets one of the rounds more often than
+that."""
 MAX_ASKED: Final = 1024
-"""Datasets and keys of one peer, the latest; as many as a presence names."""
+"""Datasets and keys remembered of one peer, the latest ones; as many as a presence names."""
 MAX_PEERS: Final = 256
-"""Peers that are remembered: above what may be connected."""
+"""Peers that are remembered; more than may be connected."""
 
 
 class Forwarding:
-    """Decides what one node forwards."""
+    """Decides to whom one node forwards statements."""
 
     def __init__(
         self, host: HostPort, naming: Callable[[Collection[DatasetId]], Collection[PeerId]], looked_at: Rate
     ) -> None:
-        """``naming``: connected peers that claim to serve some datasets; ``looked_at``: the rate accepted from us."""
+        """``naming``: returns connected peers that claim to serve some datasets; ``looked_at``: the rate that peers
+        accept."""
         self._host = host
         self.naming = naming
         self._relaying = Relaying(looked_at)
@@ -49,9 +51,9 @@ class Forwarding:
         self._bulky = Relaying(BULKY, largest=MAX_ENVELOPE)
         self._subscriptions = ImpliedSubscriptions()
         self.kept_back = 0
-        """Statements that were not forwarded, because of too many at once."""
+        """Statements that were not forwarded because too many came at once."""
         self.unwanted = 0
-        """Statements that the mesh was not sent, as they are unneeded here and the budget for such was used up."""
+        """Statements that did not go to the mesh because this node does not want them and their budget was used up."""
 
     def asked(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
         self._subscriptions.note(peer, datasets, trio.current_time())
@@ -78,8 +80,9 @@ class Forwarding:
 class ImpliedSubscriptions:
     """Records which peers asked for statements on which datasets in the last hour, to send them new ones.
 
-    A node that mirrors, validates or witnesses a dataset asks its neighbours for it by id, in each round of
-    anti-entropy over what it wants. That question is its subscription: nothing else is said, and it ends by itself.
+    A node that mirrors, validates or witnesses a dataset asks its neighbours for its statements by id in each round of
+    anti-entropy over the datasets that it wants. That question is its subscription: there is no other message for it,
+    and it expires by itself.
     """
 
     def __init__(self) -> None:

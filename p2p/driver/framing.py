@@ -1,6 +1,7 @@
 """Reads and writes frames over a stream: reads with a size limit, writes whole frames under a deadline.
 
-What all streams of a node hold unfinished is bounded too, in each direction: beyond that the heaviest one is reset.
+The unfinished frames of all streams of a node are bounded too, in each direction; beyond that the stream that holds
+most is reset.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ from p2p.wire.frames import FrameReader, frame
 CHUNK: Final = 256 << 10
 """Bytes read at a time: a quarter of the largest usual frame."""
 SEND_PATIENCE: Final = 30.0
-"""Seconds in which a peer must take one frame of 1 MiB; after that the stream is reset."""
+"""Seconds in which a peer must take one frame of 1 MiB; otherwise the stream is reset."""
 
 
 class UnfinishedFrames:
-    """Counts the unfinished bytes of the framed streams of one node. Made with the driver."""
+    """Counts the bytes of unfinished frames on all streams of one node. Made with the driver."""
 
     def __init__(self) -> None:
         self.coming: Unfinished[FramedStream] = Unfinished(MOST)
-        """Frames of which a part is here."""
+        """Incoming frames of which only a part has arrived."""
         self.going: Unfinished[FramedStream] = Unfinished(MOST)
-        """Frames that the peer has not taken."""
+        """Outgoing frames that the peer has not taken yet."""
 
 
 class FramedStream:
-    """Bodies out and in. One task reads; any may write. ``block``: the addresses that ``unfinished`` counts for."""
+    """Sends and receives frame bodies on a stream. One task reads; any task may write.
+
+    ``block``: the block of addresses for which ``unfinished`` counts.
+    """
 
     def __init__(
         self, stream: StreamPort, peer: PeerId, limit: int, unfinished: UnfinishedFrames | None = None, block: str = ""
@@ -50,11 +54,12 @@ class FramedStream:
 
     @property
     def arriving(self) -> int:
-        """Bytes that are here of a frame that is not."""
+        """Returns how many bytes of an incomplete frame have arrived."""
         return self._reader.held
 
     async def read(self) -> bytes | None:
-        """The next body, ``None`` at a clean end. Raises Violation on bad framing, StreamBroken when it breaks."""
+        """Returns the next body, ``None`` at a clean end. Raises Violation on bad framing, StreamBroken if the stream
+        breaks."""
         while not self._bodies:
             try:
                 data = await self._stream.receive_some(CHUNK)
@@ -72,11 +77,11 @@ class FramedStream:
         return self._bodies.popleft()
 
     async def write(self, body: bytes) -> None:
-        """Raises TooSlow, and resets the stream, when the peer does not take it in time; else PeerFault."""
+        """Sends a body. Raises TooSlow, and resets the stream, if the peer does not take it in time; else PeerFault."""
         await self.send(frame(body))
 
     async def send(self, frames: bytes | memoryview) -> None:
-        """Sends bytes that are framed already, like ``write``."""
+        """Sends bytes that are framed already; raises like ``write``."""
         self._unsent += len(frames)
         try:
             await self._bounded(self._unfinished.going, self._unsent)
@@ -86,7 +91,10 @@ class FramedStream:
             self._unfinished.going.note(self, self._block, self._unsent)
 
     async def _bounded(self, share: Unfinished[FramedStream], amount: int) -> None:
-        """Note what is unfinished here; who must let go of theirs is reset. Raises TooSlow where that is this one."""
+        """Records this stream's unfinished bytes; resets the heaviest streams while the total is too high.
+
+        Raises TooSlow if this stream is one of them.
+        """
         while (heaviest := share.note(self, self._block, amount)) is not None:
             share.leave(heaviest)
             await heaviest.reset()

@@ -1,10 +1,11 @@
-"""Tracks which history of a chain each peer holds, so that a peer is blamed only for blocks it shows to know better.
+"""Tracks which history of a chain each peer holds, so that a peer is blamed only for blocks it is known to have right.
 
-An owner may rewrite a chain, and one who signs two histories leaves each half of a network with one of them. A peer
-that serves blocks of the history that it holds does nothing wrong, even if we want another. A peer shows that it holds
-a history by its last block, which stands for all by its links. If it serves other blocks after that, it lies; if it has
-not shown that, it is not asked for this chain again until it does. One that gave other blocks and shows it afterwards
-may have turned in between, and is asked again: the next time it has shown it before. Made with the driver.
+An owner may rewrite a chain, and one who signs two histories leaves different nodes with different ones. A peer that
+serves blocks of the history that it holds does nothing wrong, even if we want another one. A peer shows that it holds a
+history by its last block, whose links fix all blocks before it. If it serves other blocks after that, it lies. If it
+has not shown that, it is not asked for this chain again until it does. A peer that gave other blocks and shows the
+history afterwards may have changed in between, so it is not blamed but asked again; the next time it has shown it
+before. Made with the driver.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from p2p.peers.book import BAD_BYTES, UNRELIABLE
 from p2p.ports import PeerId, Tip
 
 Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
-"""Of a peer and a chain, from a block on, at most so many bytes but one block. Raises PeerFault, never late."""
+"""Fetches blocks of a chain from a peer: from a block on, at most so many bytes, but at least one block.
+
+Raises PeerFault, within its own time limit.
+"""
 MAX_ELSEWHERE: Final = 4096
-"""Peers, by chain, known to hold another one or to have the last block; a forgotten one is asked again."""
+"""Pairs of chain and peer remembered, of those that hold another history or have shown the last block."""
 
 
 class Histories:
@@ -34,12 +38,12 @@ class Histories:
         self._standing = standing
         self._elsewhere: FIFOCache[tuple[DatasetId, PeerId], None] = FIFOCache(MAX_ELSEWHERE)
         self._shown: FIFOCache[tuple[DatasetId, PeerId], bytes] = FIFOCache(MAX_ELSEWHERE)
-        """The last block that a peer showed, of those whose blocks were doubted."""
+        """The last block that each peer showed, for peers whose blocks were doubted."""
         self._asking: set[tuple[DatasetId, PeerId]] = set()
-        """Peers that are being asked whether they follow."""
+        """Peers that are being asked whether they hold the wanted history now."""
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""
+        """Whether a peer shows that it holds exactly this chain; ``False`` also if it does not answer."""
         try:
             blocks = await self._fetch(peer, dataset, tip.size - 1, 1)
         except PeerFault:
@@ -47,9 +51,10 @@ class Histories:
         return bool(blocks) and hashlib.sha3_256(blocks[0]).digest() == tip.last
 
     async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, beside: trio.Nursery) -> list[PeerId]:
-        """Returns the peers to ask: all but those that held another history and still do.
+        """Returns the peers to ask for the chain: without those that held another history and still do.
 
-        Where there are others, whoever held something else is asked ``beside``, for the next time.
+        Those are asked for their last block again: in tasks of ``beside``, for the next time, if there are other peers;
+        otherwise at once.
         """
         doubted = [peer for peer in peers if (dataset, peer) in self._elsewhere]
         if len(doubted) < len(peers):
@@ -71,7 +76,7 @@ class Histories:
             self._asking.discard((dataset, peer))
 
     async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
-        """Handles a peer whose data alone was not of the wanted chain."""
+        """Penalises a peer whose data alone did not belong to the wanted chain, by what it shows about its history."""
         had_shown = self._shown.get((dataset, peer)) == tip.last
         self._elsewhere[dataset, peer] = None
         if not await self.holds(peer, dataset, tip):

@@ -1,7 +1,8 @@
-"""Makes direct connections with peers that came by a relay: both dial at once, so that their NATs let them in (DCUtR).
+"""Makes direct connections to peers that came through a relay: both dial at once, so that their NATs let them in
+(DCUtR).
 
-Made with the host (``node_reach``). The relay stays in use while tries fail, and for a moment after one succeeded, so
-that what is under way there ends in order.
+Made with the host (``node_reach``). The relayed circuit stays in use while tries fail, and for some seconds after one
+succeeded, so that what is under way there can end.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ from p2p.wire.hole_punch import MAX_MESSAGE, PROTOCOL, PunchKind, PunchMessage, 
 from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
 
 LOOK: Final = 0.5
-"""Seconds between looks at who came by a relay, while anybody did."""
+"""Seconds between checks which peers came through a relay, while there are any."""
 PATIENCE: Final = 10.0
 """Seconds for one message of the peer."""
 GRACE: Final = 5.0
-"""Seconds that a circuit is kept beside the direct connection."""
+"""Seconds for which a circuit is kept after the direct connection was made."""
 MAX_AT_ONCE: Final = 4
-"""Upgrades that this node begins at a time."""
+"""Hole punches that this node begins at a time."""
 MAX_KNOWN: Final = 1024
-"""Peers of which it is remembered that an upgrade failed; the oldest is forgotten."""
+"""Peers with which a hole punch failed that are remembered; the oldest is forgotten."""
 AGAIN: Final = 600.0
-"""Seconds until it is tried again with a peer that still comes by a relay."""
+"""Seconds until the next try with a peer that still uses a relay."""
 _LOG = structlog.get_logger("p2p.driver")
 Talk: TypeAlias = Opener | Answerer
 
 
 class HolePunching:
-    """Both sides, of one node. ``own`` says at which addresses others see it, ``told`` where peers say they are."""
+    """Starts and answers hole punches for one node.
+
+    ``own`` returns the addresses at which others see it, ``told`` those that peers announce.
+    """
 
     def __init__(
         self,
@@ -64,14 +68,14 @@ class HolePunching:
 
     @property
     def refused(self) -> int:
-        """Addresses that peers named and that were not dialled."""
+        """Returns the number of addresses that peers named and that were not dialled."""
         return self._budget.refused
 
     def join(self) -> None:
         self._host.set_handler(PROTOCOL, self._accept)
 
     async def run(self) -> None:
-        """Begins an upgrade with whoever came by a relay, until cancelled."""
+        """Starts a hole punch with each peer that came through a relay, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 now, came = trio.current_time(), self._direct.came_by_relay()
@@ -86,7 +90,7 @@ class HolePunching:
                     await self._direct.connections_changed()
 
     def forget(self) -> None:
-        """The network of this machine changed: what failed before may succeed now."""
+        """Forgets failed tries; called when the network of this machine changed, since they may succeed now."""
         self._failed.clear()
 
     # --- the side to which the circuit came ----------------------------------------------------------------------
@@ -125,7 +129,7 @@ class HolePunching:
             await _let_go(stream)
 
     async def _is_public(self, peer: PeerId) -> bool:
-        """Whether it stands at an address that it announces: then no hole is needed."""
+        """Whether the peer is reached at an address that it announces, so that no hole punch is needed; dials it."""
         said = [parse_address(each) for each in self._told([peer])]
         targets = self._budget.fit((each for each in said if each.relay is None and each.ip), trio.current_time())
         if not targets:
@@ -153,14 +157,14 @@ class HolePunching:
             effects = machine.heard(kind, named, trio.current_time())
             if await self._perform(effects, stream, peer):
                 return
-            # The other side may be here before its SYNC is.
+            # The peer's connection may arrive before its SYNC does.
             with self._direct.meeting(machine.targets, peer):
                 kind, named = await _hear(stream, peer)
                 if await self._perform(machine.heard(kind, named, trio.current_time()), stream, peer):
                     return
 
     async def _perform(self, effects: Sequence[Effect], stream: StreamPort, peer: PeerId) -> bool:
-        """Whether it is over."""
+        """Performs effects of a machine; returns whether the hole punch is over."""
         for effect in effects:
             match effect:
                 case Say(kind):
@@ -187,6 +191,6 @@ async def _hear(stream: StreamPort, peer: PeerId) -> tuple[PunchKind, list[Addre
 
 
 async def _let_go(stream: StreamPort) -> None:
-    """Also while being cancelled; nothing for a stream that was closed."""
+    """Resets a stream, even while being cancelled; does nothing if it is closed."""
     with trio.CancelScope(shield=True), trio.move_on_after(1.0), suppress(PeerFault):
         await stream.reset()

@@ -1,6 +1,6 @@
-"""Redeems tokens of invitations: asks the node that invites, and answers those whom this node invited.
+"""Redeems invitation tokens: asks the node that made one, and answers nodes that show a token of this node.
 
-Made with the host (``node_reach``), for a joiner may be in no network yet that this node knows of.
+Made with the host (``node_reach``), because a joining node may not be in any network yet that this node knows of.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PATIENCE: Final = 10.0
 OF_ONE: Final = Rate(per_second=1 / 10, burst=8.0)
 """Questions of one peer that are looked up."""
 OF_ALL: Final = Rate(per_second=10.0, burst=100.0)
-"""Of all peers together: each costs a look into the database."""
+"""Questions of all peers together; each costs a database query."""
 Redeem: TypeAlias = Callable[[PeerId, bytes], Redemption]
-"""Decides, in a worker thread, and has written what it decides when it returns."""
+"""Decides about a token in a worker thread; has stored the decision when it returns."""
 
 
 class InvitationDesk:
-    """Both sides, of one node."""
+    """Redeems and serves invitation tokens for one node."""
 
     def __init__(self, host: HostPort, redeem: Redeem) -> None:
         self._host, self._redeem = host, redeem

@@ -1,7 +1,7 @@
-"""Finds peers on the local network: announces this node by multicast, asks who is there, and dials who answers.
+"""Finds peers on the local network: announces this node by multicast, asks who is there, and dials those that answer.
 
-Made with the driver where a person asks for it; ends with it. For IPv4 and IPv6 one socket each, two tasks and no
-memory of what others said: a packet is read under limits, and at most leads to a dial of whoever sent it.
+Made with the driver if a person asks for it; ends with it. It uses one socket each for IPv4 and IPv6 and two tasks, and
+remembers nothing of what others said: a packet is read under limits, and at most leads to a dial of its sender.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from p2p.wire import lan as wire
 from p2p.wire.lan import MAX_PACKET
 
 TOLD: Final = Backoff(first=1.0, most=60.0)
-"""Between the times that we say who we are."""
+"""Pauses between two announcements of this node."""
 ANSWER_SECONDS: Final = 1.0
-"""Between answers to any peer (RFC 6762, section 6)."""
+"""Seconds between two answers, to whichever peers (RFC 6762, section 6)."""
 RATE: Final = Rate(per_second=10.0, burst=40.0)
-"""Packets of one address that are looked at; all of mDNS on a quiet LAN is fewer."""
+"""Packets of one address that are read; all mDNS on a quiet LAN is less."""
 MAX_VISITS: Final = 4
-"""Dials at a time."""
+"""Dials under way at a time."""
 MAX_MET: Final = 16
-"""Connections above which no more peers are dialled for being near."""
+"""Connected peers above which no more peers of the LAN are dialled."""
 _LOG = structlog.get_logger("p2p.driver")
 Visit = Callable[[PeerId, Sequence[str]], Awaitable[object]]
 _INDEX: Final = struct.Struct("@I")
 _ANCILLARY: Final = 64
-"""Bytes: where a packet was sent to, with what stands before it, has 36."""
+"""Bytes of ancillary data read with a packet; its destination, with the header before it, has 36."""
 
 
 class Lan:
-    """The discovery on local networks of one node. ``visit`` dials a peer unless it is blocked or backs off."""
+    """Local discovery of one node. ``visit`` dials a peer unless it is blocked or backs off."""
 
     def __init__(
         self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = LAN_PORT
@@ -64,10 +64,10 @@ class Lan:
         self._budget = Budget[str](RATE)
         self._visiting: set[PeerId] = set()
         self._answered = defaultdict[str, float](lambda: -ANSWER_SECONDS)
-        """When, by family."""
+        """The time of the last answer, by address family."""
 
     async def run(self) -> None:
-        """Runs until cancelled. A machine without multicast is logged and does without."""
+        """Runs until cancelled. Without multicast on this machine, it logs that and ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_part, "ip4", Group4)
             nursery.start_soon(self._take_part, "ip6", partial(Group6, index_of=index_of))
@@ -124,15 +124,15 @@ class Lan:
 
 
 class Group(ABC):
-    """One multicast group of DNS packets, open, on networks where we have an address.
+    """An open socket of one multicast group of DNS packets, on the networks of our addresses.
 
-    ``port`` is that of the group; raises OSError where this machine has no such family. Packets leave by the network of
-    one of our addresses and from that address, which is how others know whose word it is. RFC 6762; RFC 3542 for what
-    IPv6 tells of a packet.
+    ``port`` is that of the group. Raises OSError if this machine lacks the address family. A packet is sent through the
+    network of one of our addresses, with that address as its source, by which receivers know who sent it. RFC 6762; RFC
+    3542 for the ancillary data of IPv6 packets.
     """
 
     network: str
-    """The family as multiaddresses call it."""
+    """The address family as multiaddresses write it."""
     family: socket.AddressFamily
 
     def __init__(self, port: int) -> None:
@@ -154,7 +154,7 @@ class Group(ABC):
         self._socket.close()
 
     def join(self, ours: Iterable[str]) -> None:
-        """Joins the group on the networks of these addresses. Networks come and go while a laptop is carried about."""
+        """Joins the group on the networks of these addresses; called again as networks come and go."""
         for ip in set(ours) - self._joined:
             try:
                 self._join(ip)
@@ -165,7 +165,7 @@ class Group(ABC):
             self._joined.add(ip)
 
     async def send(self, packet: bytes) -> None:
-        """Sends on each joined network, and skips those that are gone."""
+        """Sends a packet on each joined network; skips networks that are gone."""
         for ip in sorted(self._joined):
             try:
                 await self._send(packet, ip)
@@ -175,7 +175,8 @@ class Group(ABC):
 
     @abstractmethod
     async def receive(self) -> tuple[bytes, str]:
-        """A packet, of which more than MAX_PACKET bytes are not read, and the address that it came from."""
+        """Receives a packet and the address it came from. At most MAX_PACKET + 1 bytes are read, so a longer one is
+        noticed."""
 
     @abstractmethod
     async def _bind(self) -> None: ...
@@ -209,7 +210,7 @@ class Group4(Group):
 
 
 class Group6(Group):
-    """The group ``ff02::fb``, on one link each, whose number (``index_of`` an address) is part of each packet."""
+    """The group ``ff02::fb``, joined on each link; each packet carries the link's number (``index_of`` an address)."""
 
     network = "ip6"
     family = socket.AF_INET6
@@ -220,7 +221,8 @@ class Group6(Group):
         self._index_of = index_of
 
     async def _bind(self) -> None:
-        """To no address, since that of a link would need the link; what was not sent to the group is passed over."""
+        """Binds to no address, since a link-local one would need its link; ``receive`` skips packets not sent to the
+        group."""
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         await self._socket.bind(("::", self._port))

@@ -1,7 +1,8 @@
-"""Asks for holders beyond the directory of presences, and takes part in the network's lookup (ADR 59).
+"""Searches for holders beyond the directory of presences, and takes part in the network's lookup (ADR 59).
 
-Made with the driver. ``p2p.lookup`` decides whom to ask and what to keep; this asks, over connections that last one
-question, and answers. A node that lists its network whole neither asks nor announces, and answers who asks.
+Made with the driver. ``p2p.lookup`` decides whom to ask and what to keep; this module sends the questions, over
+connections that last for one question, and answers those of others. A node whose directory lists the whole network
+neither searches nor announces, but answers.
 """
 
 from __future__ import annotations
@@ -43,36 +44,36 @@ from p2p.wire.lookup import LOOKUP_PROTOCOL, At, Find, Nodes, Store, Stored
 from p2p.wire.presence import MAX_ADDRESS, Presence
 
 LARGE: Final = MAX_PRESENCES * 15 // 16
-"""Presences known from which on the network counts as larger than the directory."""
+"""Known presences from which on the network counts as larger than the directory."""
 RECORD_LIFETIME: Final = 5400
-"""Seconds that a record of ours counts: three times as long as it takes until it is brought again."""
+"""Seconds for which a record of ours is valid: three times the interval at which it is renewed."""
 PATIENCE: Final = LIMITS.patience
-"""Seconds for one question: the dial, and the answer."""
+"""Seconds for one question: the dial and the answer."""
 AT_ONCE: Final = 24
-"""Questions under way."""
+"""Questions under way at a time."""
 SEEKING: Final = 20.0
-"""Seconds for one search for holders,"""
+"""Seconds for one search for holders."""
 GRACE: Final = 1.0
-"""and after the first holder was found: others are, too, and the first may lie."""
+"""Seconds that a search goes on after the first holder was found: there may be others, and the first may lie."""
 ENOUGH: Final = 8
-"""Holders that end a search."""
+"""Holders that end a search at once."""
 SEEK_RATE: Final = Rate(per_second=1 / 60, burst=2.0)
-"""Searches for one dataset,"""
+"""Searches for one dataset."""
 SEEK_ALL_RATE: Final = Rate(per_second=1 / 5, burst=12.0)
-"""and for all."""
+"""Searches for all datasets together."""
 STEP: Final = 1.0
-"""Seconds between looks at what is to do,"""
+"""Seconds between checks for work."""
 REST: Final = 60.0
-"""and in a network that the directory lists whole, where only others' records expire."""
+"""The same in a network that the directory lists completely, where only records of others expire."""
 MAX_STREAMS: Final = 2
-"""Inbound streams of one peer: each is for one question."""
+"""Inbound streams of one peer; each carries one question."""
 SEEDS: Final = 4
 """Members from the directory that are suggested at a time while the table is small."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
 class Lookups:
-    """The lookup of one node in one network. Without a ``key`` it asks, and announces nothing."""
+    """Takes part in the lookup of one network for one node. Without a ``key`` it searches but announces nothing."""
 
     def __init__(
         self,
@@ -96,15 +97,15 @@ class Lookups:
         self._seeks = Budget[bytes](SEEK_RATE)
         self._all_seeks = Budget[None](SEEK_ALL_RATE)
         self._sealed: dict[bytes, bytes] = {}
-        """Our own records by key, of what we serve now."""
+        """Our own records of the datasets that we serve now, by key."""
         self._served: tuple[DatasetId, ...] = ()
-        """As of the last look: only a change is taken over."""
+        """The served datasets at the last check; only a change needs work."""
         self.forged = 0
-        """Records in answers that nobody signed."""
+        """Records in answers that had no valid signature."""
 
     @property
     def is_used(self) -> bool:
-        """Whether this node asks others: by setting, or as its network is too large to list."""
+        """Whether this node uses the lookup: by its setting, or because its network is too large for the directory."""
         return self._mode == "on" or (self._mode == "auto" and len(self._discovery.directory) >= LARGE)
 
     def join(self) -> None:
@@ -112,7 +113,7 @@ class Lookups:
             self._host.set_handler(LOOKUP_PROTOCOL, self._accept)
 
     async def run(self) -> None:
-        """Keeps the table, and announces what is served, until cancelled."""
+        """Maintains the table and announces the served datasets, until cancelled."""
         if self._mode == "off":
             return
         async with trio.open_nursery() as nursery:
@@ -126,7 +127,7 @@ class Lookups:
                     await self._work(nursery)
 
     def _suggest(self) -> None:
-        """Members that the directory knows, while few are known here."""
+        """Suggests members from the directory to the table while it has few entries."""
         if len(self.node.table) >= 20 or self.node.table.spares >= 20:
             return
         connected = self._standing.book.connected_peers()
@@ -140,7 +141,7 @@ class Lookups:
                     break
 
     def _serve(self) -> None:
-        """Takes over what is served now: a dataset that no longer is, is no longer told of."""
+        """Updates the announced datasets to those served now; the records of others are dropped."""
         held = self._discovery.held if self._key is not None and self._addresses() else ()
         if held == self._served:
             return
@@ -164,10 +165,10 @@ class Lookups:
             if work.target == self.node.place:
                 self.node.joined(search)
 
-    # Asking
+    # Questions to others
 
     async def holders(self, dataset: DatasetId) -> list[Presence]:
-        """Searches for peers that say that they serve a dataset; ends soon after the first was found."""
+        """Searches for peers that claim to serve a dataset; ends soon after the first was found."""
         key, now = lookup_key(self.node.network, dataset), trio.current_time()
         if not self.is_used or not self._seeks.spend(key, now) or not self._all_seeks.spend(None, now):
             return []
@@ -221,7 +222,8 @@ class Lookups:
         return take
 
     async def _walk(self, search: Search, key: bytes, take: Callable[[Contact, Nodes], bool]) -> None:
-        """Carries the questions of a search to its end. ``take`` says whether an answer was one."""
+        """Performs a search: asks the nodes that it names until it is done. ``take`` says whether an answer was
+        valid."""
         send, receive = trio.open_memory_channel[tuple[Contact, Nodes | None]](math.inf)
 
         async def ask(contact: Contact) -> None:
@@ -247,7 +249,7 @@ class Lookups:
                         self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
 
     async def _question(self, contact: Contact, key: bytes) -> None:
-        """Asks a node to see whether it is there."""
+        """Asks a node about a key, to see whether it answers; updates the table."""
         answer = None
         try:
             answer = await self._find(contact, key)
@@ -257,7 +259,7 @@ class Lookups:
         self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
 
     async def _find(self, contact: Contact, key: bytes) -> Nodes:
-        """Raises PeerFault: what is no answer is a fault like none."""
+        """Asks a node for nodes near a key and for providers. Raises PeerFault, also for an invalid answer."""
         body = await self._asked(contact, wire.encode_find(Find(key=key, own=self._own(contact))))
         if body is None:
             raise PeerFault(contact.peer, "it answered nothing", rule="lookup")
@@ -269,7 +271,7 @@ class Lookups:
             raise fault from error
 
     async def _asked(self, contact: Contact, body: bytes) -> bytes | None:
-        """One question, over the connection with a peer, or one that ends with it. Raises PeerFault."""
+        """Sends one question, over an open connection or one that ends with the question. Raises PeerFault."""
         peer = contact.peer
         if self._standing.is_shut_out(peer) or not self._allows(contact):
             raise PeerFault(peer, "it is not asked", rule="lookup")
@@ -292,14 +294,15 @@ class Lookups:
         async with self._host.brief(contact.address, peer, LOOKUP_PROTOCOL) as raw:
             yield self._standing.framed(raw, peer, MAX_LOOKUP_ANSWER)
 
-    # Where we are
+    # Our own addresses
 
     def _addresses(self) -> list[str]:
         own = [str(parse_address(one).transport) for one in self._host.addresses()]
         return [one for one in dict.fromkeys(own) if len(one) <= MAX_ADDRESS][:MAX_PRESENCE_ADDRESSES]
 
     def _own(self, asked: Contact) -> At | None:
-        """Where this node can be asked, in the address family of the one that it asks."""
+        """Returns the address at which others can ask this node, of the same address family as ``asked``; ``None``:
+        none."""
         for text in self._host.addresses():
             own = contact_at(self.node.key, parse_address(text))
             if own is not None and len(own.ip) == len(asked.ip):
@@ -324,7 +327,7 @@ class Lookups:
     def _wall(self) -> int:
         return self._standing.wall() // 1_000_000
 
-    # Being asked
+    # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = self._standing.framed(stream, peer, MAX_LOOKUP_ASK)

@@ -1,7 +1,7 @@
 """Keeps the node connected: dials bootstrap peers and a few others with backoff, and runs rounds of anti-entropy.
 
-Each new connection is greeted by a pull of statements and by telling of peers. Rounds run side by side, so that a slow
-peer holds nobody else's place. Made with the driver, ends with it.
+At each new connection the two nodes exchange presences and statements. Rounds run concurrently, so that a slow peer
+takes nobody else's place. Made with the driver, ends with it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from p2p.ports import PeerId
 from p2p.wire.presence import Presence
 
 MAX_DIALS: Final = 4
-"""Addresses tried of one peer."""
+"""Addresses of one peer that are tried."""
 GROW: Final = 5.0
-"""Seconds between unrequested dials."""
+"""Seconds between dials by which the node gains connections of its own choice."""
 GROW_ALONE: Final = 0.5
-"""The same, of a node with no connection at all."""
+"""The same for a node that has no connection at all."""
 STEADY: Final = 1.0
-"""Seconds that a connection to a bootstrap peer lasts at least; one that ends before counts as a failed dial."""
+"""Seconds that a connection to a bootstrap peer must last; one that ends earlier counts as a failed dial."""
 _LOG = structlog.get_logger("p2p.driver")
 Args = TypeVarTuple("Args")
 QUICK: Final = 8
-"""Rounds at a time that have just begun; the others wait."""
+"""Rounds in their first ``HASTE`` seconds at a time; others wait."""
 HASTE: Final = 5.0
-"""Seconds in which a round usually ends; beyond them it holds no place that another waits for."""
+"""Seconds in which a round usually ends; after them it no longer takes the place of a waiting round."""
 SLOW: Final = 32
-"""Rounds that last longer, at a time."""
+"""Rounds beyond ``HASTE`` at a time."""
 
 
 class Mesh:
@@ -100,12 +100,12 @@ class Mesh:
         self._lost = trio.Event()
 
     async def connect(self, address: str) -> PeerId:
-        """Dial an address that the owner named, now. Raises PeerFault or Invalid."""
+        """Dials an address that the owner named, at once. Raises PeerFault or Invalid."""
         self._discovery.reach.name(address)
         return await self._connect([address], anywhere)
 
     async def _connect(self, addresses: Sequence[str], allows: Allows) -> PeerId:
-        """Dials a peer. Addresses of the owner are remembered as written; of others' word, where the peer was met."""
+        """Dials a peer, and remembers its addresses: the owner's as written, others' only as the peer was reached."""
         peer = await self._host.connect(*addresses, allows=allows)
         reached = self._host.peers().get(peer)
         met = [f"{reached}/p2p/{peer}"] if reached else []
@@ -115,7 +115,7 @@ class Mesh:
         return peer
 
     async def _keep_connected(self, address: str) -> None:
-        """Dial until there is a connection, watch it, dial again when it is gone."""
+        """Keeps a connection to a bootstrap peer: dials until there is one, waits until it is gone, and dials again."""
         failures = 0
         while True:
             try:
@@ -136,7 +136,7 @@ class Mesh:
                 await trio.sleep(REDIAL.wait(failures, self._rng))
 
     async def _greet(self, peer: PeerId) -> None:
-        """Meets a peer, after the time that it has to pay first."""
+        """Exchanges presences with a new peer, after the wait that its work budget demands."""
         await trio.sleep(self._host.charge(peer, MEETING))
         await self._under_way.attend(peer, self._exchange_presences, peer)
 
@@ -147,14 +147,15 @@ class Mesh:
             await self._statements.run_round(peer)
 
     def _remember(self, peer: PeerId) -> None:
-        """Also who dialled us, by what it signed of where it is: once all bootstrap peers are gone, it is dialled."""
+        """Adds the addresses that a peer signed to the book, also if it dialled us: they help when all bootstrap peers
+        are gone."""
         told = self._discovery.dialable(peer)[:MAX_DIALS]
         self._standing.book.learn(peer, [*self._standing.book.get(peer).addresses, *told])
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
-        """Connects to peers that claim to serve a dataset, and counts the new connections.
+        """Connects to peers that claim to serve a dataset, and returns the number of new connections.
 
-        In a large network the lookup is asked if no peer that is known for the dataset could be met.
+        In a large network the lookup is used if no peer known for the dataset could be reached.
         """
         met = await self._call_on((await self._discovery.holders(dataset, beyond))[:most])
         if not met:
@@ -175,7 +176,10 @@ class Mesh:
         return len(met)
 
     async def visit(self, peer: PeerId, addresses: Sequence[str], allows: Allows) -> bool:
-        """Dials a peer on others' word, unless it is blocked or backs off. Failures are recorded, not raised."""
+        """Dials a peer that others named, unless it is blocked or backs off; returns whether it is connected.
+
+        Failures are recorded, not raised.
+        """
         book, now = self._standing.book, trio.current_time()
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
             return False
@@ -188,9 +192,9 @@ class Mesh:
         return True
 
     async def _grow(self) -> None:
-        """Keep up some connections beside those to bootstrap peers: one dial at a time, to peers met before or told of.
+        """Keeps up ``degree`` connections: dials peers met before or heard of, one at a time.
 
-        Who is alone hurries: its bootstrap peers may be gone for good, and those met before are all it has.
+        A node without any connection dials more often: its bootstrap peers may be gone for good.
         """
         while True:
             connected = self._standing.book.connected_peers()
@@ -209,7 +213,7 @@ class Mesh:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 
     async def _keep_holders(self) -> None:
-        """Stays connected with some holders of needed datasets, where a network is too large for full gossip."""
+        """Stays connected to some holders of the needed datasets, in a network that is too large for full gossip."""
         while True:
             await trio.sleep(GROW)
             meet = self._holders.step(self._statements.wanted, self._serving, trio.current_time())
@@ -231,8 +235,8 @@ class Mesh:
             self._begin_round(nursery)
 
     def _begin_round(self, nursery: trio.Nursery) -> None:
-        """With a few peers that are in none, side by side: one of those who serve what is of interest, and others by
-        lot. The next round begins in its time whatever they do."""
+        """Starts a round with each of a few peers that have none under way: one that serves a dataset of interest, and
+        random ones. The next rounds start on time even if these are not over."""
         self._statements.tell_dropped()
         connected = self._standing.book.connected_peers()
         if connected:
@@ -246,10 +250,10 @@ class Mesh:
 
 
 class RoundSlots:
-    """The rounds under way: one of a peer at a time.
+    """Limits the rounds under way: one for each peer, and few that have just begun.
 
-    Few begin at a time. One that lasts longer than ``HASTE`` gives its place to the next and goes on beside it; of
-    those that are so slow there are ``SLOW`` at most, and the oldest of them ends for one more.
+    A round that lasts longer than ``HASTE`` gives its place to the next one and goes on; there are at most ``SLOW``
+    such rounds, and the oldest of them is ended for one more.
     """
 
     def __init__(self) -> None:
@@ -261,7 +265,7 @@ class RoundSlots:
         return peer in self._peers
 
     async def attend(self, peer: PeerId, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
-        """Do ``work`` with a peer, contained, once it has a place. Nothing while a round with it is under way."""
+        """Runs ``work`` with a peer, contained, once there is a place; does nothing if a round with it is under way."""
         if peer in self._peers:
             return
         self._peers.add(peer)

@@ -1,7 +1,8 @@
-"""Brings a node back when its machine moves to another network: drops what is dead, forgets what was found out there.
+"""Reconnects a node when its machine moves to another network: drops dead connections, forgets its old public
+addresses.
 
-Made with the host (``node_reach``). Whoever keeps connections up (bootstrap peers, relays) then makes them again at
-once, from the new address.
+Made with the host (``node_reach``). The tasks that keep connections up (bootstrap peers, relays) then make them again
+at once, from the new address.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Moves:
-    """Detects moves of one node. ``moved`` are told of each move, after dead connections were dropped."""
+    """Detects that one node's machine moved. Each of ``moved`` is called after dead connections were dropped."""
 
     def __init__(self, direct: DirectPort, moved: Sequence[Callable[[], None]]) -> None:
         self._direct = direct
@@ -26,7 +27,7 @@ class Moves:
         self.count = 0
 
     async def run(self) -> None:
-        """Looks at the addresses of the interfaces whenever they may have changed, until cancelled."""
+        """Compares the addresses of the interfaces whenever they may have changed, until cancelled."""
         known = self._direct.interfaces()
         watch = AddressWatch(known)
         while True:

@@ -1,9 +1,9 @@
 """Divides one host among several networks, so that each has a ``HostPort`` of its own (ADR 47).
 
 A peer is in a network if it says that it takes part in the network's gossip, or opened a stream that names the network.
-What is told in one network thus goes to its members alone, over connections that all networks share. Streams name their
-network in the protocol; a stream of an older peer, which names none, is in the network that both are in. While one
-network is joined every connected peer counts as in it that does not say that it is in others.
+So data of one network goes to its members only, over connections that all networks share. Streams name their network in
+the protocol. A stream of an older peer names none; it belongs to the network that both are in. While only one network
+is joined, every connected peer that does not say that it is in others counts as its member.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from p2p.ports import PeerId
 MAX_NETWORKS: Final = 8
 """Networks at a time: each has four topics, and peers refuse a frame that joins more than 64."""
 OURS: Final = "/odf/"
-"""How protocols begin that are divided; those of libp2p are the host's."""
+"""The prefix of protocols that are divided among networks; those of libp2p belong to the host."""
 MEMBERS_TOPIC: Final = ("/odf/1/", "/peers")
-"""What stands before and after a network's name in the topic of its members."""
+"""The parts before and after a network's name in the topic of its members."""
 HELLO_SECONDS: Final = 2.0
-"""How long a stream that names no network waits for its peer to say which networks it is in."""
+"""Seconds that a stream that names no network waits for its peer to say which networks it is in."""
 HELLO_PAUSE: Final = 0.05
-"""Seconds before such words are acted on: many are one."""
+"""Seconds to wait after such a message before members are compared: several come together."""
 CHANGES: Final = 1024
-"""Changes of a network that wait to be read; later ones are lost, and ``peers`` is authoritative."""
+"""Unread changes of a network; further ones are lost, and ``peers`` is authoritative."""
 
 
 def members_topic(network: str) -> str:
-    """The topic whose subscription says that a peer is in a network."""
+    """Returns the topic that the members of a network subscribe to."""
     return network.join(MEMBERS_TOPIC)
 
 
 class DividedHost(HostPort, Protocol):
-    """A host that can be divided."""
+    """The operations of a host that dividing it takes."""
 
     def is_member(self, peer: PeerId, topic: str) -> bool:
         """Whether a connected peer says that it joined a topic, whether this node joined it or not."""
@@ -58,13 +58,13 @@ class DividedHost(HostPort, Protocol):
 
 
 class Namespaces:
-    """The networks of one host. ``run`` distributes changes of connections to them."""
+    """The networks of one host. ``run`` passes changes of connections on to them."""
 
     def __init__(self, host: DividedHost) -> None:
         self._host = host
         self._open: dict[str, NetworkHost] = {}
         self._dialled: dict[PeerId, str] = {}
-        """Addresses of connected peers, as the host told them last."""
+        """Addresses of connected peers, as the host reported them last."""
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -88,12 +88,12 @@ class Namespaces:
             self.look_again()
 
     def look_again(self) -> None:
-        """Tells each network who is in it by now and was not, and who is no longer."""
+        """Reports to each network which connected peers have come into it or left it."""
         for each in self._open.values():
             each.compare(self._dialled)
 
     def open(self, network: str) -> NetworkHost:
-        """Begins a network. ``close`` ends it."""
+        """Opens a network on this host; ``close`` ends it."""
         made = self._open[network] = NetworkHost(self, self._host, network)
         self.look_again()
         return made
@@ -131,7 +131,8 @@ class Namespaces:
         self._host.set_handler(protocol, partial(self._unnamed, protocol))
 
     async def _unnamed(self, protocol: str, stream: StreamPort, peer: PeerId) -> None:
-        """A stream that does not say in which network it is."""
+        """Serves a stream that names no network, once the peer has said which one it is in; resets it if the peer does
+        not."""
         with trio.move_on_after(HELLO_SECONDS):
             while not (found := self._of(protocol, peer)):
                 await self._host.next_hello()
@@ -144,7 +145,7 @@ class Namespaces:
         return [each for each in self._open.values() if protocol in each.handlers and self.is_member(each, peer)]
 
     def choose(self) -> None:
-        """Keeps room for whoever is chosen in one of the networks."""
+        """Reserves room on the host for the peers that are chosen in any of the networks."""
         chosen = [each.choice for each in self._open.values()]
         peers = {peer for each in chosen for peer in each[0]}
         addresses = [address for each in chosen for address in each[1]]
@@ -152,7 +153,7 @@ class Namespaces:
 
 
 class NetworkHost:
-    """The host as one network sees it; a ``HostPort``."""
+    """The host as seen by one network; implements ``HostPort``."""
 
     def __init__(self, networks: Namespaces, host: DividedHost, name: str) -> None:
         self._networks, self._host = networks, host
@@ -163,12 +164,13 @@ class NetworkHost:
         self.choice: tuple[frozenset[PeerId], tuple[str, ...], frozenset[PeerId]] = (frozenset(), (), frozenset())
         self._topics: set[str] = set()
         self._told: set[PeerId] = set()
-        """Peers that the network was told of."""
+        """Peers that were reported to the network as connected."""
         self._dialled: set[PeerId] = set()
-        """Connected peers that this network dialled. It is told when one goes that never said where it is."""
+        """Connected peers that this network dialled. If one goes without ever saying its networks, this network is
+        told."""
         self._send, self._changes = trio.open_memory_channel[ConnectionChange](CHANGES)
 
-    # What changes
+    # Changes
 
     def came(self, change: ConnectionChange) -> None:
         if self._networks.is_member(self, change.peer):
@@ -183,7 +185,7 @@ class NetworkHost:
             self._tell(ConnectionChange(peer, up=False))
 
     def compare(self, dialled: Mapping[PeerId, str]) -> None:
-        """Tells of peers that came into the network, or left it, while they stay connected."""
+        """Reports the peers that came into the network, or left it, while they stayed connected."""
         present = set(self.peers())
         self.met &= set(self._host.peers())
         for peer in sorted(self._told - present):
@@ -208,7 +210,7 @@ class NetworkHost:
         for topic in self._topics:
             await self._host.leave(topic)
 
-    # As HostPort
+    # HostPort
 
     @property
     def peer_id(self) -> PeerId:
@@ -232,7 +234,7 @@ class NetworkHost:
         await self._host.disconnect(peer)
 
     async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
-        """Names the network where several are joined; an older peer, which knows no such names, is in one alone."""
+        """Opens a stream that names the network, if several are joined; falls back to a plain one for an older peer."""
         if not self._networks.is_divided or not protocol.startswith(OURS):
             return await self._host.open_stream(peer, protocol)
         if not self._networks.is_member(self, peer):
@@ -259,7 +261,7 @@ class NetworkHost:
         return self._host.remote_of(peer)
 
     def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
-        """Always names the network: whoever is asked may be in others."""
+        """Opens a stream on a connection of its own; it always names the network, as the peer may be in others."""
         return self._host.brief(address, peer, scoped(protocol, self.name))
 
     def share_of(self, peer: PeerId) -> str:
@@ -287,5 +289,5 @@ class NetworkHost:
 
 
 def scoped(protocol: str, network: str) -> str:
-    """A protocol within a network."""
+    """Returns the name of a protocol within a network."""
     return f"{protocol}/{network}"

@@ -1,6 +1,6 @@
-"""Collects what a node knows of how others reach it, and tries how its NAT maps ports.
+"""Collects the facts about how others reach this node, and tests how its NAT maps ports.
 
-What is found is a value; ``odfd`` says it in words. Nothing is dialled but the two peers of the trial.
+The result is a value; ``odfd`` formats it for people. Only the two peers of the test are dialled.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from p2p.machines.reachability import Reached
 from p2p.ports import PeerId
 
 PROBES: Final = 2
-"""Peers that are asked from one port at which address they see it."""
+"""Peers that are asked, from one local port, at which address they see it."""
 PATIENCE: Final = 8.0
-"""Seconds for one of them."""
+"""Seconds for each of them."""
 
 
 class DialBackResult(msgspec.Struct, frozen=True):
     address: str
     reached: Reached
     yes: int
-    """Networks whose servers reached it,"""
+    """Networks whose servers reached the address."""
     no: int
-    """and those whose servers did not."""
+    """Networks whose servers did not reach it."""
 
 
 class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,25 +40,25 @@ class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: tuple[str, ...] = ()
     """IP addresses of this machine."""
     seen: tuple[str, ...] = ()
-    """Addresses of this node's connections as peers see them, with the port if it matters."""
+    """Addresses at which peers see this node's connections, with the port if it matters."""
     reached: tuple[DialBackResult, ...] = ()
     mapped: tuple[str, ...] = ()
-    """Addresses at which two peers saw connections from one port of this machine."""
+    """Addresses at which two peers saw connections from the same port of this machine."""
     relays_named: int = 0
     relays_used: int = 0
     peers: int = 0
     by_relay: int = 0
-    """Of them, those that only a relay connects."""
+    """Peers that are connected only through a relay."""
     direct: int = 0
-    """Hole punches that succeeded,"""
+    """Hole punches that succeeded."""
     failed: int = 0
-    """and those that failed."""
+    """Hole punches that failed."""
     clock_behind: float = 0.0
-    """Seconds by which a peer's clock is ahead at least, by what it signed."""
+    """Seconds by which the clock of a peer is at least ahead of ours, by when it signed its presence."""
 
 
 def dialable(told: Iterable[str]) -> list[Address]:
-    """Addresses of the Internet with their peers, one of each host."""
+    """Returns the Internet addresses among ``told`` that name their peer, one for each host."""
     found: dict[str, Address] = {}
     for text in told:
         address = parse_address(text)
@@ -68,7 +68,8 @@ def dialable(told: Iterable[str]) -> list[Address]:
 
 
 async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Address]:
-    """Returns where each target sees a connection from one and the same port; those that answer."""
+    """Dials targets from one local port, and returns the addresses at which they see it, from up to ``PROBES`` of
+    them."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]

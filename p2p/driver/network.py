@@ -1,7 +1,7 @@
-"""Implements ``HostPort``, and ``DividedHost``, over the hardened libp2p host.
+"""Implements ``HostPort`` and ``DividedHost`` over the hardened libp2p host.
 
-Made inside ``open_host``, for as long as the host is open; it adds gossip and translates, and keeps no state of its own
-but the validators of topics.
+Made inside ``open_host``, for as long as the host is open. It adds gossip and translates between the interfaces; its
+only state are the validators of topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2p.wire.limits import MAX_ENVELOPE
 
 
 class Network:
-    """A host with gossip. Made by ``open_network``."""
+    """A host with gossip, as ``HostPort``. Made by ``open_network``."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -95,11 +95,11 @@ class Network:
         try:
             notice = await self._host.notices.receive()
         except trio.EndOfChannel:
-            # The host is closing: nothing will change any more, and whoever waits is about to be cancelled.
+            # The host is closing: nothing will change any more, and waiting tasks are about to be cancelled.
             await trio.sleep_forever()
         if not isinstance(notice, PeerConnected):
             return ConnectionChange(notice.peer, up=False)
-        # The port a peer dialled from is not one where it listens.
+        # The port from which a peer dialled is not one on which it listens.
         address = "" if notice.inbound else f"{notice.address}/p2p/{notice.peer}"
         return ConnectionChange(notice.peer, up=True, address=address)
 
@@ -140,7 +140,7 @@ class Network:
 
 @asynccontextmanager
 async def open_network(host: Host) -> AsyncIterator[Network]:
-    """Gossip over ``host`` for as long as the block lasts."""
+    """Opens gossip over ``host`` for as long as the block lasts."""
     network = Network(host)
     limits = GossipLimits(frame=FrameLimits(max_message=MAX_ENVELOPE))
     async with open_gossip(host, (), network.validate, limits) as gossip:

@@ -1,8 +1,8 @@
-"""Runs what concerns a node as a whole, whatever networks it has joined: how others reach its host, and by way of whom.
+"""Runs the services of a node that do not belong to a single network: how others reach its host, and through whom.
 
-Dial-backs (AutoNAT v2), hole punches, reservations at relays, the relay that it is for others, and the watch of its
-interfaces belong to the host and not to a network: a peer of any of them is asked, answered and carried for. Made over
-the undivided host, lives as long as the host does.
+Dial-backs (AutoNAT v2), hole punches, reservations at relays, this node's own relay, and the watch of its interfaces
+belong to the host: a peer of any joined network is asked, answered and relayed. Made over the undivided host, lives as
+long as the host does.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from p2p.wire.invite import Redemption
 
 
 class JoinedNetwork(Protocol):
-    """The port of a network that the node has joined."""
+    """The parts of a joined network that are used here."""
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
-        """The addresses of peers from their signed presences."""
+        """Returns the addresses of peers from their signed presences."""
 
     def clock_behind(self, peers: Iterable[PeerId]) -> float: ...
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether a peer signed that it is in the network; it may be asked."""
+        """Whether a peer signed that it is in the network; asks the peer if that is not known."""
 
     def look_again(self) -> None:
-        """Called when other addresses are to be announced."""
+        """Notes that other addresses are to be announced."""
 
 
 class ReachSettings(msgspec.Struct, frozen=True, kw_only=True):
     relays: tuple[str, ...] = ()
     """Multiaddrs of relays through which others reach this node; each is dialled again with backoff for ever."""
     relay: RelayLimits | None = None
-    """Limits of this node as a relay; ``None``: it is none."""
+    """Limits of this node as a relay; ``None``: it is no relay."""
     carried: Pace = msgspec.field(default_factory=Pace)
     """Caps the bytes of carried circuits."""
     redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
-    """Admits who shows a token of an invitation."""
+    """Decides about a peer that shows the token of an invitation."""
     point: CommitPointPort | None = None
-    """Takes proposals of other writers; ``None``: there are none here."""
+    """Takes proposals of other writers; ``None``: this node takes none."""
 
 
 class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of ``p2p.ports.ReplicationFigures`` that are of the node as a whole."""
+    """The fields of ``p2p.ports.ReplicationFigures`` that belong to the node as a whole."""
 
     relays: int = 0
     reserved: int = 0
@@ -74,7 +74,7 @@ class ReachFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeReach:
-    """Makes one host reachable. ``networks`` gives the joined ones; ``wall`` gives nanoseconds since the epoch."""
+    """Makes one host reachable. ``networks`` returns the joined ones; ``wall`` returns nanoseconds since the epoch."""
 
     def __init__(
         self,

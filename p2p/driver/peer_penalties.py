@@ -1,7 +1,7 @@
 """Shares the peer book between the parts of the driver, and closes connections of peers that misbehave.
 
-Made with the driver, dies with it. It is where a penalty becomes a closed connection, and where streams with peers get
-their frames, so that one bound holds for what all of them leave unfinished.
+Made with the driver, ends with it. Streams to peers get their framing here, so that one bound holds for the unfinished
+frames of all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PARTING: Final = 2.0
 
 
 class PeerPenalties:
-    """Penalties in, connections closed. ``wall`` gives nanoseconds since the epoch."""
+    """Records penalties of peers, and disconnects those that are shut out. ``wall`` returns nanoseconds since the
+    epoch."""
 
     def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:
         self._host = host
@@ -34,17 +35,18 @@ class PeerPenalties:
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
 
     def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
-        """Frames of at most ``limit`` bytes, counted with those that the peer shares with."""
+        """Wraps a stream in frames of at most ``limit`` bytes, whose unfinished bytes count for the peer's address
+        block."""
         return FramedStream(stream, peer, limit, self._unfinished, self._host.share_of(peer))
 
     async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:
-        """A stream to a connected peer. Raises PeerFault."""
+        """Opens a framed stream to a connected peer. Raises PeerFault."""
         with trio.move_on_after(patience):
             return self.framed(await self._host.open_stream(peer, protocol), peer, limit)
         raise TooSlow(peer, f"no stream for {protocol} in {patience:.0f} s", rule="stream-patience")
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
-        """Note it; a peer that is shut out by it loses its connection soon after."""
+        """Records a penalty; a peer that is shut out by it is disconnected soon after."""
         _LOG.info("peer penalised", peer=peer, reason=reason, weight=weight)
         if self.book.penalise(peer, weight, trio.current_time()) and self.book.get(peer).connected:
             try:
@@ -53,12 +55,12 @@ class PeerPenalties:
                 _LOG.warning("too many peers shut out at once; this one stays connected for now", peer=peer)
 
     def blame(self, fault: PeerFault) -> None:
-        """Penalise for a fault as its kind deserves."""
+        """Penalises the peer of a fault, as the kind of the fault deserves."""
         weight = GARBAGE if isinstance(fault, Violation) else UNRELIABLE
         self.penalise(PeerId(fault.peer), fault.message, weight)
 
     def gave(self, given: Mapping[PeerId, int]) -> None:
-        """Bytes of each peer that proved true, once all of what they belong to has."""
+        """Records the bytes that each peer gave, once the whole that they belong to has proved true."""
         for peer, amount in given.items():
             self._host.gave(peer, amount)
 
@@ -66,7 +68,7 @@ class PeerPenalties:
         return self.book.is_shut_out(peer, trio.current_time())
 
     async def run(self) -> None:
-        """Close the connections of those shut out, for as long as the driver lives."""
+        """Disconnects peers that are shut out, for as long as the driver lives."""
         async for peer in self._waiting:
             with trio.move_on_after(PARTING):
                 await self._host.disconnect(peer)

@@ -1,8 +1,8 @@
-"""Carries proposals to the commit point of their shards at another node, and answers those that come here.
+"""Sends proposals to the commit point of their shards at another node, and answers proposals made to this node.
 
-One proposal a stream. The node that has the commit point asks for the objects that it lacks on the same stream, so the
-proposer gives what its proposal names and nothing else. An answer that is lost costs nothing: the proposer asks again,
-and hears that the same is stored already. Spec: docs/spec/collections.md#propose.
+One stream carries one proposal. The node that has the commit point asks for objects that it lacks on the same stream,
+and the proposer gives only objects that its proposal names. A lost answer does no harm: the proposer asks again, and is
+told that the same is stored already. Spec: docs/spec/collections.md#propose.
 """
 
 from __future__ import annotations
@@ -48,26 +48,27 @@ from p2p.wire.propose import (
 PATIENCE: Final = 60.0
 """Seconds for each message of the other side, and for the commit."""
 TOGETHER: Final = 4
-"""Proposals that are looked at at once."""
+"""Proposals that are handled at a time."""
 Pieces = AsyncGenerator[bytes, None]
 Fetch = Callable[[Multihash, int], Pieces]
-"""The bytes of an object of a size, from the proposer."""
+"""Fetches the bytes of an object of a given size from the proposer."""
 ReadPiece = Callable[[Multihash, int, int], bytes]
-"""Bytes of an object from an offset on, at most so many, in a worker thread. Raises NotFound."""
+"""Reads bytes of an object from an offset on, at most so many, in a worker thread. Raises NotFound."""
 
 
 class CommitPointPort(Protocol):
-    """The commit point of a node, for others."""
+    """The commit point of a node, as used by other nodes."""
 
     async def shards(self, peer: PeerId, datasets: Sequence[DatasetId]) -> Sequence[Shard]:
-        """Raises Refused for shards that the peer may not append to."""
+        """Returns heads and uppers of shards. Raises Refused for shards that the peer may not append to."""
 
     async def append(self, peer: PeerId, proposals: Sequence[Proposal], fetch: Fetch) -> Sequence[Outcome]:
-        """Raises Refused likewise, Invalid for what no shard could take, Conflict, Environment."""
+        """Compares and appends. Raises Refused as ``shards``, Invalid for what no shard could take, Conflict,
+        Environment."""
 
 
 class ProposalDesk:
-    """Both sides, of one node. ``point``: who decides here; ``None``: this node takes no proposals."""
+    """Sends and answers proposals for one node. ``point`` decides here; ``None``: this node takes no proposals."""
 
     def __init__(self, host: HostPort, point: CommitPointPort | None = None) -> None:
         self._host, self.point = host, point
@@ -77,14 +78,15 @@ class ProposalDesk:
         self._host.set_handler(PROPOSE_PROTOCOL, self._accept)
 
     async def shards(self, peer: PeerId, datasets: Sequence[DatasetId]) -> Sequence[Shard]:
-        """Asks a connected peer for heads and frontiers. Raises PeerFault, and what the commit point refuses with."""
+        """Asks a connected peer for heads and uppers of shards. Raises PeerFault, and the refusal of the commit
+        point."""
         found = await self._asked(peer, encode_ask(datasets), {}, _nothing)
         if len(found) != len(datasets) or not all(isinstance(each, Shard) for each in found):
             raise Violation(peer, "its answer is not about the shards that were asked for", rule="propose-answer")
         return [each for each in found if isinstance(each, Shard)]
 
     async def append(self, peer: PeerId, proposals: Sequence[Proposal], read: ReadPiece) -> Sequence[Outcome]:
-        """Proposes to a connected peer. ``read`` gives objects that proposals name. Raises as ``shards``."""
+        """Proposes blocks to a connected peer. ``read`` reads objects that proposals name. Raises as ``shards``."""
         named = {name: size for each in proposals for block in each.blocks for name, size in objects_of(block)}
         found = await self._asked(peer, encode_propose(proposals), named, read)
         outcomes = [each for each in found if not isinstance(each, Shard)]
@@ -151,7 +153,7 @@ class ProposalDesk:
 
 
 async def _fetched(framed: FramedStream, name: Multihash, size: int) -> Pieces:
-    """Yields an object's pieces. Raises Violation for more or fewer bytes than it has, StreamBroken, TooSlow."""
+    """Asks for an object and yields its pieces. Raises Violation if it has another size, StreamBroken, TooSlow."""
     await framed.write(encode_want(Wanted(name, size)))
     left = size
     while True:

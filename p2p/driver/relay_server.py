@@ -1,9 +1,9 @@
-"""Carries circuits for others: answers the hop protocol of circuit relay v2, and moves the bytes of each circuit.
+"""Relays circuits for others: answers the hop protocol of circuit relay v2, and moves the bytes of each circuit.
 
-Made with the host (``node_reach``) where the settings ask for it. It serves members of the node's networks (whoever
-signed a presence for one) and peers that a person chose, and nobody else. What it carries is sealed between the two
-ends. Each end pays for what it sends like for any other work, and where the bytes of all circuits are capped, blocks of
-addresses take turns.
+Made with the host (``node_reach``) if the settings ask for it. It serves only members of the node's networks (peers
+that signed a presence for one) and peers that a person chose. The bytes are encrypted between the two ends. Each end is
+charged for what it sends like for any other work. If the bytes of all circuits are capped, blocks of addresses take
+turns.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ from p2p.wire.circuit import (
 )
 
 PATIENCE: Final = 10.0
-"""Seconds for the messages of one stream before it is a circuit."""
+"""Seconds for the messages before a stream becomes a circuit."""
 PIECE: Final = 64 << 10
 """Bytes of a circuit that are held in each direction."""
 WAITING: Final = 1024
-"""Pieces that wait for their turn: more than there are directions of circuits."""
+"""Pieces that may wait for their turn: more than there are directions of circuits."""
 
 
 class RelayServer:
-    """The relay of one node. ``is_member`` may ask the peer; ``wall`` gives nanoseconds since the epoch.
+    """The relay of one node. ``is_member`` may ask the peer; ``wall`` returns nanoseconds since the epoch.
 
-    While it is known that nobody can dial this node (``is_hidden``) it serves nobody, as nobody would be reached by it.
+    While it is known that nobody can dial this node (``is_hidden``) it serves nobody, since nobody would be reached by
+    it.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RelayServer:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Reservations and circuits."""
+        """Returns the number of reservations and of circuits."""
         self._relay.keep(self._host.peers(), trio.current_time())
         return self._relay.reservations, self._relay.circuits
 
@@ -88,7 +89,7 @@ class RelayServer:
         self._host.set_handler(HOP, self._accept)
 
     def leave(self) -> None:
-        """Stops serving; open circuits run to their end."""
+        """Stops serving; open circuits go on to their end."""
         self._serves = False
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
@@ -119,7 +120,10 @@ class RelayServer:
             await self._carry(circuit[0], stream, circuit[1])
 
     async def _place(self, peer: PeerId) -> Place | None:
-        """Returns the place of a served peer; None if it came by another relay, whose address would be charged."""
+        """Returns the peer with its address if it is served, else ``None``.
+
+        A peer that came through another relay is not served: the address of that relay would be charged.
+        """
         self._relay.chosen = self._host.chosen
         try:
             address = parse_address(self._host.peers().get(peer, ""))
@@ -150,7 +154,7 @@ class RelayServer:
         await stream.aclose()  # a reset would take the answer with it where it was not read yet
 
     async def _open(self, stream: StreamPort, source: Place, target: PeerId) -> tuple[Circuit, StreamPort] | None:
-        """A circuit whose both ends were told that it stands."""
+        """Opens a circuit and tells both ends; ``None`` if that was refused or failed."""
         self._relay.keep(self._host.peers(), trio.current_time())
         circuit = self._relay.open(source, target, trio.current_time())
         if isinstance(circuit, Status):
@@ -173,7 +177,7 @@ class RelayServer:
         return circuit, there
 
     async def _lead(self, source: PeerId, target: PeerId) -> StreamPort:
-        """A stream to the target that it takes for a circuit. Raises PeerFault and Invalid."""
+        """Opens a stream to the target, and has it accept the stream as a circuit. Raises PeerFault, Invalid."""
         stream = await self._host.open_stream(target, STOP)
         try:
             limit = self._relay.limits.circuit
@@ -187,7 +191,7 @@ class RelayServer:
         return stream
 
     async def _carry(self, circuit: Circuit, here: StreamPort, there: StreamPort) -> None:
-        """Until both ends have said their last, or one of the circuit's bounds is reached."""
+        """Moves bytes both ways until both ends have finished, or the circuit reached a limit."""
         ends = (circuit.source.peer, here), (circuit.target, there)
         try:
             with trio.CancelScope(deadline=circuit.deadline) as whole:
@@ -236,6 +240,6 @@ async def _refuse(stream: StreamPort, status: Status) -> None:
 
 
 async def _let_go(stream: StreamPort) -> None:
-    """Also while being cancelled; nothing for a stream that was closed."""
+    """Resets a stream, even while being cancelled; does nothing if it is closed."""
     with trio.CancelScope(shield=True), trio.move_on_after(1.0):
         await stream.reset()

@@ -1,7 +1,7 @@
 """Implements ``p2p.ports.Replication`` with trio, over any ``HostPort``.
 
-Made by the wiring of the node, alive while ``run`` is; all its tasks live in one nursery there. To stop in
-order, ``drain`` first and then cancel. It moves bytes; whether they are true is for those behind the ports.
+Made by the wiring of the node, works while ``run`` runs; all its tasks are in one nursery there. To stop in order, call
+``drain`` and then cancel. It moves bytes; the ports decide whether they are true.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Started(Protocol):
 
 
 class ReplicationDriver:
-    """See ``p2p.ports.Replication`` for what each method promises. ``key`` is the node's: it signs where we are."""
+    """The replication of one node in one network; ``p2p.ports.Replication`` says what each method promises.
+
+    ``key`` is the node's; it signs the node's presence.
+    """
 
     def __init__(
         self,
@@ -129,11 +132,11 @@ class ReplicationDriver:
 
     @property
     def book(self) -> PeerBook:
-        """The peer book, of which the node keeps a snapshot between runs."""
+        """The peer book; the node keeps a snapshot of it between runs."""
         return self._standing.book
 
     async def run(self, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs until cancelled; started once it serves, listens to gossip and takes calls."""
+        """Runs until cancelled; reports that it started once it serves, listens to gossip and takes calls."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -176,11 +179,11 @@ class ReplicationDriver:
         ]
 
     def connected(self) -> Collection[PeerId]:
-        """Connected peers of this network."""
+        """Returns the connected peers of this network."""
         return self._host.peers().keys()
 
     def figures(self) -> ReplicationFigures:
-        """Now; costs no more where much is kept."""
+        """Returns the present load and counts; equally cheap however much is kept."""
         return ReplicationFigures(
             connected=len(self._host.peers()),
             known=len(self.book),
@@ -200,7 +203,7 @@ class ReplicationDriver:
         return await self._mesh.connect(multiaddr)
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close every connection to a peer; it may come again."""
+        """Closes every connection to a peer; the peer may connect again."""
         await self._host.disconnect(peer)
 
     def look_again(self) -> None:
@@ -229,7 +232,7 @@ class ReplicationDriver:
         return None if found is None else (found.hashes, found.signature)
 
     async def _visit(self, presence: Presence) -> None:
-        """Dials a peer of whom another told."""
+        """Dials a peer that another peer named."""
         await self._mesh.visit(presence.peer, self._discovery.addresses(presence), self._discovery.allows())
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
@@ -240,11 +243,12 @@ class ReplicationDriver:
         return self._discovery.addresses_of(peers)
 
     def clock_behind(self, peers: Iterable[PeerId]) -> float:
-        """Seconds by which the clock of one of these peers is ahead of ours at least."""
+        """Returns the seconds by which the clock of one of these peers is at least ahead of ours."""
         return self._discovery.clock_behind(peers)
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether a connected peer signed that it is in this network; a new one is asked."""
+        """Whether the directory has a presence that the connected peer signed for this network; asks a peer that it
+        lacks."""
         return await self._discovery.is_member(peer)
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
@@ -278,7 +282,8 @@ class ReplicationDriver:
     async def _answer(
         self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | Refusal]]
     ) -> Answer | None:
-        """Answers one question, soon. ``None``: the peer has nothing of the kind. Raises PeerFault."""
+        """Asks a peer one question; ``None``: it does not have the thing. Raises PeerFault, TooSlow after a time
+        limit."""
         patience = self._settings.question_patience
         with trio.move_on_after(patience):
             try:

@@ -1,7 +1,7 @@
 """Keeps reservations at relays, so that others reach a node that they cannot dial (circuit relay v2).
 
-Made with the host (``node_reach``) where the settings name relays. A relay that refuses, lies or is gone is told to
-nobody until it has given a reservation again; where more are named than are used at a time, another takes its place.
+Made with the host (``node_reach``) if the settings name relays. A relay that refuses, lies or is gone is not announced
+until it has given a reservation again; if more relays are named than are used at a time, another takes its place.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from p2p.ports import PeerId
 from p2p.wire.circuit import HOP, MAX_MESSAGE, HopKind, HopMessage, Status, check_voucher, decode_hop, encode_hop
 
 MOST_USED: Final = 3
-"""Relays at a time: one may fail, and one be far away."""
+"""Relays used at a time: one may fail, and one may be far away."""
 PATIENCE: Final = 10.0
 """Seconds for one question."""
 SHORTEST, LONGEST = 60.0, 3600.0
-"""Seconds that a reservation is taken to count, whatever the relay's clock says."""
+"""Seconds for which a reservation counts, at least and at most, whatever the relay's clock says."""
 WATCH: Final = 1.0
-"""Seconds between looks whether the relay is still connected."""
+"""Seconds between checks whether the relay is still connected."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
 class Reservations:
-    """Keeps one node's reservations; ``changed`` is called when its relays change; ``wall`` gives nanoseconds.
+    """Keeps one node's reservations. ``changed`` is called when its relays change; ``wall`` returns nanoseconds.
 
-    A node that others reach directly needs none (``is_needed``): its reservations are left to others."""
+    A node that others reach directly needs none (``is_needed``) and reserves nothing.
+    """
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Reservations:
             self._changed()
 
     async def _connected(self, relay: PeerId, seconds: float) -> None:
-        """For so long, or until no relay is needed. Raises Unreachable when the connection is gone."""
+        """Waits for ``seconds``, or until no relay is needed. Raises Unreachable if the connection is gone."""
         until = trio.current_time() + seconds
         while trio.current_time() < until and self._is_needed():
             await trio.sleep(WATCH)
@@ -106,7 +107,7 @@ class Reservations:
                 raise Unreachable(relay, "the connection with the relay is gone", rule="relay-gone")
 
     async def _reserve(self, relay: PeerId) -> float:
-        """Seconds that it counts. Raises PeerFault."""
+        """Makes a reservation; returns the seconds for which it counts. Raises PeerFault."""
         with trio.move_on_after(PATIENCE):
             stream = await self._host.open_stream(relay, HOP)
             try:

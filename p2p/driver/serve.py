@@ -1,8 +1,8 @@
 """Serves the chain and object protocols: reads requests from streams, and writes answers in the order of ``Serving``.
 
 Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
-a worker thread and writes. What a peer can cost: two streams of each protocol, on each of them 64 small requests that
-wait and two answers in memory; and two more that wait unread.
+a worker thread and writes. A peer costs at most two streams of each protocol, on each of them 64 small requests that
+wait and two answers in memory; and two more streams that wait unread.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ from p2p.wire.objects import BYTES_HEAD, ObjectPack, ObjectRange, ObjectsAsk, by
 from p2p.wire.refusal import Reason, Refusal, encode_refusal
 
 MAX_STREAMS: Final = 2
-"""Inbound streams of one peer and protocol: one in use, and one to replace it before the old one is known dead."""
+"""Inbound streams of one peer and protocol: one in use, and one that replaces it before the old one is known to be
+dead."""
 MAX_WAIT: Final = 10.0
-"""Seconds that an answer may wait for the cap on what is given; who asks has patience for 15 at least."""
+"""Seconds that an answer may wait for the upload cap; askers wait for at least 15 s."""
 Decode: TypeAlias = Callable[[bytes], Request]
 _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
     {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_request}
 )
 _BEFORE: Final = PREFIX + BYTES_HEAD
 ROOM: Final = _BEFORE + MAX_OBJECT_READ
-"""Bytes of the largest part of an object, framed."""
+"""Bytes of the largest framed answer with a part of an object."""
 LEAST_READ: Final = 16 << 10
-"""Bytes of a chain that are read for however few blocks."""
+"""Bytes of a chain that are read even for very few blocks."""
 PER_BLOCK: Final = 4 << 10
-"""Bytes that are read for each block that is asked for: who asks for one does not make us read a thousand."""
+"""Bytes that are read for each requested block, so that a request for one block does not read a thousand."""
 _LOG = structlog.get_logger("p2p.driver")
 Spare: TypeAlias = deque[bytearray]
-"""Free buffers of ``ROOM`` bytes."""
+"""Free buffers of ``ROOM`` bytes for reuse."""
 
 
 class Server:
@@ -71,11 +72,11 @@ class Server:
         self._idle = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Serve from now on; answers run in ``nursery``."""
+        """Starts serving; answers run in ``nursery``."""
         self._nursery = nursery
 
     def stop(self) -> None:
-        """No new streams and no new answers."""
+        """Stops taking new streams and starting new answers."""
         self._nursery = None
 
     @property
@@ -83,7 +84,7 @@ class Server:
         return self._answers
 
     async def drain(self) -> None:
-        """No new answers; wait for those under way."""
+        """Starts no new answers, and waits for those under way."""
         self.stop()
         if self._answers:
             self._idle = trio.Event()
@@ -132,7 +133,8 @@ class Server:
                 await stream.write(refusal.encode_refusal(refused))
 
     def _feed(self, event: Input) -> list[Refusal]:
-        """Start the turns that ``event`` brings; the refusals are for the caller to send."""
+        """Passes an event to the machine and starts the answers that follow; returns refusals, which the caller
+        sends."""
         refusals = []
         for effect in self._serving.handle(event):
             match effect:
@@ -144,7 +146,7 @@ class Server:
         return refusals
 
     async def _answer(self, asker: Asker, request: Request) -> None:
-        """Serves one turn, from disk to wire. The machine learns of any end."""
+        """Answers one request: reads it, keeps to the upload cap and sends it. The machine is told however it ends."""
         size = 0
         self._answers += 1
         try:
@@ -169,26 +171,26 @@ class Server:
             self._feed(Written(asker))
 
     def _put_back(self, sent: bytes | memoryview) -> None:
-        """Returns fully sent buffers."""
+        """Returns the buffer of a sent answer for reuse."""
         if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == ROOM:
             self._spare.append(sent.obj)
 
 
 def _cost(request: Request) -> float:
-    """Paid before the question waits for its turn."""
+    """Returns the cost of a request, which its peer pays before the request waits for its turn."""
     return RANGE + SMALL_OBJECT * len(request.names) if isinstance(request, ObjectsAsk) else RANGE
 
 
 def _busy(request: Request) -> bytes:
-    """Said at once where an answer would be long in coming: who asks turns to others, or asks again."""
+    """Makes the refusal that is sent at once if an answer would take long: the asker turns to others, or asks again."""
     return refusal.encode_refusal(Refusal(request.request, Reason.BUSY, "its upload is used up"))
 
 
 def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryview:
-    """Returns the frame of the answer or refusal; a fault of ours is logged, and only its kind is sent.
+    """Returns the frame of the answer or refusal. A fault of ours is logged, and only its kind is sent.
 
-    For worker threads. A buffer of ``spare`` may be what the answer lies in: whoever has sent it may put it back. To
-    read into fresh memory takes three times as long.
+    Called in worker threads. The answer may lie in a buffer of ``spare``, which is put back after sending: reading into
+    fresh memory takes three times as long.
     """
     try:
         if isinstance(request, BlockRange):
@@ -222,7 +224,7 @@ def _blocks(library: Library, ask: BlockRange) -> bytes:
 
 
 def _bytes(library: Library, ask: ObjectRange, spare: Spare) -> memoryview:
-    """Read where it goes to the wire from: a copy costs as much as reading."""
+    """Reads a part of an object directly into the frame that is sent: a copy would cost as much as reading."""
     whole = memoryview(_buffer(_BEFORE + ask.length, spare))[: _BEFORE + ask.length]
     size, count = library.object_part(ask.name, ask.offset, whole[_BEFORE:])
     due = max(0, min(ask.length, size - ask.offset))

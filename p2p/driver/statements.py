@@ -1,8 +1,8 @@
-"""Exchanges signed statements with peers: by gossip, which may lose some, and by anti-entropy, which finds them.
+"""Exchanges signed statements with peers: by gossip, which may lose some, and by anti-entropy, which finds the rest.
 
-Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue
-with turns for blocks of addresses and senders, and a memory of what was lately seen, so that a flood costs nobody else
-anything.
+Made with the driver. Statements are judged in one worker thread at a time, behind budgets for each peer, a bounded
+queue with turns for blocks of addresses and senders, and a memory of lately seen ones, so that a flood delays nobody
+else.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
 from p2p.wire.trust import GetAsk, ListAsk, Proof, ProveAsk, Signed, Statements, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
-"""Statements of one peer that are looked at, whoever said them (docs/spec/trust.md#gossip). What is more is dropped,
-and nobody is to blame for it; we pass on less than that (``Forwarding``)."""
+"""Statements of one peer that are judged, whoever made them (docs/spec/trust.md#gossip). Further ones are dropped
+without blame; we forward fewer than that (``Forwarding``)."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
-"""Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
+"""Questions of one peer: a first meeting with 65,536 statements takes 320, after that there is one a minute."""
 MAX_QUEUE: Final = 1024
-"""Statements that wait to be judged, in turns of blocks of addresses and senders (docs/spec/trust.md#gossip)."""
+"""Statements that wait to be judged; blocks of addresses and senders take turns (docs/spec/trust.md#gossip)."""
 MAX_QUEUE_BYTES: Final = 8 << 20
-"""Bytes of them."""
+"""Bytes of the statements that wait to be judged."""
 ANSWER_PATIENCE: Final = 20.0
 """Seconds for one answer of the trust protocol."""
 ROUND_SECONDS: Final = 120.0
-"""For one round of anti-entropy: the first with 65,536 statements takes several, and goes on where the last ended."""
+"""Seconds for one round of anti-entropy. The first with 65,536 statements takes several rounds; each goes on where the
+last one ended."""
 ROUND_BYTES: Final = 32 << 20
-"""Bytes of answers in one round; what a peer tells beyond them is for the next."""
+"""Bytes of answers in one round; the rest is left for the next round."""
 PROVERS: Final = 4
 """Peers that are asked for one proof at a time."""
 PROVER_SECONDS: Final = 2.0
-"""After which another is asked beside one that has not answered."""
+"""Seconds after which another peer is asked for a proof beside one that has not answered."""
 PROOF_SECONDS: Final = 60.0
-"""For a proof by any of them."""
+"""Seconds for a proof from any of the peers."""
 IDLE: Final = 60.0
-"""Seconds that an inbound trust stream may say nothing."""
+"""Seconds that an inbound trust stream may be silent."""
 MAX_STREAMS: Final = 2
 """Inbound trust streams of one peer."""
 _LOG = structlog.get_logger("p2p.driver")
@@ -74,7 +75,7 @@ class _Tally:
 
 
 class StatementServer:
-    """Topics, judging, and the trust protocol in both directions."""
+    """Gossips and judges statements, and runs the trust protocol in both directions, for one network."""
 
     def __init__(
         self,
@@ -100,26 +101,26 @@ class StatementServer:
         self._turns = FairTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
         self._held = 0
-        """Statements that are passed on here, as of the last look."""
+        """The number of statements that this node passes on, at the last count."""
         self._places = StreamSlots(standing, MAX_STREAMS)
         self.dropped = 0
-        """Statements that were not looked at, for they were too many at once: anti-entropy finds them."""
+        """Statements that were dropped unread because too many came at once; anti-entropy finds them."""
         self._logged = (0, 0)
 
     async def join(self) -> None:
-        """Take part in the three topics and answer the trust protocol."""
+        """Joins the three topics, and starts to answer the trust protocol."""
         self._host.set_handler(trust.PROTOCOL, self._accept)
         for topic, name in self._topics.items():
             await self._host.join(name, partial(self._gossiped, topic))
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
-        """Gossip a statement of ours. Raises Invalid when it is over the limit of the network."""
+        """Gossips a statement of ours. Raises Invalid if it is larger than the network allows."""
         if len(envelope) > MAX_ENVELOPE:
             raise Invalid(f"a statement of {len(envelope)} bytes", rule="envelope-size", hint=f"at most {MAX_ENVELOPE}")
         self._seen.add(_name(envelope))
         await self._host.publish(self._topics[topic], envelope)
 
-    # What others gossip
+    # Gossip from others
 
     async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
         judgement = await self._judge_gossip(topic, sender, envelope)
@@ -155,9 +156,9 @@ class StatementServer:
             self._logged = now
 
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
-        """Returns the node's judgement in this sender's turn; nothing for what had to make room.
+        """Judges a statement when it is this sender's turn; IGNORE if it was dropped for others.
 
-        A fault of our own counts as none: the statement is met again later.
+        IGNORE also if judging fails by a fault of our own: the statement will come again.
         """
         async with self._turns.turn(self._host.share_of(sender), sender, len(envelope)) as has_turn:
             if not has_turn:
@@ -173,20 +174,22 @@ class StatementServer:
             self._standing.penalise(sender, f"sent a statement that is refused ({topic.value})", BAD_BYTES)
         return judgement
 
-    # Asking one peer for what it has
+    # Questions to one peer
 
     @property
     def wanted(self) -> Sequence[DatasetId]:
-        """The datasets of interest at the last round over them. Nothing, while rounds are over all."""
+        """The datasets of interest at the last round over these; empty while rounds cover all datasets."""
         return self._scope.wanted
 
     def peers_of_interest(self, peers: Sequence[PeerId]) -> list[PeerId]:
-        """Picks those of ``peers`` that claim to serve the next dataset of interest. None while rounds are over all."""
+        """Returns those of ``peers`` that claim to serve the next dataset of interest; none while rounds cover all
+        datasets."""
         subject = self._scope.next_wanted()
         return [] if subject is None else sorted({*self.forwarding.naming([subject])} & {*peers})
 
     async def run_round(self, peer: PeerId) -> int:
-        """Runs a background round over all statements or those of interest; counts new ones. Raises PeerFault."""
+        """Runs a background round over all statements or those of interest; returns the number of new ones. Raises
+        PeerFault."""
         if self._scope.is_wide(trio.current_time()):
             return await self._pull(_Tally(self._teller(peer), is_wide=True), None)
         interests = await trio.to_thread.run_sync(self._board.interests)
@@ -194,10 +197,10 @@ class StatementServer:
         return await self._pull(_Tally(self._teller(peer)), datasets) if datasets else 0
 
     async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False) -> int:
-        """One round of anti-entropy; how many statements were new. Raises PeerFault.
+        """Runs one round of anti-entropy; returns how many statements were new. Raises PeerFault.
 
-        A round that brings something may end before its last question: the next one goes on with the rest. Of all
-        datasets nothing is fetched again that the peer gave lately; of some, which are asked for, all is.
+        A round that brings something may end early; the next one goes on with the rest. In a round over all datasets,
+        statements that the peer gave lately are not fetched again; in one over given datasets they are.
         """
         return await self._pull(_Tally(self._teller(peer, is_asked=datasets is not None)), datasets, private=private)
 
@@ -237,7 +240,7 @@ class StatementServer:
         return Reconcile(mine, datasets, declined, may_go_on, private=private)
 
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
-        """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
+        """Asks a peer for the nodes of a proof, and returns them unchecked. Raises PeerFault."""
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
             tell = await self._ask_peer(stream, trust.encode(ask), _Tally(RoundPeer(peer=peer, is_asked=True)))
@@ -261,7 +264,7 @@ class StatementServer:
         async def ask_one(peer: PeerId, answered: trio.Event) -> None:
             try:
                 nodes = await self.prove(peer, ask)
-                # What proves nothing is no offence: it may hold another history, and tell the truth of that.
+                # Not proving it is no offence: the peer may hold another history, and tell the truth about that.
                 found.append(is_consistent(old.size, old.root, signed.size, signed.root, nodes))
                 if found[-1]:
                     nursery.cancel_scope.cancel()
@@ -337,14 +340,15 @@ class StatementServer:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _shown(self, peer: PeerId, signed: Signed) -> bool:
-        """Judges again, seen or not: what was unneeded yesterday may be needed today."""
+        """Judges a pulled statement, even if it was seen before: it may be needed now; returns whether it was
+        accepted."""
         await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):
             raise Violation(peer, "keeps sending statements that are refused", rule="trust-reply")
         return judgement is Judgement.ACCEPT
 
-    # Being asked
+    # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = self._standing.framed(stream, peer, MAX_TRUST_REQUEST)
@@ -379,7 +383,7 @@ class StatementServer:
             await stream.write(trust.encode(tell))
 
     def _cost(self, ask: TrustAsk) -> float:
-        """Paid before it is answered; who asks has patience for more than that, in its own rounds."""
+        """Returns the cost of a question, paid before it is answered; askers wait for longer than it delays them."""
         match ask:
             case GetAsk(sids):
                 return ENVELOPE * len(sids)
@@ -395,7 +399,8 @@ class StatementServer:
         return found
 
     async def _answered(self, ask: TrustAsk, peer: PeerId) -> TrustTell:
-        """The first proof of a long chain reads all its hashes: one such at a time."""
+        """Answers a question in a worker thread; one proof at a time, as the first of a long chain reads all its
+        hashes."""
         limiter = self._proving if isinstance(ask, ProveAsk) else None
         told, library = self._board.to(peer), self._library.to(peer)
 
@@ -407,5 +412,5 @@ class StatementServer:
 
 
 def _name(envelope: bytes) -> bytes:
-    """By its bytes: a statement under other signatures is another thing to look at."""
+    """Names an envelope by all its bytes, since the same statement with other signatures must be judged too."""
     return Multihash.sha3_256(envelope)

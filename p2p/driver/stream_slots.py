@@ -1,8 +1,7 @@
 """Limits the inbound streams of one peer for each protocol; a further stream waits a moment before it is reset.
 
-A peer that ends one stream and opens the next may be met in the other order: the end of the first had not been seen. So
-a further stream waits a moment, unread, before it is reset. One ``StreamSlots`` for each protocol, made with its
-server.
+If a peer ends one stream and opens the next, we may see the new one before the end of the old one. So a further stream
+waits a moment, unread, before it is reset. One ``StreamSlots`` for each protocol, made with its server.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PATIENCE: Final = 2.0
 
 
 class StreamSlots:
-    """``most`` streams of each peer have a place, and as many more may wait for one."""
+    """Gives ``most`` streams of each peer a place; as many more may wait for one."""
 
     def __init__(self, standing: PeerPenalties, most: int) -> None:
         self._standing = standing
@@ -31,7 +30,8 @@ class StreamSlots:
         self._peers: dict[PeerId, trio.CapacityLimiter] = {}
 
     async def attend(self, stream: FramedStream, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
-        """Do ``work`` for a stream that came in, contained, once it has a place. It is reset however that ends."""
+        """Runs ``work`` for an inbound stream, contained, once it has a place. The stream is reset however that
+        ends."""
         try:
             if not self._standing.is_shut_out(stream.peer) and await self._placed(stream):
                 try:

@@ -1,7 +1,7 @@
-"""Performs what a ``Transfer`` machine wants: sends questions to peers, passes parts to a judge, and keeps its timer.
+"""Performs the effects of a ``Transfer`` machine: sends questions to peers, has parts checked, and keeps its timer.
 
-A run is made for one wanted chain or object and ends with it. Questions are tasks in the run's own nursery, so ending
-the run for any reason ends them; the judge works in a worker thread, one part after the other, while more arrive.
+A run is made for one chain or object to fetch, and ends with it. Questions are tasks in the run's own nursery, so
+ending the run for any reason ends them. Parts are checked in a worker thread, one after the other, while more arrive.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from p2p.pace import Pace
 from p2p.ports import PeerId
 
 LEAST_PART: Final = 16 << 10
-"""Bytes of a part under the lowest cap: a question costs some 50."""
+"""Bytes of a part under the lowest rate cap; a question costs about 50."""
 PARTS_AHEAD: Final = 4
-"""Parts under way under a cap."""
+"""Parts under way when there is a rate cap."""
 MAX_NAMED: Final = 5
-"""Peers whose reasons are in a fault; there may be hundreds."""
+"""Peers whose reasons are named in a fault; there may be hundreds."""
 
 
 class TransferRun:
-    """One machine at work. ``run`` returns when all is here and good."""
+    """Runs one ``Transfer`` machine. ``run`` returns when everything is here and good."""
 
     def __init__(self, errand: FetchJob, machine: Transfer, standing: PeerPenalties, paces: Sequence[Pace]) -> None:
         self._errand = errand
@@ -60,17 +60,17 @@ class TransferRun:
         self._wake = self._sleeps_until = math.inf
         self._woken = trio.Event()
         self._court: deque[Deliver | Finish] = deque()
-        """Parts that are being judged."""
+        """Deliveries that wait to be checked."""
         self._said: deque[Accepted] = deque()
         """Verdicts that the machine has not processed yet."""
         self._given: Counter[PeerId] = Counter()
-        """Bytes that the judge took of each peer."""
+        """Bytes of each peer that passed the check."""
         self._judges = self._is_over = False
         self._end: Completed | GaveUp | None = None
         self._fault: Fault | None = None
 
     async def run(self, peers: Sequence[PeerId]) -> None:
-        """Raises Remote when no peer completes it, and what the judge raises beside Invalid (a full disk)."""
+        """Performs the transfer. Raises Remote if no peer completes it, and other faults of the check (a full disk)."""
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as self._nursery:
             try:
@@ -94,7 +94,8 @@ class TransferRun:
             await self._woken.wait()
 
     def _feed(self, event: Input) -> None:
-        """From whichever task has it: a channel would cost two turns of the loop for each answer."""
+        """Gives an event to the machine, from any task: a channel would cost two turns of the event loop for each
+        answer."""
         self._wake = math.inf
         for effect in self._machine.handle(event, trio.current_time()):
             self._perform(effect)
@@ -121,7 +122,7 @@ class TransferRun:
                 self._end = effect
 
     async def _ask_next(self) -> None:
-        """Asks for parts in order, whichever task trio runs first, because the judge takes them in order."""
+        """Sends the next question in order, whichever task trio runs first, because parts are checked in order."""
         ask = self._unasked.popleft()
         try:
             event: Input = await self._errand.ask(ask)
@@ -132,7 +133,7 @@ class TransferRun:
         self._feed(event)
 
     async def _judge_all(self) -> None:
-        """While there is more: what the judge waits for is what all wait for."""
+        """Checks deliveries as long as there are any."""
         while self._court:
             await self._keep_pace(self._court[0])
             try:
@@ -152,7 +153,8 @@ class TransferRun:
         self._judges = False
 
     def _judge_some(self) -> Finished | Rejected | None:
-        """In a worker thread, until there is no more, or a cap to keep. Raises Fault for what is no peer's fault."""
+        """Checks deliveries in a worker thread, until none is left or a rate cap applies. Raises Fault if no peer is to
+        blame."""
         is_first = True
         while self._court and not self._is_over and (is_first or not self._is_paced):
             effect, is_first = self._court.popleft(), False
@@ -180,7 +182,8 @@ class TransferRun:
         return any(pace.rate for pace in self._paces)
 
     async def _keep_pace(self, effect: Deliver | Finish) -> None:
-        """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
+        """Delays a part that has arrived, to keep to the rate caps; further questions wait too, so no peer seems slow
+        for it."""
         if isinstance(effect, Finish) or not self._is_paced:
             return
         size, now = _size(effect), trio.current_time()
@@ -190,12 +193,12 @@ class TransferRun:
 
 
 def _size(part: Deliver) -> int:
-    """Bytes."""
+    """Returns the bytes of a delivery."""
     return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in part.payloads)
 
 
 def paced(shape: Shape, rate: int) -> Shape:
-    """Asks for about a second's worth at once, and keeps a few of them under way, where there is a cap."""
+    """Adapts a shape to a rate cap: parts of about a second's worth, and few of them under way."""
     if not rate:
         return shape
     part = min(shape.most_bytes, max(LEAST_PART, rate))
