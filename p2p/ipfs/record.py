@@ -1,7 +1,8 @@
-"""Makes and reads IPNS records: what a name points to and until when, signed with the dataset's key.
+"""Makes and reads IPNS records, which say where a name points and until when, signed with the dataset's key.
 
-Made and read here, so that the key never goes into an IPFS daemon. Both signatures are written, as today's nodes want;
-only the second, over a canonical CBOR map, is believed, and the fields beside it must say the same. Spec: IPNS Record.
+The node makes them itself, so that the key never goes into an IPFS daemon. Both kinds of signature are written, as
+today's nodes want; only the second, over a canonical CBOR map, is trusted, and the fields beside it must agree with the
+map. Spec: IPNS Record.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from chain.statements.keys import SigningKey, verify
 from p2p.wire.protobuf import Field, field, read_fields
 
 if TYPE_CHECKING:
-    # Imported where a CID is made or read: its tables of codecs take as long as much of a node's start.
+    # Imported only where a CID is made or read: loading its tables of codecs would slow the start of a node.
     from multiformats import CID
 
 MAX_RECORD: Final = 10 << 10
-"""Bytes, the limit of the specification."""
+"""Bytes of a record, the limit of the specification."""
 SIGNED: Final = b"ipns-signature:"
 _BYTES, _NUMBER, _TEXT_KEY = 0x40, 0x00, 0x60
 _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
 """field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
 _CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
 MAX_NAME: Final = 80
-"""Characters; the name of an Ed25519 key has 62."""
+"""Characters of a name; that of an Ed25519 key has 62."""
 MAX_CID: Final = 128
-"""Characters of a foreign CID; most have 59."""
+"""Characters of a CID of others; most have 59."""
 
 
 def name_of(dataset: DatasetId) -> str:
-    """Base36 with its multibase letter."""
+    """Returns the IPNS name of a dataset: base36 with its multibase letter."""
     return str(_cid(dataset))
 
 
 def dataset_of(name: str) -> DatasetId:
-    """Raises Invalid for a name that is not of an Ed25519 key in base36."""
+    """Returns the dataset of an IPNS name. Raises Invalid if it is not that of an Ed25519 key in base36."""
     from multiformats import CID
 
     text = name.removeprefix("ipns://").removeprefix("/ipns/")
@@ -49,14 +50,14 @@ def dataset_of(name: str) -> DatasetId:
         dataset = DatasetId.from_public_key(key[len(_KEY) :])
     except (ValueError, LookupError, Invalid) as error:
         raise _bad_name(name) from error
-    # Of all spellings of a CID one is a name: other bases, capitals, codecs and hashes are not.
+    # Only one spelling of a CID is a name: other bases, capitals, codecs and hashes are not accepted.
     if name_of(dataset) != text:
         raise _bad_name(name)
     return dataset
 
 
 def check_cid(text: str) -> None:
-    """Raises Invalid for a text that is no CID, of either version and in any base."""
+    """Raises Invalid if a text is no CID, of either version and in any base."""
     from multiformats import CID
 
     try:
@@ -66,7 +67,7 @@ def check_cid(text: str) -> None:
 
 
 def check_key_name(text: str) -> None:
-    """Raises Invalid for a text that names no key: neither a CID of one, nor a peer id as it was written before."""
+    """Raises Invalid if a text is no IPNS name: neither the CID of a key, nor a peer id in its older form."""
     from multiformats import CID, multibase, multihash
 
     raw = f"z{text}" if text.startswith(("12D3", "Qm")) else None
@@ -94,14 +95,14 @@ def _bad_name(name: str) -> Invalid:
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a name. ``sequence`` grows with every change; ``ttl`` is how long others may remember it."""
+    """The content of a record: the target of a name. ``sequence`` grows with every change."""
 
     value: str
-    """``/ipfs/`` and a CID."""
+    """The target: ``/ipfs/`` and a CID."""
     sequence: int
     expires: Instant
     ttl: int
-    """Nanoseconds."""
+    """Nanoseconds for which others may cache the record."""
 
 
 def seal(pointer: Pointer, key: SigningKey) -> bytes:
@@ -121,7 +122,7 @@ def seal(pointer: Pointer, key: SigningKey) -> bytes:
 
 
 def unseal(raw: bytes, dataset: DatasetId) -> Pointer:
-    """The record of a dataset's name. Whether it has expired is for the caller to say. Raises Invalid."""
+    """Decodes and verifies the record of a dataset's name. Raises Invalid. The caller checks whether it has expired."""
     if len(raw) > MAX_RECORD:
         raise Invalid(f"an IPNS record of {len(raw)} bytes", rule="ipns-record", hint=f"at most {MAX_RECORD}")
     fields = dict(read_fields(raw, "ipns-record"))
@@ -148,7 +149,7 @@ def unseal(raw: bytes, dataset: DatasetId) -> Pointer:
 
 
 def _cbor(pointer: Pointer, value: bytes, validity: bytes) -> bytes:
-    """The signed map in its one canonical spelling: keys by length, then by bytes."""
+    """Encodes the signed map in its one canonical form: keys ordered by length, then by bytes."""
     entries: list[tuple[str, Field]] = [
         ("TTL", pointer.ttl),
         ("Value", value),

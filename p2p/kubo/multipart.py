@@ -23,9 +23,10 @@ class Addition(NamedTuple):
 
 
 class Form(httpx.AsyncByteStream):
-    """Slices are larger than memory, and a disk is not read on the event loop.
+    """The body of an HTTP request with files, read in parts: slices are larger than memory, and reads must not block.
 
-    An iterator and no generator: a daemon may answer before it has read all, and then nobody would end a generator.
+    An iterator and not a generator: a daemon may answer before it has read everything, and then nobody would close a
+    generator.
     """
 
     def __init__(self, files: Sequence[Addition]) -> None:

@@ -1,8 +1,8 @@
 """Calls the operator's IPFS daemon over its HTTP RPC; ``Ipfs`` is the port, ``Kubo`` implements it.
 
-Few calls, plain ones: files are added straight into the daemon's own file system (MFS), which also keeps them from its
-garbage collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The
-daemon is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0009.
+It uses few, simple calls: files are added to the daemon's own file system (MFS), which also keeps them from its garbage
+collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The daemon
+is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0009.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import Opened, new_client
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
-"""Unavailable content is looked for within the silence limit; ``CHUNK`` received bytes are taken meanwhile."""
+"""Time limits: a search for unavailable content ends by the silence limit; ``CHUNK`` bytes must come in each span."""
 ANSWER_SECONDS: Final = 120.0
-"""Until an answer that is not content is whole."""
+"""Seconds until an answer that is not content is complete."""
 SLOW_SECONDS: Final = 120.0
-"""For the first byte of answers that come only once much is written."""
+"""Seconds until the first byte of answers that come only after much was written."""
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer that is not content."""
 _MISSING: Final = ("does not exist", "no link named", "not found", "no such file")
@@ -43,9 +43,10 @@ Options: TypeAlias = Mapping[str, str | list[str]]
 
 
 class Ipfs(Files, Protocol):
-    """Folders are absolute paths of the daemon's own files; content is named by ``/ipfs/CID/…``. All raise Remote.
+    """The operations of an IPFS daemon that the node uses. All raise Remote.
 
-    Connections live as long as the block of ``async with``.
+    Folders are absolute paths of the daemon's own files; content is named by ``/ipfs/CID/…``. Connections live as long
+    as the block of ``async with``.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -57,40 +58,40 @@ class Ipfs(Files, Protocol):
     async def version(self) -> str: ...
 
     async def add(self, folder: str, files: Sequence[Addition]) -> None:
-        """Into a folder, which is made; a file that is there already under its name stays as it is."""
+        """Adds files to a folder, which is made if need be; a file that exists under its name stays as it is."""
 
     async def replace(self, path: str, content: bytes) -> None:
-        """Writes one small file, in place of any other."""
+        """Writes one small file, replacing any at that path."""
 
     async def read(self, path: str, limit: int) -> bytes | None:
-        """One of its own files, ``limit`` bytes at most; ``None``: it has none."""
+        """Reads one of the daemon's own files, at most ``limit`` bytes; ``None``: there is none."""
 
     async def remove(self, path: str) -> None:
-        """Removes a path with all below it, if it exists."""
+        """Removes a path with everything below it, if it exists."""
 
     async def root_of(self, path: str) -> str | None:
-        """CID of a folder as it is now."""
+        """Returns the CID of a folder as it is now; ``None``: there is none."""
 
     def archive(self, content: str) -> Content:
-        """A folder as a tar stream."""
+        """Opens a folder as a tar stream."""
 
     async def put_record(self, name: str, record: bytes) -> None:
         """Publishes an IPNS record for a name."""
 
     async def record(self, name: str) -> bytes | None:
-        """The newest record that the daemon finds of an IPNS name."""
+        """Returns the newest record of an IPNS name that the daemon finds."""
 
 
 class Kubo(Opened):
-    """A client of one Kubo. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
+    """A client of one Kubo. Used inside ``async with``; ``token`` is sent as ``Authorization: Bearer``."""
 
     def __init__(self, api: str, token: str = "", patience: Patience = PATIENCE, pace: Pace | None = None) -> None:
-        """``pace`` caps what answers take of the line."""
+        """``pace`` caps the bytes per second of answers."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._api = api.rstrip("/")
         self._patience = patience
         self._pace = pace or Pace()
-        # What the environment says of proxies is not meant for a daemon that the settings name.
+        # Proxies of the environment are not meant for a daemon that the settings name.
         base = f"{self._api}/api/v0/"
         super().__init__(partial(new_client, base_url=base, headers=headers, timeout=patience.times, trust_env=False))
 
@@ -98,7 +99,11 @@ class Kubo(Opened):
         return str(_object(await self._call("version", {})).get("Version", "?"))
 
     async def add(self, folder: str, files: Sequence[Addition]) -> None:
-        """Adds files, and counts them: an answer ends at a file that exists, and few HTTP clients read its trailer."""
+        """Adds files, and repeats the call for the rest, if need be.
+
+        It counts the files in the answer, which ends at a file that exists: few HTTP clients read the trailer that says
+        why.
+        """
         await self._call("files/mkdir", {"arg": folder, "parents": "true", **_FORMAT})
         options = {"to-files": folder + "/", "pin": "false", "quieter": "true", "progress": "false", **_ADDED}
         while files:
@@ -112,7 +117,7 @@ class Kubo(Opened):
             files = files[len(done) :]
 
     async def replace(self, path: str, content: bytes) -> None:
-        # Not ``files/write``: a file that it truncates begins with an empty block, which no other daemon can fetch.
+        # Not ``files/write``: a file truncated by it begins with an empty block, which no other daemon can fetch.
         options = {"pin": "false", "quieter": "true", "progress": "false", **_ADDED}
         added = _object(await self._call("add", options, [Addition("data", content)]))
         await self._call("files/cp", {"arg": [f"/ipfs/{added.get('Hash')}", path], "parents": "true", "force": "true"})
@@ -177,7 +182,8 @@ class Kubo(Opened):
         limit: int = MAX_ANSWER,
         slow: bool = False,
     ) -> bytes:
-        """``slow``: the answer comes once what was sent is written, or spread."""
+        """Makes one call and returns its answer. ``slow``: the answer comes only once the data sent is written, or
+        spread."""
         patience = self._patience
         if slow:
             patience = patience._replace(silence=max(patience.silence, SLOW_SECONDS))
@@ -198,7 +204,7 @@ class Kubo(Opened):
             request.headers.update({"Content-Type": FORM, "Transfer-Encoding": "chunked"})
             request.stream = body
         try:
-            # Headers follow what is sent, however much that is.
+            # The headers of the answer come only after all files were sent, however large they are.
             with trio.fail_after(patience.total if files else patience.head):
                 response = await self.client.send(request, stream=True)
             try:
@@ -278,7 +284,7 @@ def _message(raw: bytes) -> str:
 
 
 def _extra(raw: bytes) -> bytes:
-    """The record in an answer of ``routing/get``: base64 in the field ``Extra`` of the last line."""
+    """Returns the record in an answer of ``routing/get``: base64 in the field ``Extra`` of the last line."""
     lines = raw.split()
     extra = _object(lines[-1]).get("Extra") if lines else None
     if not isinstance(extra, str):

@@ -1,1 +1,1 @@
-"""Looks up who serves a dataset in networks that are too large for one node's directory (ADR 59). Sans-IO."""
+"""Searches for the nodes that serve a dataset in networks too large for one node's directory (ADR 59). Sans-IO."""

@@ -1,7 +1,8 @@
-"""Takes part in the lookup for one node: answers others, and says whom to ask to keep its table and records. Sans-IO.
+"""Takes part in the lookup for one node: answers others, and says whom to ask to maintain its table and records.
+Sans-IO.
 
-The caller carries questions and answers, and gives time and chance. Nothing here grows without a bound: see the limits
-of the table, the records, and the budgets.
+The caller sends the questions and answers, and provides time and randomness. All state is bounded: see the limits of
+the table, the records, and the budgets.
 """
 
 from __future__ import annotations
@@ -25,42 +26,42 @@ from p2p.wire.lookup import At, Find, Nodes, Store, Stored
 from p2p.wire.presence import Presence
 
 NEAREST: Final = 20
-"""Nodes that keep a record: k."""
+"""Nodes that keep a record: k of Kademlia."""
 MOST_KEEPERS: Final = 48
-"""Nodes asked to keep a record if the region of its key has more."""
+"""Nodes asked to keep a record, if the region of its key has more than ``NEAREST``."""
 FAR: Final = 8
-"""Times as many as ``NEAREST`` a node may expect nearer to a key than itself, and still keep a record of it: estimates
-of others may differ from ours."""
+"""A node keeps a record if it expects fewer than so many times ``NEAREST`` nodes nearer to the key; generous, because
+the estimates of nodes differ."""
 FIND_RATE: Final = Rate(per_second=4.0, burst=64.0)
-"""Questions of one peer."""
+"""Questions of one peer that are answered."""
 STORE_RATE: Final = Rate(per_second=1.0, burst=128.0)
-"""Records that one peer brings: in a small network one node keeps all that another serves."""
+"""Records that one peer may bring; in a small network one node keeps all records of another."""
 CHECK: Final = 900.0
-"""Seconds without an answer of an entry of the table, after which it is asked."""
+"""Seconds after its last answer when an entry of the table is asked again."""
 REFRESH: Final = 3600.0
 """Seconds after which each part of the space is searched again."""
 OWN_PLACE: Final = 1200.0
-"""Seconds between two searches for the node's own place: new neighbours."""
+"""Seconds between two searches for the node's own place, which find new neighbours."""
 TURN: Final = 5.0
-"""Seconds between two questions that only keep the table,"""
+"""Seconds between two questions that only maintain the table."""
 YOUNG: Final = 1.0
-"""and of a node that just joined, until each part of the space was searched."""
+"""The same for a node that just joined, until each part of the space was searched."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Ask this node for its own place, to see whether it is there."""
+    """Asks the driver to ask this node for its own place, to see whether it answers."""
 
     contact: Contact
 
 
 class Refresh(msgspec.Struct, frozen=True):
-    """Search for a place, to learn of nodes near it."""
+    """Asks the driver to search for a place, to learn of nodes near it."""
 
     target: int
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """Search for a key, and bring a record of it to those found."""
+    """Asks the driver to search for a key, and to bring a record of it to the nodes found."""
 
     key: bytes
 
@@ -86,13 +87,13 @@ class LookupNode:
         self._has_searched = False
         """Whether every part of the space was searched once."""
         self.refused = 0
-        """Questions that were not answered, for they were too many."""
+        """Questions that were not answered because too many came."""
 
-    # Being asked
+    # Questions from others
 
     def find(self, ask: Find, asker: bytes, ip: bytes, now: float, wall: int) -> Nodes | None:
-        """Answers a question; ``None``: the peer asked too often. ``ip``: its address, packed, empty if
-        it comes by a relay. ``wall``: milliseconds since the epoch."""
+        """Answers a question; ``None``: the peer asked too often. ``ip``: its packed address, empty if it comes by a
+        relay. ``wall``: milliseconds since the epoch."""
         if not self._finds.spend(asker, now):
             self.refused += 1
             return None
@@ -112,7 +113,7 @@ class LookupNode:
         return self.records.keep(ask.key, ask.record, asker, block_of(ip, asker), wall, self._rng)
 
     def _meet(self, own: At | None, asker: bytes, ip: bytes) -> None:
-        """Notes who asked, to ask it back some time: at the address from which it came, and at no other's."""
+        """Suggests the asker to the table, but only at the address from which it came."""
         if own is not None and own[0] == ip:
             self.table.suggest(Contact(asker, *own))
 
@@ -123,16 +124,16 @@ class LookupNode:
         nearer = self.table.nearest(target, NEAREST)
         return len(nearer) < NEAREST or nearer[-1].place ^ target > self.place ^ target
 
-    # Asking
+    # Questions to others
 
     def search(self, target: int, now: float, limits: SearchLimits = searching.LIMITS) -> Search:
-        """Begins a search for a place."""
+        """Begins a search for the nodes nearest to a place."""
         self.table.looking(target, now)
         region = self.table.region(target, NEAREST)
         return Search(region, self.key, self.table.nearest(target, NEAREST), self._rng, limits)
 
     def heard(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
-        """A node answered our question, and told of others."""
+        """Records that a node answered our question, and suggests the nodes that it named."""
         self.table.heard(contact, now)
         for other in told:
             if other.key != self.key:
@@ -142,15 +143,15 @@ class LookupNode:
         self.table.failed(contact.key, contact.place)
 
     def keepers(self, search: Search) -> list[Contact]:
-        """The nodes to which a record is brought after a search."""
+        """Returns the nodes to which a record is brought after a search."""
         return search.found(MOST_KEEPERS)
 
     def joined(self, search: Search) -> None:
-        """A search for our own place ended."""
+        """Records that a search for our own place ended."""
         self.table.settled = self.table.settled or bool(search.found(1))
 
     def work(self, now: float) -> Work | None:
-        """The next that is to be done for the node itself; called every second or so."""
+        """Returns the next thing to do for the node itself; called about every second."""
         if not len(self.table) and not self.table.spares:
             return None
         if not self.table.settled:
@@ -165,7 +166,8 @@ class LookupNode:
         return self._upkeep(now) if now >= self._turn else None
 
     def _upkeep(self, now: float) -> Work | None:
-        """In turn a search where none was for long, and a question to a node that is new or was silent for long."""
+        """Returns maintenance of the table: alternately a search in a neglected part of the space, and a question to a
+        new or long silent node."""
         self._is_turn_to_search = not self._is_turn_to_search
         target = self.table.refresh(now, REFRESH, self._rng)
         self._turn = now + (TURN if self._has_searched else YOUNG)
@@ -180,7 +182,7 @@ class LookupNode:
 
 
 class Finding:
-    """One search for who serves the dataset of a key."""
+    """One search for the providers of the dataset of a key."""
 
     def __init__(self, node: LookupNode, key: bytes, now: float, own: Search | None = None) -> None:
         self._network = node.network
@@ -188,12 +190,13 @@ class Finding:
         self.search = own or node.search(place_of(key), now)
         self._seen: set[bytes] = set()
         self.providers: dict[bytes, Presence] = {}
-        """By their keys, the newest record of each."""
+        """The newest record of each provider, by the provider's key."""
         self.forged = 0
-        """Records that nobody signed."""
+        """Records without a valid signature."""
 
     def answered(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
-        """Takes an answer; returns providers that are new. ``None``: the node told what no provider said."""
+        """Takes an answer, and returns the providers that are new; ``None`` if a record in it has no valid
+        signature."""
         fresh: list[Presence] = []
         for raw in answer.records:
             if raw in self._seen:

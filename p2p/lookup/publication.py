@@ -1,4 +1,5 @@
-"""Says which of a node's datasets is announced next: each when it is new, and again well before its records expire."""
+"""Chooses which of a node's datasets is announced next: each one when it is new, and again before its records
+expire."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Final
 from chain.backoff import Chance
 
 REPEAT: Final = 1800.0
-"""Seconds after which a record is brought again: of those who kept it, some have gone, and nearer ones have come."""
+"""Seconds after which a record is brought again: some of its keepers have gone, and nearer nodes have come."""
 PAUSE: Final = 1.5
-"""Seconds between two announcements: 1,200 datasets in ``REPEAT``; who serves more announces each less often."""
+"""Seconds between two announcements: 1,200 datasets in ``REPEAT``; a node with more announces each one less often."""
 FEW: Final = 10
-"""Keepers below which it is brought again after"""
+"""With fewer keepers a record is brought again after ``SOON`` seconds."""
 SOON: Final = 240.0
-"""seconds: the node had just joined and knew few, or its network is small."""
+"""Seconds until then: the node had just joined and knew few others, or its network is small."""
 RETRY: Final = 60.0
 """Seconds after which an announcement that reached nobody is repeated."""
 
@@ -25,7 +26,7 @@ class Publication:
         self._rng = rng
         self._due: dict[bytes, float] = {}
         self._queue: list[tuple[float, bytes]] = []
-        """A heap; entries that ``_due`` does not confirm are passed over."""
+        """A heap of times and keys; an entry that differs from ``_due`` is outdated and skipped."""
         self._next = 0.0
 
     def __len__(self) -> int:
@@ -35,7 +36,7 @@ class Publication:
         return key in self._due
 
     def wanted(self, keys: Iterable[bytes], now: float) -> None:
-        """Sets what is announced; what is new at once, what is gone no more."""
+        """Sets the keys to announce: new ones are due at once, missing ones are dropped."""
         wanted = set(keys)
         for key in self._due.keys() - wanted:
             del self._due[key]
@@ -43,7 +44,8 @@ class Publication:
             self._plan(key, now)
 
     def take(self, now: float) -> bytes | None:
-        """Returns the next key to announce, if its time has come; it is due again after ``RETRY``."""
+        """Returns the next key to announce, if one is due; it is due again after ``RETRY`` unless ``announced`` is
+        called."""
         if now < self._next:
             return None
         while self._queue and self._queue[0][0] <= now:
@@ -55,7 +57,8 @@ class Publication:
         return None
 
     def announced(self, key: bytes, now: float, keepers: int) -> None:
-        """So many keep a record of it; it is due again after ``REPEAT``, not all at one time."""
+        """Records that ``keepers`` nodes keep a record of the key; it is due again after ``REPEAT``, less a random
+        part."""
         if key in self._due:
             self._plan(key, now + (SOON if keepers < FEW else REPEAT) * (0.75 + 0.25 * self._rng.random()))
 

@@ -1,4 +1,4 @@
-"""Keeps a set of which one member is drawn by lot, or the next ones in turn, in constant time."""
+"""Keeps a set from which a random member, or the next ones in turn, can be taken in constant time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RandomSet(Generic[T]):
         return len(self._members)
 
     def add(self, member: T) -> None:
-        """``member`` is not in it."""
+        """Adds a member, which must not be in the set yet."""
         self._at[member] = len(self._members)
         self._members.append(member)
 

@@ -1,8 +1,9 @@
 """Keeps records of who serves datasets for other nodes, each brought by the peer that signed it. Sans-IO.
 
-Everything is bounded: the records of a key, of a block of addresses for one key and for all, and all together. A key
-with too many records keeps those of the blocks that rank first in an order that each node draws for each key and tells
-nobody. So neither coming first nor coming often helps, and an attacker is left with as many chances as it has blocks.
+Everything is bounded: the records of a key, of a block of addresses for one key and for all keys, and all together. If
+a key has too many records, those of the blocks that rank first stay, by an order that each node draws for each key and
+keeps secret. So neither coming first nor coming often helps, and an attacker has only as many chances as it has address
+blocks.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from p2p.wire.lookup import Stored
 from p2p.wire.presence import Presence
 
 MAX_SKEW: Final = 600_000
-"""Milliseconds that a provider's clock may be ahead, as of presences."""
+"""Milliseconds that a provider's clock may be ahead; the same as for presences."""
 SAMPLED: Final = 8
-"""Records of which one makes room: of the block of addresses that has most."""
+"""When all records together are too many, one of so many drawn at random is dropped: of the block with most records."""
 
 
 class RecordLimits(msgspec.Struct, frozen=True, kw_only=True):
     of_key: int = 32
-    """Records of one dataset: a seeker needs a few holders, not all."""
+    """Records kept of one dataset: a searcher needs a few holders, not all."""
     of_block_and_key: int = 2
-    """Of them, from one /24 or /48."""
+    """Records of one dataset from one /24 or /48."""
     of_block: int = 1024
-    """From one block, of all datasets."""
+    """Records of all datasets from one /24 or /48."""
     in_all: int = 8192
-    """Records; about 4 MiB, and 18 MiB if all are as long as can be."""
+    """All records: about 4 MiB, and 18 MiB if each is as long as possible."""
 
 
 LIMITS: Final = RecordLimits()
@@ -49,7 +50,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def judge_record(raw: bytes, network: str, key: bytes, now: int) -> Presence | Judgement:
-    """Returns a record's content; REJECT: its provider did not sign it for this key; IGNORE: not valid now (ms)."""
+    """Returns the content of a record; REJECT: its provider did not sign it for this key; IGNORE: not valid at ``now``
+    (ms)."""
     try:
         found = wire.decode_record(raw)
     except Invalid:
@@ -63,7 +65,7 @@ class Records:
     """The records that one node keeps for a network."""
 
     def __init__(self, network: str, secret: bytes, limits: RecordLimits = LIMITS) -> None:
-        """``secret``: random bytes that decide who stays where too many come."""
+        """``secret``: random bytes that decide which records stay when too many come."""
         self._network = network
         self._secret = secret
         self._limits = limits
@@ -71,18 +73,18 @@ class Records:
         self._all = RandomSet[tuple[bytes, bytes]]()
         self._blocks: Counter[bytes] = Counter()
         self.evicted = 0
-        """Records that made room for others before they expired."""
+        """Records that were dropped for others before they expired."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
     def size(self) -> int:
-        """Bytes of all records, without what keeps them."""
+        """Returns the bytes of all records, without the overhead of storing them."""
         return sum(len(one.raw) for of_key in self._keys.values() for one in of_key.values())
 
     def keep(self, key: bytes, raw: bytes, provider: bytes, block: bytes, now: int, rng: Chance) -> Stored:
-        """Keeps a record that the peer with the key ``provider`` brought itself, from an address in ``block``."""
+        """Keeps a record that the provider itself brought, whose key is ``provider``, from an address in ``block``."""
         before = self._keys.get(key, {}).get(provider)
         if before is None and not self._may_bring(key, block, now):
             return Stored.FULL
@@ -103,14 +105,14 @@ class Records:
         return Stored.KEPT
 
     def of(self, key: bytes, most: int, now: int, rng: Chance) -> tuple[bytes, ...]:
-        """Returns unexpired records of a key, some by lot if there are more."""
+        """Returns at most ``most`` unexpired records of a key, random ones if there are more."""
         living = [one.raw for one in self._keys.get(key, {}).values() if one.expires > now]
         while len(living) > most:
             living.pop(int(rng.random() * len(living)))
         return tuple(living)
 
     def expire(self, now: int, most: int = 256) -> int:
-        """Drops what has expired among ``most`` records, in turn; the number of them."""
+        """Drops the expired ones among the next ``most`` records, all in turn; returns their number."""
         gone = [(key, who) for key, who in self._all.next(most) if self._keys[key][who].expires <= now]
         for key, provider in gone:
             self._drop(key, provider)

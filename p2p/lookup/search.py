@@ -1,9 +1,10 @@
-"""Searches for the nodes nearest to a key over several disjoint paths (S/Kademlia). Sans-IO: one object a search.
+"""Searches for the nodes nearest to a key over several disjoint paths (S/Kademlia). Sans-IO: one object for each
+search.
 
-Each path asks the nearest nodes it knows of, and no node is asked by two paths: a liar spoils its path alone. What one
-node told is used up to a few failures: then what it told alone comes last, so that invented nodes cost little time. A
-question that takes long keeps no other waiting. Nodes in the region of the key count as equally near, and are asked in
-a random order (``p2p.lookup.region``).
+Each path asks the nearest nodes it knows of, and no node is asked by two paths, so a liar spoils only its own path.
+After some failures among the nodes that one node named, the others that only it named are asked last, so that invented
+nodes cost little time. A slow question delays no other. Nodes in the region of the key count as equally near, and are
+asked in a random order (``p2p.lookup.region``).
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from p2p.wire.contact import Contact
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     paths: int = 3
-    """Disjoint paths: d of S/Kademlia."""
+    """Number of disjoint paths: d of S/Kademlia."""
     parallel: int = 3
-    """Questions of a path under way: alpha of Kademlia."""
+    """Open questions of one path: alpha of Kademlia."""
     nearest: int = 20
-    """Nodes that are to be found: k."""
+    """Number of nodes to find: k of Kademlia."""
     haste: float = 0.7
-    """Seconds after which another node is asked beside one that is late: a dial takes five round trips."""
+    """Seconds after which another node is asked beside one that has not answered; a dial takes five round trips."""
     patience: float = 3.0
-    """Seconds after which a question has failed."""
+    """Seconds after which a question counts as failed."""
     asked: int = 96
-    """Nodes that answer, and as many that do not; a search among honest nodes asks about thirty."""
+    """Limit of nodes that answer, and of nodes that do not; a search among honest nodes asks about thirty."""
     kept: int = 64
-    """Nodes that a path keeps to be asked, the nearest."""
+    """Nodes that a path keeps for later questions, the nearest ones."""
     credit: int = 3
-    """Failures of what one node told, more than answered, from which on it is believed less."""
+    """The excess of failures over answers, among the nodes that one node named, from which on it is less trusted."""
     of_block: int = 2
-    """Nodes of one /24 or /48 that are asked, not counting those that did not answer,"""
+    """Nodes of one /24 or /48 that are asked, not counting those that did not answer."""
     of_operator: int = 8
-    """and of one /16 or /32."""
+    """Nodes of one /16 or /32 that are asked, not counting those that did not answer."""
 
 
 LIMITS: Final = SearchLimits()
@@ -51,11 +52,11 @@ class _Candidate:
     contact: Contact
     distance: int
     lot: float
-    """Decides among those equally near."""
+    """A random number that orders equally near nodes."""
     block: bytes
     operator: bytes
     tellers: list[bytes]
-    """Keys of the nodes that told of it; empty: known from our own table."""
+    """Keys of the nodes that named it; empty: known from our own table."""
 
 
 @dataclass(slots=True)
@@ -78,7 +79,8 @@ class _Path:
 
 
 class Search:
-    """``begin`` at any time, ``step`` whenever something happened or ``wake`` says, until ``done``."""
+    """A search: call ``begin`` at any time, and ``step`` whenever something happened or ``wake`` says, until
+    ``done``."""
 
     def __init__(
         self, region: Region, me: bytes, seeds: Sequence[Contact], rng: Chance, limits: SearchLimits = LIMITS
@@ -91,19 +93,19 @@ class Search:
         self._asked: set[Contact] = set()
         self._open: dict[Contact, _Question] = {}
         self._heard: set[bytes] = set()
-        """Keys of those that answered."""
+        """Keys of the nodes that answered."""
         self._tellers: dict[bytes, _Teller] = {}
         self._blocks: Counter[bytes] = Counter()
         self._answered: list[tuple[int, Contact]] = []
-        """By distance, without regard to the region."""
+        """The nodes that answered, by distance, without regard to the region."""
         self.failures = 0
         for at, seed in enumerate(seeds):
             self._offer(at % limits.paths, [seed], None)
 
-    # What happens
+    # Events
 
     def step(self, now: float) -> list[Contact]:
-        """Returns the nodes to ask now; each is followed by ``answered`` or ``failed``."""
+        """Returns the nodes to ask now; the caller reports ``answered`` or ``failed`` for each."""
         chosen: list[Contact] = []
         for at in range(len(self._paths)):
             while not self._is_spent and self._busy(at, now) < self._limits.parallel:
@@ -115,7 +117,7 @@ class Search:
         return chosen
 
     def answered(self, contact: Contact, contacts: Iterable[Contact]) -> None:
-        """A node that was asked told of others."""
+        """Records the answer of a node, which named others."""
         question = self._open.pop(contact, None)
         if question is None or contact.key in self._heard:
             return
@@ -128,7 +130,7 @@ class Search:
         self._offer(question.path, contacts, contact.key)
 
     def failed(self, contact: Contact) -> None:
-        """A node that was asked did not answer, or what it answered was no answer."""
+        """Records that a node did not answer, or gave no valid answer."""
         question = self._open.pop(contact, None)
         if question is None:
             return
@@ -140,19 +142,19 @@ class Search:
         self._blocks[contact.operator] -= 1
 
     def late(self, now: float) -> list[Contact]:
-        """Lists nodes whose time to answer is over; the caller lets them fail."""
+        """Lists nodes whose time to answer is over; the caller reports them as failed."""
         end = now - self._limits.patience
         return [each.candidate.contact for each in self._open.values() if each.began <= end]
 
     def wake(self, now: float) -> float | None:
-        """When ``late`` or ``step`` may have something new if nothing happens until then; ``None``: never."""
+        """Returns the time at which ``late`` or ``step`` may have something new by itself; ``None``: never."""
         haste, patience = self._limits.haste, self._limits.patience
         turns = [each.began + (haste if now < each.began + haste else patience) for each in self._open.values()]
         return min(turns, default=None)
 
     @property
     def done(self) -> bool:
-        """Whether nothing is under way and nothing is left to ask."""
+        """Whether no question is open and no node is left to ask."""
         if self._open:
             return False
         return self._is_spent or all(self._next(at) is None for at in range(len(self._paths)))
@@ -167,7 +169,8 @@ class Search:
         return len(self._asked)
 
     def found(self, most: int) -> list[Contact]:
-        """Lists those that answered: all of the region, at most ``most`` of them, by lot, and the nearest others."""
+        """Returns the nodes that answered: all in the region, or ``most`` random ones of these, and then the nearest
+        others."""
         region = self._region
         inside = [contact for _, contact in self._answered if not region.distance(contact.place)]
         while len(inside) > most:
@@ -175,7 +178,7 @@ class Search:
         outside = [contact for _, contact in self._answered if region.distance(contact.place)]
         return inside + outside[: max(0, self._limits.nearest - len(inside))]
 
-    # Whom to ask
+    # The next nodes to ask
 
     def _offer(self, path: int, contacts: Iterable[Contact], teller: bytes | None) -> None:
         waiting = self._paths[path].waiting
@@ -198,9 +201,9 @@ class Search:
             self._paths[path].waiting = {each.contact: each for each in kept}
 
     def _next(self, at: int) -> _Candidate | None:
-        """The nearest that is worth asking.
+        """Returns the nearest node worth asking on a path; ``None``: none at present.
 
-        What only unreliable nodes told comes at last and one at a time, and not at all once enough have answered.
+        Nodes that only unreliable nodes named come last and one at a time, and not at all once enough have answered.
         """
         best: _Candidate | None = None
         doubtful: _Candidate | None = None
@@ -223,7 +226,7 @@ class Search:
                 yield each
 
     def _is_within(self, candidate: _Candidate) -> bool:
-        """Whether it is in the region, or nearer than the farthest of the nearest that answered."""
+        """Whether it is in the region, or nearer than the farthest of the ``nearest`` nodes that answered."""
         last = self._limits.nearest - 1
         if not candidate.distance or len(self._answered) <= last:
             return True
@@ -237,7 +240,7 @@ class Search:
         return any(each.failed + each.open < credit + each.answered for each in tellers)
 
     def _busy(self, path: int, now: float) -> int:
-        """Questions of a path under way that are not late."""
+        """Returns the number of open questions of a path that are not late."""
         soon = now - self._limits.haste
         return sum(each.path == path and each.began > soon for each in self._open.values())
 

@@ -1,9 +1,9 @@
 """Keeps the nodes that one node may ask, in k-buckets: many near its own place, few of each part far from it.
 
-Only a node that answered our own question gets into a bucket, with the address at which it did; one that merely asked,
-or of which others told, is a suggestion that is tried when there is room. An old entry that answers is never replaced:
-whoever stayed longest stays longer, and newcomers cannot push others out. Each block of addresses has few entries, in a
-bucket and in all, so that many keys at few addresses remain few entries.
+Only a node that answered our own question becomes an entry, with the address at which it answered. A node that merely
+asked, or that others named, is a suggestion, tried when there is room. An old entry that answers is never replaced:
+those that stayed longest stay, and newcomers cannot push them out. Each block of addresses has few entries, in a bucket
+and in total, so that many keys at few addresses remain few entries.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
     spare: int = 20
     """Suggestions of a bucket."""
     of_block: int = 2
-    """Entries of one /24 or /48 in a bucket,"""
+    """Entries of one /24 or /48 in a bucket."""
     of_block_in_all: int = 8
-    """and in all buckets."""
+    """Entries of one /24 or /48 in all buckets."""
     in_all: int = 1024
-    """Entries; a network of a million nodes fills about 350."""
+    """Entries in total; a network of a million nodes fills about 350."""
     failures: int = 2
-    """Questions without an answer, one after another, after which an entry goes though none replaces it."""
+    """Unanswered questions in a row after which an entry is removed, even if none replaces it."""
 
 
 LIMITS: Final = TableLimits()
@@ -49,10 +49,10 @@ class _Entry:
 @dataclass(slots=True)
 class _Bucket:
     entries: OrderedDict[bytes, _Entry] = field(default_factory=OrderedDict)
-    """By key, the one that answered longest ago first."""
+    """Entries by key, the one that answered longest ago first."""
     spare: OrderedDict[bytes, Contact] = field(default_factory=OrderedDict)
     looked: float = 0.0
-    """When a search for a place in it began last."""
+    """The time at which the last search for a place in this bucket began."""
 
 
 class Table:
@@ -65,9 +65,9 @@ class Table:
         self._blocks: Counter[bytes] = Counter()
         self._count = 0
         self._spaced: int | None = None
-        """As ``_spacing`` computed it last, while the same nodes are known."""
+        """The last result of ``_spacing``, valid while the same nodes are known."""
         self.settled = False
-        """Whether a search for our own place ended, so that our neighbours are known."""
+        """Whether a search for our own place has ended, so that our neighbours are known."""
 
     def __len__(self) -> int:
         return self._count
@@ -80,7 +80,7 @@ class Table:
         return sum(len(bucket.spare) for bucket in self._buckets.values())
 
     def heard(self, contact: Contact, now: float) -> None:
-        """A node answered our question at this address."""
+        """Records that a node answered our question at this address."""
         place = contact.place
         if place == self._me:
             return
@@ -111,7 +111,7 @@ class Table:
             self._suggest(bucket, contact)
 
     def _suggest(self, bucket: _Bucket, contact: Contact) -> None:
-        """The newest suggestions are kept; of one block only the newest, for suggestions cost others nothing."""
+        """Keeps the newest suggestions, and of one block only the newest: making suggestions costs others nothing."""
         if self._limits.of_block < self._limits.bucket:
             for key in [key for key, one in bucket.spare.items() if one.block == contact.block]:
                 del bucket.spare[key]
@@ -120,7 +120,7 @@ class Table:
             bucket.spare.popitem(last=False)
 
     def failed(self, key: bytes, place: int) -> None:
-        """A node did not answer. It goes at once where others wait for its entry."""
+        """Records that a node did not answer. It is removed at once if suggestions wait for its entry."""
         bucket = self._buckets.get(self._index(place))
         if bucket is None:
             return
@@ -159,7 +159,7 @@ class Table:
         return found
 
     def _by_distance(self, target: int) -> Iterator[Iterable[_Entry]]:
-        """Groups of entries, each wholly nearer than the next: without looking at all entries."""
+        """Yields groups of entries, each group nearer than the next, without looking at all entries."""
         index = self._index(target)
         known = sorted(self._buckets)
         if index in self._buckets:
@@ -170,7 +170,7 @@ class Table:
                 yield self._buckets[at].entries.values()
 
     def around(self, region: Region, count: int, rng: Chance) -> list[Contact]:
-        """Lists entries near a place for somebody who asks: of those in its region some by lot."""
+        """Returns entries near a place, for a node that asks: random ones of those in its region."""
         near = self.nearest(region.target, 4 * count)
         inside = [one for one in near if not region.distance(one.place)]
         if len(inside) <= count:
@@ -178,14 +178,14 @@ class Table:
         return [inside.pop(int(rng.random() * len(inside))) for _ in range(count)]
 
     def region(self, target: int, count: int) -> Region:
-        """The surroundings of a place in which ``count`` nodes are to be expected, by how dense they are near us.
+        """Returns the region of a place in which ``count`` nodes are expected, by the density of nodes near us.
 
-        Without a radius before this node ``settled``, since it does not know its neighbours yet.
+        It has no radius before this node is ``settled``, since it does not know its neighbours yet.
         """
         return Region(target, self._spacing() * count if self.settled else 0)
 
     def _spacing(self) -> int:
-        """The part of the space for each node near us; 0: too few are known."""
+        """Returns the average size of the space for each node near us; 0: too few nodes are known."""
         if self._spaced is None:
             near = self.nearest(self._me, self._limits.bucket)
             is_known = len(near) == self._limits.bucket
@@ -198,13 +198,14 @@ class Table:
         return (1 << BITS) // spacing if spacing else self._count + 1
 
     def longest_silent(self, now: float, since: float) -> Contact | None:
-        """The entry that answered longest ago, if that is ``since`` seconds or more; its turn to be asked."""
+        """Returns the entry that answered longest ago, if that is at least ``since`` seconds; it is then due last
+        again."""
         firsts = [next(iter(bucket.entries.values())) for bucket in self._buckets.values() if bucket.entries]
         oldest = min(firsts, key=lambda entry: entry.heard, default=None)
         return oldest.contact if oldest is not None and oldest.heard <= now - since else None
 
     def suggestion(self, rng: Chance) -> Contact | None:
-        """A suggestion for a bucket with room, the newest of one bucket by lot; it is no suggestion any more."""
+        """Removes and returns a suggestion for a bucket with room: the newest one of a random bucket."""
         fitting = [
             bucket for bucket in self._buckets.values() if bucket.spare and len(bucket.entries) < self._limits.bucket
         ]
@@ -213,7 +214,8 @@ class Table:
         return fitting[int(rng.random() * len(fitting))].spare.popitem()[1]
 
     def refresh(self, now: float, since: float, rng: Chance) -> int | None:
-        """A place to search for: in the part of the space where no search was begun for longest."""
+        """Returns a random place in the part of the space searched longest ago; ``None`` if all were within ``since``
+        seconds."""
         lowest = min((self._index(one.place) for one in self.nearest(self._me, self._limits.bucket)), default=BITS)
         stale = [at for at in range(max(1, lowest), BITS + 1) if self._looked(at) <= now - since]
         if not stale:
@@ -227,7 +229,7 @@ class Table:
         return -1e9 if bucket is None else bucket.looked
 
     def looking(self, target: int, now: float) -> None:
-        """A search for a place begins."""
+        """Records that a search for a place begins."""
         if target != self._me:
             self._bucket(target).looked = now
 
@@ -235,5 +237,5 @@ class Table:
         return self._buckets.setdefault(self._index(place), _Bucket())
 
     def _index(self, place: int) -> int:
-        """The number of the highest bit in which a place differs from ours, from 1 on."""
+        """Returns the number, from 1 on, of the highest bit in which a place differs from ours."""
         return (place ^ self._me).bit_length()

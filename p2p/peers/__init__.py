@@ -1,1 +1,1 @@
-"""Values about peers: addresses, scores, budgets, next attempts. Pure: time and randomness are arguments."""
+"""Keeps what is known of peers: addresses, scores, next dials. Pure: time and randomness are arguments."""

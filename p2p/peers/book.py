@@ -1,7 +1,7 @@
 """Keeps the peer book: which peers are known, their addresses and scores, and when to dial each next.
 
-A value with changes, not a service: the driver owns one, gives it the time and saves its snapshot where it likes. The
-book never dials and never decides what to fetch. It is bounded: when full, the least useful stranger is forgotten.
+Plain state, not a service: the driver owns a book, gives it the time and saves its snapshot. The book never dials and
+never decides what to fetch. It is bounded: when full, the least useful stranger is forgotten.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ MAX_ADDRESSES: Final = 8
 MAX_ADDRESS: Final = 256
 """Characters of one multiaddr; real ones have 80."""
 REDIAL: Final = Backoff(first=1.0, most=300.0)
-"""Between a second and five minutes: a peer that is down for a day costs 300 dials."""
+"""Pause between two dials, from a second to five minutes: a peer that is down for a day costs 300 dials."""
 HALF_LIFE: Final = 600.0
 """Seconds in which a penalty loses half of its weight."""
 SHUT_OUT: Final = -100.0
-"""Score below which we do not talk to a peer: ten bad blocks in ten minutes."""
+"""Score at which a peer is shut out: ten bad blocks in ten minutes."""
 LET_IN: Final = -50.0
-"""Score above which one that was shut out is talked to again: one half-life later."""
+"""Score from which a peer that was shut out is let in again: one half-life later."""
 BAD_BYTES: Final = 10.0
-"""Weight of bytes that miss their hash or break a rule, which is no accident more than once."""
+"""Weight of bytes that miss their hash or break a rule: happens by accident once at most."""
 GARBAGE: Final = 20.0
-"""Weight of a message that is none of the protocol's, or is over a limit."""
+"""Weight of a message that does not belong to the protocol or exceeds a limit."""
 FLOOD: Final = 1.0
-"""Weight of one message more than the budget."""
+"""Weight of one message beyond the budget."""
 UNRELIABLE: Final = 0.5
-"""Weight of a silence or a broken promise: may well be the network's fault, or that of others who keep it busy."""
+"""Weight of a silence or a broken promise, which may be the fault of the network, or of others who keep the peer
+busy."""
 DOUBTED: Final = -20.0
-"""Score that such weight cannot lower further, so that no peer is blocked for others' actions."""
+"""Score below which weights up to ``UNRELIABLE`` do not lower it, so that no peer is shut out for the actions of
+others."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """A peer's behaviour towards this node, fading with time. No evidence for others. Spec: docs/spec/trust.md#bundles.
+    """A peer's behaviour towards this node, fading with time. It is no evidence for others. Spec:
+    docs/spec/trust.md#bundles.
 
-    Zero is a stranger. Penalties go below, halve every ten minutes, and at the threshold the peer is shut out; by the
-    same fading it is let in again after a while. ``value`` as of ``at`` (seconds, monotonic or not, but the same clock
-    throughout).
+    Zero is a stranger. Penalties lower it, fade by half every ten minutes, and at the threshold the peer is shut out;
+    by the same fading it is let in again later. ``value`` is as of ``at`` (seconds of one clock, monotonic or not).
     """
 
     value: float = 0.0
@@ -58,7 +60,7 @@ class Score(msgspec.Struct, frozen=True):
         return Score(value, now, value <= SHUT_OUT or (self.shut_out and value < LET_IN))
 
     def penalised(self, weight: float, now: float) -> Score:
-        """Raises nothing: a negative or absurd weight counts as none."""
+        """Returns the score after a penalty; a negative weight counts as none."""
         faded = self.as_of(now)
         value = max(faded.value - max(0.0, weight), 10 * SHUT_OUT)
         if weight <= UNRELIABLE:
@@ -67,7 +69,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer. ``last_seen`` is wall time in nanoseconds, ``dial_after`` is the book's own clock in seconds."""
+    """One peer. ``last_seen`` is wall time in nanoseconds, ``dial_after`` is in seconds of the book's own clock."""
 
     peer: PeerId
     addresses: tuple[str, ...] = ()
@@ -80,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry in a snapshot: what outlives the process, without its clocks."""
+    """An entry in a snapshot: the parts that outlive the process, without values of its clock."""
 
     peer: PeerId
     addresses: tuple[str, ...] = ()
@@ -93,17 +95,17 @@ class PeerBook:
         self._rng = rng
         self._entries: dict[PeerId, Entry] = {}
         self.found = 0
-        """Peers of which a first address came, in all: who saves the book sees by it that there is a new one."""
+        """Number of peers that got a first address so far; by it the owner of the book sees that there is a new one."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, peer: PeerId) -> Entry:
-        """Returns the entry, or that of an unknown peer."""
+        """Returns a peer's entry, an empty one for an unknown peer."""
         return self._entries.get(peer) or Entry(peer=peer)
 
     def learn(self, peer: PeerId, addresses: Sequence[str], *, bootstrap: bool = False) -> None:
-        """Addresses to try, newest first. Overlong ones are not kept."""
+        """Records addresses to try, newest first; too long ones are ignored."""
         entry = self.get(peer)
         fresh = [address for address in addresses if len(address) <= MAX_ADDRESS]
         merged = tuple(dict.fromkeys([*fresh, *entry.addresses]))[:MAX_ADDRESSES]
@@ -117,14 +119,14 @@ class PeerBook:
         self._put(msgspec.structs.replace(self.get(peer), connected=False, last_seen=wall))
 
     def dial_failed(self, peer: PeerId, now: float) -> float:
-        """Note it; seconds until the next try."""
+        """Records a failed dial; returns the seconds until the next try."""
         entry = self.get(peer)
         wait = REDIAL.wait(entry.failures + 1, self._rng)
         self._put(msgspec.structs.replace(entry, failures=entry.failures + 1, dial_after=now + wait))
         return wait
 
     def penalise(self, peer: PeerId, weight: float, now: float) -> bool:
-        """Note it; whether the peer is shut out now."""
+        """Records a penalty; returns whether the peer is shut out now."""
         entry = self.get(peer)
         score = entry.score.penalised(weight, now)
         self._put(msgspec.structs.replace(entry, score=score))
@@ -137,7 +139,7 @@ class PeerBook:
         return [entry.peer for entry in self._entries.values() if entry.connected]
 
     def acquaintances(self, now: float) -> list[Entry]:
-        """Peers met before that may be dialled now, the latest met first."""
+        """Lists the peers met before that may be dialled now, the latest met first."""
         met = [
             entry
             for entry in self._entries.values()
@@ -164,7 +166,7 @@ class PeerBook:
         return msgspec.json.encode(kept)
 
     def restore(self, snapshot: bytes, now: float) -> None:
-        """Adds the peers of a snapshot. Raises Invalid: then nothing is added."""
+        """Adds the peers of a snapshot. Raises Invalid, and then adds nothing."""
         try:
             saved = msgspec.json.decode(snapshot, type=list[Saved])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -184,7 +186,7 @@ class PeerBook:
         self._entries[entry.peer] = entry
 
     def _forget_one(self) -> None:
-        """Drops the unknown peer longest unseen; misbehaving peers are remembered longer than inactive ones."""
+        """Forgets the unconnected peer seen longest ago; misbehaving ones are kept longer than others."""
         idle = (entry for entry in self._entries.values() if not entry.connected and not entry.bootstrap)
         victim = min(idle, key=lambda entry: (entry.score.value < -1.0, entry.last_seen or 0), default=None)
         if victim is not None:

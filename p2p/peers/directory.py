@@ -1,8 +1,8 @@
 """Keeps the presences that others reported: the newest of each peer, bounded fairly by who reported them (ADR 0006).
 
-A value with changes, like the book: the driver owns one and gives it the time. It never dials; that somebody is at an
-address is found out by dialling, where the handshake proves the key. Nothing here outlives the process: what is kept
-over restarts are the peers that we have met, in the book.
+Plain state, like the book: the driver owns a directory and gives it the time. It never dials; whether a peer is at an
+address is found out by dialling, as the handshake proves the key. Nothing here outlives the process: the book keeps the
+peers that we have met.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from p2p.wire.presence import Presence
 MAX_PRESENCES: Final = 4096
 """Presences kept: a mebibyte, and as much again for each hundred thousand tags."""
 MAX_TAGS_KEPT: Final = 131_072
-"""Tags of all presences together, 32 of each: what is found by its tag takes 300 bytes for each."""
+"""Tags of all presences together, 32 of each; the index by tag takes 300 bytes for each."""
 WEIGHT: Final = 32
-"""A presence weighs as much as so many tags, when it is asked who brought most."""
+"""The weight of a presence in tags, when sources are compared by how much they reported."""
 MAX_SKEW: Final = 600_000
-"""Milliseconds that a clock may be ahead of ours: more, and its presences would outlive those of others."""
+"""Milliseconds that a clock may be ahead of ours; with more its presences would outlive those of others."""
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 _HERE: Final = ("localhost",)
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A presence as it came, and where the first one of this peer came from."""
+    """A presence as it came, and the source of the first one of this peer."""
 
     presence: Presence
     raw: bytes
@@ -45,7 +45,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class Directory:
-    """Presences of one network by peer. ``me`` is never in it. Nothing here takes time in proportion to its size."""
+    """Presences of one network by peer, without our own (``me``). No operation takes time in proportion to its size."""
 
     def __init__(self, network: str, me: PeerId, capacity: int = MAX_PRESENCES, most_tags: int = MAX_TAGS_KEPT) -> None:
         self._network = network
@@ -59,15 +59,15 @@ class Directory:
         self._brought: dict[str, OrderedDict[PeerId, None]] = {}
         self._weights: dict[str, int] = {}
         self._crowds: list[tuple[int, str]] = []
-        """A heap of sources by weight, the heaviest first; an entry whose weight has changed since is passed over."""
+        """A heap of sources by weight, the heaviest first; an entry with an outdated weight is skipped."""
         self._expiring: list[tuple[int, PeerId]] = []
-        """A heap of presences by when they end; likewise."""
+        """A heap of presences by expiry; outdated entries are skipped."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def admit(self, raw: bytes, sender: str, now: int) -> Judgement:
-        """Judges a presence from ``sender``, a block of addresses, as keys cost nothing. ``now``: milliseconds."""
+        """Judges a presence from ``sender``, a block of addresses (keys cost nothing). ``now``: milliseconds."""
         try:
             presence = wire.decode(raw)
         except Invalid:
@@ -124,7 +124,7 @@ class Directory:
         return known.raw if known is not None and known.presence.expires > now else None
 
     def holders(self, tag: int, now: int) -> list[Presence]:
-        """Lists presences that name this dataset, latest first; then those that serve more than they name."""
+        """Lists presences that name this dataset, latest first; then those of peers that serve more than they name."""
         tagged = self._tagged.get(tag, set())
         sure = [known.presence for known in self._living(tagged, now)]
         perhaps = [known.presence for known in self._living(self._more - tagged, now)]
@@ -136,7 +136,8 @@ class Directory:
         return [peer for peer in peers if peer in tagged]
 
     def tell(self, ask: wire.PeersAsk, asker: PeerId, now: int, rng: Chance) -> list[bytes]:
-        """The answer to a question: no more than was asked for, and drawn by lot where there are more."""
+        """Answers a question: returns at most as many raw presences as were asked for, random ones if there are
+        more."""
         found = set().union(*(self._tagged.get(tag, ()) for tag in ask.tags)) if ask.tags else self._known
         fitting = (known.raw for known in self._living(lots(list(found), rng), now) if known.presence.peer != asker)
         return list(islice(fitting, ask.wanted))
@@ -147,7 +148,7 @@ class Directory:
         return [one.presence for one in living if one.presence.addresses and one.presence.peer not in met]
 
     def forget(self, peer: PeerId) -> None:
-        """Drops a peer's presence, which was wrong or has to make room."""
+        """Drops a peer's presence, because it was wrong or to make room."""
         known = self._known.pop(peer, None)
         if known is None:
             return
@@ -169,9 +170,9 @@ class Directory:
         return len(self._known) >= self._capacity or self._tags + tags > self._most_tags
 
     def _make_room(self, tags: int, sender: str, now: int) -> None:
-        """Drop what has expired; then, of the source that brought most, what it brought first.
+        """Makes room: drops expired presences, then the oldest reports of the source that reported most.
 
-        So one source that invents thousands of others fills no more than the room that nobody else needs.
+        So a source that invents thousands of peers only fills room that nobody else needs.
         """
         while self._is_full(tags) and self._expiring and self._expiring[0][0] <= now:
             ends, peer = heapq.heappop(self._expiring)
@@ -182,7 +183,7 @@ class Directory:
             self.forget(next(iter(self._brought[self._heaviest(sender)])))
 
     def _heaviest(self, sender: str) -> str:
-        """Returns, of sources that weigh the same, the one that brings more now."""
+        """Returns the source that weighs most; of equal ones, the one that reports now."""
         while -self._crowds[0][0] != self._weights.get(self._crowds[0][1]):
             heapq.heappop(self._crowds)
         weight, crowd = self._crowds[0]
@@ -198,17 +199,17 @@ def lots(pool: list[PeerId], rng: Chance) -> Iterator[PeerId]:
 
 
 def networks(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
-    """Raises ValueError, saying which is none."""
+    """Parses networks. Raises ValueError, which names the wrong one."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 class Reach:
     """Decides at which addresses a node dials a peer that others named.
 
-    Anybody can tell of a peer at any address, also one of this machine or of the network that it stands in, and each
-    dial knocks there. So others lead only to the Internet, and to networks that a setting names. A node whose owner
-    named nothing beyond this machine has all its peers there, and dials them there. ``inside``: networks that a setting
-    names; ``None``: it does not say.
+    Anybody can name any address for a peer, also one of this machine or its local network, and each dial makes a
+    connection there. So peers named by others are dialled only on the Internet, and in networks that a setting names. A
+    node whose owner named nothing beyond this machine has all its peers there, and dials them there. ``inside``:
+    networks that a setting names; ``None``: no such setting.
     """
 
     def __init__(self, inside: Iterable[str] | None, bootstrap: Iterable[str]) -> None:
@@ -221,13 +222,14 @@ class Reach:
         self._is_local = self._is_local and _is_local(address)
 
     def allows(self, ours: Iterable[str]) -> Allows:
-        """``ours``: addresses at which others reach this node."""
+        """Returns which addresses may be dialled; ``ours``: the addresses at which others reach this node."""
         if self._said is not None:
             return self._said
         return within(networks(LOOPBACK) if self._is_local and all(map(_is_local, ours)) else ())
 
     def again(self, known: Iterable[str], ours: Iterable[str]) -> Allows:
-        """Allows also the addresses at which a known peer was met. What a name stands for may have changed since."""
+        """Allows also the addresses at which a known peer was met; a DNS name is not enough, as it may now mean another
+        address."""
         met = {address.ip for address in map(_parsed, known) if address is not None}
         others = self.allows(ours)
         return lambda ip: ip in met or others(ip)

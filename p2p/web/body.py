@@ -1,6 +1,7 @@
-"""Reads the body of an HTTP answer within its bandwidth and its time: to connect, in silence, at a crawl, and in total.
+"""Reads the body of an HTTP answer within its bandwidth and time limits: to connect, in silence, too slow, and in
+total.
 
-What is left unread closes the connection.
+If a part of the body is left unread, the connection is closed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ class Patience(NamedTuple):
     """Time limits for one server and one answer, in seconds."""
 
     connect: float = 10.0
-    """To find it, to connect, and for the handshake of TLS, each."""
+    """To resolve the name, to connect, and for the TLS handshake, each."""
     silence: float = 30.0
-    """Without a byte, and until its headers are whole."""
+    """Without a byte of the body, and until the headers are complete."""
     span: float = 60.0
-    """Of waiting for a body, in which ``least`` bytes have to come."""
+    """Time spent waiting for the body in which at least ``least`` bytes have to come."""
     least: int = 64 << 10
     total: float = math.inf
-    """From the question to the last byte; what is read in pieces goes on where it ended."""
+    """From the request to the last byte; a file read in parts goes on where it ended."""
 
     @property
     def head(self) -> float:
@@ -43,10 +44,10 @@ class Patience(NamedTuple):
 async def lively(
     what: str, parts: AsyncIterator[bytes], patience: Patience, deadline: float = math.inf, hint: str = ""
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the parts while they come fast enough.
+    """Yields the parts while they come fast enough. Raises Remote (web-slow) if they do not.
 
-    Only waiting counts, not what is done with them meanwhile, but for ``deadline``, a time of trio's clock. Raises
-    Remote: web-slow. ``parts`` is not closed with it.
+    Only time spent waiting for parts counts, not the time in which the caller uses them; except for ``deadline``, a
+    time of trio's clock. ``parts`` is not closed.
     """
     waited, came = 0.0, 0
     while True:
@@ -66,7 +67,7 @@ async def lively(
 
 
 async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
-    """Yields the same parts at ``pace``. ``parts`` is not closed with it."""
+    """Yields the same parts at ``pace``. ``parts`` is not closed."""
     async for part in parts:
         await trio.sleep_until(pace.take(len(part), trio.current_time()))
         yield part
@@ -74,13 +75,13 @@ async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes
 
 @asynccontextmanager
 async def body_of(response: httpx.Response, parts: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """``parts`` is how it is read, one of httpx's iterators. ``response`` is closed at the end of the block."""
+    """Yields ``parts``, one of httpx's iterators over a response, and closes the response at the end of the block."""
     try:
         yield parts
     finally:
         with trio.CancelScope(shield=True):
             await response.aclose()
-            # The generators below ours are reached by nobody else: they end when they find the connection closed.
+            # Nobody else closes the generators below ours; read on, they find the connection closed, and end.
             with suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
                 while True:
                     await anext(parts)

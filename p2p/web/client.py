@@ -1,11 +1,12 @@
-"""Provides the HTTP client of the node: httpx, whose connections go where they may, and close when they are cancelled.
+"""Makes the node's HTTP clients: httpx, with connections that only go where allowed, and that close when cancelled.
 
-A name is resolved here, and what was judged is dialled (``p2p.dial``); TLS still checks the name. A client keeps
-connections of one judgement: none that was opened for a place of the owner's is used for one that a stranger named.
+A name is resolved here, its addresses are judged, and one of those judged is dialled (``p2p.dial``); TLS still checks
+the name. Each client has one rule for addresses, so a connection opened to a place that the owner named is never used
+for one that a stranger named.
 
 httpcore 1.0 closes a connection whose TLS handshake fails by an error, but not one whose task is cancelled during the
-handshake: the socket then stays open until the garbage collector finds it. A server that accepts and never answers
-could so keep sockets of the node. The backend below closes the connection in both cases.
+handshake: the socket then stays open until the garbage collector finds it. So a server that accepts and never answers
+could hold sockets of the node. The backend below closes the connection in both cases.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ from p2p.ip import Allows, Ip, anywhere, is_global, parse_ip
 from p2p.web.body import body_of
 
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables by which the environment says whom to trust."""
+"""Environment variables that name the certificate authorities to trust."""
 SCHEMES: Final = ("http", "https")
 PATIENCE_SECONDS: Final = 30.0
-"""From connecting to the last byte: a server that drips is left."""
+"""Seconds from connecting to the last byte, so that a server that sends slowly is left."""
 CONNECT_SECONDS: Final = 10.0
 _AGAIN: Final = "it is asked again later"
 PLAIN: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
-"""Headers of requests. Compressed answers could explode, and slices and blocks gain little."""
+"""Headers of requests. No compression: compressed answers could expand without bound, and slices and blocks gain
+little."""
 
 
 @cache
 def _trusting(*named: str | None) -> ssl.SSLContext:
-    """One for all clients: reading the authorities takes 20 ms, the most of making a client and a tenth of a node."""
+    """Returns the TLS context of all clients, made once: reading the authorities takes 20 ms, a tenth of a node's
+    start."""
     return httpx.create_ssl_context(trust_env=bool(named))
 
 
@@ -51,7 +54,8 @@ def _machine(*_named: str | None) -> ssl.SSLContext:
 
 
 def machine_authorities() -> ssl.SSLContext:
-    """The authorities that OpenSSL finds on this machine, read once: it takes 20 ms, in the event loop."""
+    """Returns the certificate authorities that OpenSSL finds on this machine, read once: it takes 20 ms, in the event
+    loop."""
     return _machine(*_named())
 
 
@@ -63,11 +67,11 @@ _FAILED: Final = (httpcore.NetworkError, httpcore.TimeoutException)
 
 
 def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
-    """Makes an ``httpx.AsyncClient(**options)`` whose connections, those through proxies too, close on cancellation.
+    """Makes an ``httpx.AsyncClient(**options)`` whose connections, also those through proxies, close on cancellation.
 
-    No redirect is followed: each caller decides where it lets itself be sent. Without ``verify`` the certificates are
-    checked against those that httpx trusts. A request to a host that ``allows`` refuses raises ``p2p.dial.NotAllowed``.
-    A proxy of the environment is dialled wherever it is; it resolves names once more itself.
+    No redirect is followed: each caller decides where it may be sent. Without ``verify`` the certificates are checked
+    against those that httpx trusts. A request to a host that ``allows`` refuses raises ``p2p.dial.NotAllowed``. A proxy
+    of the environment is dialled wherever it is; it resolves names itself.
     """
     if "verify" not in options:
         options["verify"] = _trusting(*(_named() if options.get("trust_env", True) else ()))
@@ -83,7 +87,8 @@ def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
 
 
 def came_from(response: httpx.Response) -> Ip | None:
-    """The address that an answer came from; ``None``: from a proxy, which alone knows it."""
+    """Returns the address that an answer came from; ``None``: it came through a proxy, which alone knows the
+    address."""
     stream = response.extensions.get("network_stream")
     if stream is None or stream.get_extra_info(_ASKED) != response.url.raw_host.decode("ascii"):
         return None
@@ -91,7 +96,7 @@ def came_from(response: httpx.Response) -> Ip | None:
 
 
 class _Judged(httpx.AsyncBaseTransport):
-    """A way through a proxy, for hosts that may be asked."""
+    """A transport through a proxy that sends requests only to hosts that are allowed."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, allows: Allows) -> None:
         self._inner = inner
@@ -109,7 +114,7 @@ class _Judged(httpx.AsyncBaseTransport):
 
 
 _ASKED: Final = "odfd-asked-host"
-"""Names in ``get_extra_info`` the host that a connection was opened to, as it was written."""
+"""Key of ``get_extra_info`` for the host that a connection was opened to, as it was written."""
 
 
 class _Backend(httpcore.TrioBackend):
@@ -148,7 +153,7 @@ def _within(seconds: float | None) -> Iterator[None]:
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that does not survive a handshake which was left."""
+    """A connection that is closed if its TLS handshake fails or is cancelled."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream, asked: str) -> None:
         self._inner = inner
@@ -181,9 +186,9 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class Opened:
-    """A caller that is used inside ``async with``.
+    """The base of classes that make requests inside ``async with``.
 
-    Its client is made with the first request: reading the authorities takes 20 ms, and many nodes never send one.
+    The HTTP client is made at the first request: reading the authorities takes 20 ms, and many nodes never send one.
     """
 
     def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
@@ -211,9 +216,10 @@ class Opened:
 
 
 class WebClients(Opened):
-    """A caller of places that a person named (``client``), and of those that servers lead to (``led``).
+    """Has two clients: ``client`` for places that a person named, ``led`` for places that servers named.
 
-    The latter have to be addresses of the Internet. ``make``: takes which addresses may be, all where it is not said.
+    The latter must have addresses of the Internet. ``make`` makes a client, given which addresses are allowed (default:
+    all).
     """
 
     def __init__(self, make: Callable[..., httpx.AsyncClient]) -> None:
@@ -230,14 +236,14 @@ class WebClients(Opened):
 
 
 def keeps_scheme(here: httpx.URL, there: httpx.URL) -> bool:
-    """Whether a redirect stays on the web, and with TLS where there was TLS, which no server may make us give up."""
+    """Whether a redirect stays on HTTP, and on TLS if it was on TLS, which no server may make us give up."""
     return there.scheme in SCHEMES and (here.scheme != "https" or there.scheme == "https")
 
 
 def is_from_inside(response: httpx.Response) -> bool:
     """Whether an open answer came from this machine or a private network, by the address that was dialled.
 
-    A server of the Internet may not redirect to such places. What came by way of a proxy counts as of the Internet.
+    A server of the Internet may not redirect to such places. An answer through a proxy counts as from the Internet.
     """
     address = came_from(response)
     return address is not None and not is_global(address)
@@ -250,11 +256,12 @@ class Answer(NamedTuple):
 
 class Poster(Protocol):
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
-        """Raises Remote: no answer, too late, or more than ``limit`` bytes."""
+        """Sends a POST request and reads its answer. Raises Remote: no answer, too late, or more than ``limit``
+        bytes."""
 
 
 class _Body(httpx.AsyncByteStream):
-    """An iterator and no generator, as httpx has: nobody ends one whose request was cancelled while it was sent."""
+    """A request body that is an iterator and not a generator: nobody would close one whose request was cancelled."""
 
     def __init__(self, body: bytes) -> None:
         self._parts = iter((body,))
@@ -269,7 +276,8 @@ class _Body(httpx.AsyncByteStream):
 
 
 class Posts(Opened):
-    """Sends small POST requests, inside ``async with``; redirects are not followed, and any status is an answer."""
+    """Sends small POST requests, inside ``async with``. Redirects are not followed; an answer of any status is
+    returned."""
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience

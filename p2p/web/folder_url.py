@@ -17,7 +17,7 @@ _HINT: Final = "it is the folder that holds refs and blocks, like https://data.e
 
 
 def place_of(source: str) -> str | None:
-    """The folder's URL without its last slash; ``None``: this is no URL of the web. Raises Invalid."""
+    """Returns the folder's URL without its last slash; ``None``: ``source`` is no HTTP URL. Raises Invalid."""
     if not _LOOKS.match(source):
         return None
     if len(source) > MAX_URL:
@@ -38,7 +38,8 @@ def place_of(source: str) -> str | None:
 
 
 def name_in(place: str) -> str:
-    """The last part of its path, which people may take for a name; empty where it is none, as under a gateway."""
+    """Returns the last part of the URL's path, which people may use as a name; empty if there is none, as under a
+    gateway."""
     *_, above, last = ("", "", *httpx.URL(place).path.rstrip("/").split("/"))
     return "" if above in ("ipfs", "ipns") else last
 

@@ -1,8 +1,8 @@
 """Reads files over HTTP from any web server, object store or gateway; ``Web`` implements ``Files``.
 
-HEAD and GET alone, with ranges where a server knows them. A server is believed nothing: redirects are followed a few
-times and never from the internet into our own house, answers are read under limits, and one that drips is left. What
-bytes mean is for the caller to verify. RFC 9110.
+Uses only HEAD and GET, with ranges if a server supports them. Servers are not trusted: redirects are followed a few
+times and never from the Internet into a private network, answers are read under limits, and a slow server is left. The
+caller verifies the content. RFC 9110.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import PLAIN, WebClients, is_from_inside, keeps_scheme, new_client
 
 CONNECTIONS: Final = 16
-"""At once, over all sites; more wait."""
+"""Connections at a time, to all sites; further requests wait."""
 REDIRECTS: Final = 5
 NONE: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
@@ -37,10 +37,10 @@ PATIENCE: Final = Patience(total=6 * 3600.0)
 
 
 class Web(WebClients):
-    """A reader of files on the web. Used inside ``async with``."""
+    """Reads files from the web. Used inside ``async with``."""
 
     def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
-        """``pace`` caps what bodies take of the line."""
+        """``pace`` caps the bytes per second of bodies."""
         self._patience = patience or PATIENCE
         self._pace = pace or Pace()
         limits = httpx.Limits(max_connections=CONNECTIONS)
@@ -78,7 +78,8 @@ class Web(WebClients):
     def open(
         self, content: str, offset: int = 0, headers: Mapping[str, str] = NONE, *, is_led: bool = False
     ) -> Content:
-        """``is_led``: a server of the Internet named the place, which has to be there too."""
+        """Opens a file from ``offset`` on. ``is_led``: a server of the Internet named the place, which must be there
+        too."""
         return self._open(content, offset, headers, is_led=is_led)
 
     @asynccontextmanager
@@ -112,7 +113,7 @@ class Web(WebClients):
         *,
         is_led: bool = False,
     ) -> AsyncIterator[httpx.Response]:
-        """A successful answer, or one of a status in ``also``."""
+        """Sends a request and yields its answer, if it is successful or has a status in ``also``. Raises Remote."""
         if self.led.has_ended:
             raise _stopping(content)
         try:
@@ -155,7 +156,7 @@ class Web(WebClients):
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 
     async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-        """Twice at most: a connection that was kept open may have ended just before."""
+        """Sends a request, at most twice: a connection that was kept open may have ended just before."""
         if client.is_closed:
             raise _stopping(str(request.url))
         try:
@@ -165,7 +166,7 @@ class Web(WebClients):
 
 
 async def _after(parts: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes, None]:
-    """A body but its first ``skip`` bytes: a server that knows no ranges gives those again."""
+    """Yields a body without its first ``skip`` bytes, for a server that does not support ranges."""
     async for part in parts:
         rest, skip = part[skip:], max(0, skip - len(part))
         if rest:
@@ -190,7 +191,7 @@ def _check(content: str, response: httpx.Response) -> None:
 
 
 def _range_of(response: httpx.Response) -> tuple[int, int | None]:
-    """Returns where a part begins, and how long the whole is, if that is said."""
+    """Returns the start of a partial answer and the size of the whole, if stated."""
     found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if found is None:
         raise Remote(f"{response.url} gives a part, and does not say which", rule="web-answer")

@@ -1,7 +1,7 @@
-"""Sends what is no reading of files: uploads a file by PUT, and switches to another protocol on a connection.
+"""Sends HTTP requests that are no downloads: uploads a file by PUT, and switches a connection to another protocol.
 
-The place is one that the owner named, or that its server named for an object: then connections go to the Internet
-alone, unless the server itself is inside, and nothing that was TLS becomes plain. No redirect is followed.
+The owner named the place, or the owner's server named it for an object. In the latter case connections go to the
+Internet only, unless the server itself is in a private network, and TLS is never given up. No redirect is followed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from p2p.web.client import PLAIN, Answer, WebClients, is_from_inside, keeps_sche
 
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""For the server to take a part of an upload, and to answer."""
+"""Seconds for the server to take a part of an upload, and to answer."""
 UPLOAD_SECONDS: Final = 6 * 3600.0
-"""For one file."""
+"""Seconds for one file."""
 CONNECTIONS: Final = 16
 MAX_ANSWER: Final = 16 << 10
-"""Bytes of an answer that are looked at."""
+"""Bytes of an answer that are read."""
 _CHUNK: Final = 65_536
 _LOST: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
 
 
 class NotSwitched(Remote):
-    """The server answered, and did not switch protocols. ``status`` and ``body``: as it said."""
+    """The server answered but did not switch protocols; ``status`` and ``body`` are its answer."""
 
     def __init__(self, url: str, status: int, body: bytes) -> None:
         super().__init__(f"{url} answers with status {status}", rule="web-upgrade")
@@ -41,15 +41,15 @@ class NotSwitched(Remote):
 
 
 class UpgradedStream:
-    """A connection that speaks another protocol. Both raise trio.BrokenResourceError when it is lost."""
+    """A connection that was switched to another protocol. Raises trio.BrokenResourceError if it is lost."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream, *, is_inside: bool) -> None:
         self._stream = stream
         self.is_inside = is_inside
-        """Whether the server is on this machine or in a private network: it may name places there too."""
+        """Whether the server is on this machine or in a private network; then it may name places there."""
 
     async def receive(self) -> bytes:
-        """Returns bytes, or none at the end."""
+        """Receives bytes; empty at the end."""
         try:
             return await self._stream.read(_CHUNK)
         except _LOST as error:
@@ -63,7 +63,7 @@ class UpgradedStream:
 
 
 class WebTransfers(WebClients):
-    """A sender. Used inside ``async with``."""
+    """Uploads files and switches protocols. Used inside ``async with``."""
 
     def __init__(self) -> None:
         times = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
@@ -72,7 +72,7 @@ class WebTransfers(WebClients):
 
     @asynccontextmanager
     async def upgraded(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[UpgradedStream]:
-        """Yields the connection while the block runs. Raises NotSwitched, Remote."""
+        """Yields the switched connection while the block runs. Raises NotSwitched, Remote."""
         if self.has_ended:
             raise _stopping(url)
         request = self.client.build_request("GET", url, headers=dict(headers))
@@ -94,9 +94,9 @@ class WebTransfers(WebClients):
     async def put(
         self, url: str, headers: Mapping[str, str], body: Callable[[], AsyncIterator[bytes]], size: int, *, is_led: bool
     ) -> Answer:
-        """Uploads ``size`` bytes. ``is_led``: a server of the Internet named the place, which has to be there too.
+        """Uploads ``size`` bytes. ``is_led``: a server of the Internet named the place, which must be there too.
 
-        Raises Remote, Refused for a place that others may not lead to; what ``body`` raises passes.
+        Raises Remote, Refused if the place is not allowed to others, and whatever ``body`` raises.
         """
         if self.has_ended:
             raise _stopping(url)
@@ -123,7 +123,7 @@ class _Streamed(httpx.AsyncByteStream):
 
 
 class _told:  # noqa: N801  used as a function
-    """Turns what httpx raises into Remote."""
+    """A context that turns errors of httpx into Remote or Refused."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -158,9 +158,9 @@ async def _beginning(response: httpx.Response) -> bytes:
 
 
 def leads_to(url: str, named_by: str) -> bool:
-    """Whether a place is on another server than the one that named it.
+    """Whether a URL leads to another server than the one that named it.
 
-    Raises Invalid for what is no place of the web, Refused for one without TLS that a server with TLS named.
+    Raises Invalid if it is no URL, Refused if it is not of the web, or gives up the TLS of the server that named it.
     """
     try:
         there, here = httpx.URL(url), httpx.URL(named_by)

@@ -2,7 +2,7 @@
 
 ``version u8 · type u8 · flags u16 · stream u32 · length u32``, all big-endian. ``length`` is the size of the body of a
 data frame, the credit of a window update, the opaque value of a ping, the reason of a go-away. Small frames are joined
-into one message of the layer below, and large bodies cut without a copy.
+into one message of the layer below, and large bodies are cut without a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER: Final = struct.Struct("!BBHII")
 HEADER_SIZE: Final = HEADER.size
 VERSION: Final = 0
 INITIAL_WINDOW: Final = 256 * 1024
-"""Bytes either side may send on a new stream before any credit is granted. Fixed by the specification."""
+"""Bytes that either side may send on a new stream before any credit is granted; fixed by the specification."""
 DATA: Final = 0
 WINDOW_UPDATE: Final = 1
 PING: Final = 2
@@ -28,7 +28,7 @@ FIN: Final = 4
 RST: Final = 8
 ALL_FLAGS: Final = SYN | ACK | FIN | RST
 SMALL: Final = 4 * 1024
-"""Bytes that are cheaper to copy than to seal alone."""
+"""Bytes up to which copying a frame into a larger message is cheaper than encrypting it alone."""
 
 
 class GoAwayCode(enum.IntEnum):
@@ -38,7 +38,7 @@ class GoAwayCode(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """One parsed header; ``kind`` and ``flags`` are known to be defined ones."""
+    """One parsed header; its ``kind`` and ``flags`` are defined ones."""
 
     kind: int
     flags: int
@@ -51,7 +51,8 @@ def pack(kind: int, flags: int, stream: int, length: int) -> bytes:
 
 
 def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """The header at ``offset``, where at least twelve bytes are. Raises Violation for what the specification lacks."""
+    """Parses the header at ``offset``, where at least twelve bytes are. Raises Violation if the specification forbids
+    it."""
     version, kind, flags, stream, length = HEADER.unpack_from(raw, offset)
     if version != VERSION:
         raise violation("yamux-version", f"yamux frame of version {version}, not {VERSION}")
@@ -70,7 +71,7 @@ def violation(rule: str, message: str) -> Violation:
 
 
 class Packing:
-    """Takes frames in pieces, in order; ``messages`` are at most ``room`` bytes each. Made for one batch."""
+    """Packs pieces of frames, in order, into messages of at most ``room`` bytes each. Made for one batch."""
 
     def __init__(self, room: int) -> None:
         self._room = room

@@ -1,11 +1,11 @@
-"""Implements a yamux session: bytes in and events out, calls in and messages out.
+"""Implements a yamux session: takes received bytes and calls, returns events and messages to send.
 
-Strategy. ``receive`` parses headers in place and hands bodies on as they come, so that nothing but unread stream
-data is ever buffered. Answers (RST, ACK, pong) wait in one bounded queue, credit grants in one number per stream,
-payload in the writer's own buffer, one per stream. ``outgoing`` cuts frames only when the driver can send: answers
-first, then one frame from each stream in turn. A frame is therefore whole or not begun, whatever is cancelled.
+Strategy. ``receive`` parses headers in place and passes bodies on as they come, so that only unread stream data is ever
+buffered. Answers (RST, ACK, pong) wait in one bounded queue, credit grants in one number per stream, payload in the
+writer's own buffer, one per stream. ``outgoing`` cuts frames only when the driver can send: answers first, then one
+frame from each stream in turn. So a frame is either whole or not begun, whatever is cancelled.
 
-Made when a connection is secured, dies with it. It never reads a clock (``now`` is seconds of any monotonic clock) and
+Made when a connection is secured, ends with it. It never reads a clock (``now`` is seconds of any monotonic clock) and
 never sends. Illegal calls of ours are assertions; rules broken by the peer raise ``Violation`` and end the session.
 """
 
@@ -31,7 +31,7 @@ from p2p.yamux.stream import (
 
 
 class StreamLimit(Exception):
-    """``max_outbound`` streams are open, or the peer has gone away: wait, or give up."""
+    """No stream can be opened: ``max_outbound`` are open, or the peer has gone away. The caller waits or gives up."""
 
 
 class Session:
@@ -67,11 +67,11 @@ class Session:
     # --- what the peer sends -------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
-        """Take bytes of the connection, split anywhere. Raises Violation: the session is then dead."""
+        """Takes received bytes, split anywhere. Raises Violation; the session is then dead."""
         return self.receive_frames(data, now, len(data)).events
 
     def receive_frames(self, data: bytes | bytearray | memoryview, now: float, most: int) -> Received:
-        """Receives like ``receive``, until ``most`` frames have begun: each frame is work, however small."""
+        """Receives like ``receive``, until ``most`` frames have begun: each frame costs work, however small."""
         self._heard = now
         events: list[Event] = []
         view = memoryview(data)
@@ -139,7 +139,7 @@ class Session:
                 raise frames.violation("yamux-fin", f"data after the end of stream {header.stream}")
             stream.credit_in -= length
             if stream.released and not stream.credit_in:
-                # Nobody will read this nor grant more: the sender is told now, not when it has stalled for long enough.
+                # Nobody will read this or grant credit: the sender is told now, not only when it has stalled too long.
                 self._send(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
                 self._end(stream, ResetReason.BY_US, events)
             elif self._buffered + length > self.limits.max_buffered:
@@ -149,7 +149,7 @@ class Session:
             self._apply_end(stream, header.flags, events)
 
     def _addressed(self, header: Header, events: list[Event]) -> StreamState | None:
-        """The stream of a frame; ``None`` when it is gone or was refused, and the frame is to be dropped."""
+        """Returns the stream of a frame; ``None`` if it is gone or was refused, and the frame is to be dropped."""
         number, stream = header.stream, self._streams.get(header.stream)
         by_peer = number % 2 == self._peer_parity
         if header.flags & SYN:
@@ -181,7 +181,7 @@ class Session:
             self._forget_if_done(stream)
 
     def _shed(self, arriving: StreamState, length: int, events: list[Event]) -> None:
-        """Too many unread bytes: the stream that holds most of them pays."""
+        """Resets the stream with most unread bytes, because the connection has too many of them."""
         heaviest = self._heaviest()
         self._overload(heaviest if len(heaviest.inbox) >= length else arriving, events)
 
@@ -193,7 +193,7 @@ class Session:
         self._end(victim, ResetReason.OVERLOAD, events)
 
     def shed(self) -> list[Event]:
-        """The stream that holds most unread bytes is reset; nothing where there are none."""
+        """Resets the stream with most unread bytes; does nothing if there are none."""
         events: list[Event] = []
         if self._buffered:
             self._overload(self._heaviest(), events)
@@ -206,7 +206,7 @@ class Session:
         return self._outbound < self.limits.max_outbound and not self._gone
 
     def open(self) -> int:
-        """Begin a stream; it may be written to at once. Raises StreamLimit."""
+        """Opens a stream, which may be written to at once. Raises StreamLimit."""
         if not self.can_open:
             raise StreamLimit("the peer has gone away" if self._gone else f"{self._outbound} streams are open")
         number = self._next_id
@@ -217,11 +217,11 @@ class Session:
         return number
 
     def accept(self) -> int | None:
-        """The next stream that the peer opened."""
+        """Returns the next stream that the peer opened; ``None`` if there is none."""
         return self._unaccepted.popleft() if self._unaccepted else None
 
     def write(self, stream_id: int, data: memoryview, now: float) -> None:
-        """Hand over bytes; the buffer must stay as it is until ``Outgoing.drained`` names the stream. One at a time."""
+        """Hands over bytes, one buffer at a time; it must not change until ``Outgoing.drained`` names the stream."""
         stream = self._streams[stream_id]
         assert stream.outbox is None, "the bytes before these are not sent yet"
         assert not stream.fin_wanted, "written after the end"
@@ -239,7 +239,7 @@ class Session:
             self._stalled.pop(stream_id, None)
 
     def read(self, stream_id: int, size: int) -> bytes:
-        """Up to ``size`` unread bytes, empty when there are none; grants credit for them."""
+        """Returns up to ``size`` unread bytes, empty if there are none; grants credit for them."""
         stream = self._streams.get(stream_id)
         if stream is None or not stream.inbox:
             return b""
@@ -255,19 +255,19 @@ class Session:
         return data
 
     def at_end(self, stream_id: int) -> bool:
-        """The peer has sent everything, and it was read."""
+        """Whether the peer has ended its side, and all of its bytes were read."""
         stream = self._streams.get(stream_id)
         return stream is None or (stream.fin_received and not stream.inbox)
 
     def finish(self, stream_id: int) -> None:
-        """No more bytes from us; those handed over still go."""
+        """Ends our sending side; bytes handed over before are still sent."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.fin_wanted:
             stream.fin_wanted = True
             self._wake(stream)
 
     def release(self, stream_id: int, now: float) -> None:
-        """Our side is done: finish, drop what still comes. The peer gets ``linger_timeout`` to finish too."""
+        """Ends our side: finishes, and drops what still comes. The peer gets ``linger_timeout`` to finish too."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.released:
             return
@@ -279,7 +279,7 @@ class Session:
         self._forget_if_done(stream)
 
     def reset(self, stream_id: int) -> None:
-        """End both directions at once, and be done with the stream."""
+        """Ends both directions at once, and forgets the stream."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return
@@ -292,7 +292,7 @@ class Session:
         self._forget_if_done(stream)
 
     def go_away(self, code: frames.GoAwayCode) -> None:
-        """Informs the peer that we accept no more streams."""
+        """Tells the peer that we accept no more streams."""
         self._send(frames.pack(frames.GO_AWAY, 0, 0, code))
 
     # --- what is to be sent --------------------------------------------------------------------------------------
@@ -303,11 +303,11 @@ class Session:
 
     @property
     def wants_input(self) -> bool:
-        """False while the peer does not take our answers: it gets no more of our attention than that."""
+        """Whether to read more from the peer: not while it does not take our answers."""
         return self._control_size < self.limits.max_control
 
     def outgoing(self, limit: int, now: float) -> Outgoing:
-        """Cut about ``limit`` bytes of frames (one message more at most); streams that wait get like shares."""
+        """Cuts about ``limit`` bytes of frames (at most one message more); waiting streams get equal shares."""
         drained: list[int] = []
         packing = Packing(self.limits.max_message)
         total, share = 0, min(self.limits.max_frame, limit // max(1, len(self._turns)))
@@ -363,7 +363,7 @@ class Session:
         return due
 
     def expire(self, now: float) -> list[Event]:
-        """End what has waited too long, ask a silent peer whether it is there. Raises Violation when it is not."""
+        """Resets streams that waited too long, and pings a silent peer. Raises Violation if it does not answer."""
         events: list[Event] = []
         for clock, patience in self._clocks():
             while clock and next(iter(clock.values())) + patience <= now:
@@ -381,11 +381,11 @@ class Session:
 
     @property
     def heard(self) -> float:
-        """When the peer said anything last."""
+        """Returns when the last bytes of the peer came."""
         return self._heard
 
     def ping(self, now: float) -> None:
-        """Asks whether the peer is alive, unless it is being asked."""
+        """Sends a ping, unless one is open."""
         if self._pinged is None:
             self._pinged = now
             self._ping_value = (self._ping_value + 1) & 0xFFFF_FFFF

@@ -14,11 +14,11 @@ import msgspec
 from p2p.yamux.frames import INITIAL_WINDOW
 
 LARGE: Final = 16 * 1024
-"""Bytes of a piece that stays for itself: what it costs beside its bytes is then little."""
+"""Bytes from which a piece is kept by itself; its overhead is then small."""
 
 
 class ResetReason(enum.Enum):
-    """Why a stream ended before its time; the value is for people."""
+    """The reason why a stream ended early; the value is for people."""
 
     BY_PEER = "reset by the peer"
     BY_US = "reset by this node"
@@ -33,7 +33,7 @@ class StreamOpened(msgspec.Struct, frozen=True):
 
 
 class Readable(msgspec.Struct, frozen=True):
-    """Bytes, or the end of them, are there to be read."""
+    """Bytes, or the end of the peer's bytes, can be read."""
 
     stream: int
 
@@ -52,7 +52,7 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class GoneAway(msgspec.Struct, frozen=True):
-    """The peer takes no new streams; those that are open go on."""
+    """The peer accepts no new streams; open ones go on."""
 
     code: int
 
@@ -61,15 +61,15 @@ Event: TypeAlias = StreamOpened | Readable | WasReset | Pong | GoneAway
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """The bytes to send now, and the streams whose buffers that emptied."""
+    """The bytes to send now, and the streams whose buffers were emptied by it."""
 
     messages: list[bytes | memoryview]
     """Whole frames, in messages of at most ``Limits.max_message`` bytes, to be sent in this order.
 
-    Large bodies are still in their writers' buffers: seal them before anybody else may run.
+    Large bodies still lie in their writers' buffers: they must be encrypted before other tasks may run.
     """
     drained: list[int]
-    """Streams all of whose handed-over bytes are now in ``messages``."""
+    """Streams whose handed-over bytes are now all in ``messages``."""
 
 
 class Received(NamedTuple):
@@ -81,14 +81,14 @@ class Received(NamedTuple):
 
 
 class Inbox:
-    """Bytes in order. ``len`` is how many."""
+    """A queue of received bytes; ``len`` is their number."""
 
     __slots__ = ("_pieces", "_read", "_size", "_tail")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
         self._read = 0
-        """Bytes of the first piece that were taken."""
+        """Bytes of the first piece that were taken already."""
         self._tail = bytearray()
         self._size = 0
 
@@ -104,7 +104,8 @@ class Inbox:
         self._pieces.append(bytes(piece))
 
     def take(self, size: int) -> bytes:
-        """Takes the first bytes, at most ``size``: all small pieces together, or a part of a large one."""
+        """Removes and returns the first bytes, at most ``size``: all small pieces together, or a part of a large
+        one."""
         self._close_tail()
         if not size or not self._pieces:
             return b""
@@ -129,7 +130,7 @@ class Inbox:
 
 
 class StreamState:
-    """Shared state of a stream. ``Session`` owns it from the SYN until both sides and the local user are done."""
+    """The state of a stream. ``Session`` owns it from the SYN until both sides and the local user are done."""
 
     __slots__ = (
         "by_peer",
@@ -152,21 +153,22 @@ class StreamState:
         self.id = stream_id
         self.by_peer = by_peer
         self.credit_out = INITIAL_WINDOW
-        """Bytes that the peer lets us send."""
+        """Bytes that the peer still lets us send."""
         self.credit_in = INITIAL_WINDOW
-        """Bytes that we let the peer send. ``credit_in + len(inbox) + consumed == window`` while the stream is open."""
+        """Bytes that we still let the peer send. ``credit_in + len(inbox) + consumed == window`` while the stream is
+        open."""
         self.window = INITIAL_WINDOW
         self.consumed = 0
-        """Bytes read since the last grant."""
+        """Bytes that were read since the last grant of credit."""
         self.inbox = Inbox()
         self.outbox: memoryview | None = None
         self.queued = False
-        """In the session's round of streams with something to send."""
+        """Whether it is in the session's queue of streams with something to send."""
         self.fin_wanted = False
         self.fin_sent = False
         self.fin_received = False
         self.released = False
-        """The local user is done: what still arrives is dropped."""
+        """Whether the local user has released it: bytes that still arrive are dropped."""
         self.reset: ResetReason | None = None
 
     @property
@@ -176,7 +178,7 @@ class StreamState:
 
     @property
     def sendable(self) -> bool:
-        """There is a frame to cut now."""
+        """Whether there is a frame to send now."""
         if self.reset is not None:
             return False
         if self.outbox is not None:
@@ -188,13 +190,13 @@ class StreamState:
         return self.outbox is not None and self.credit_out == 0 and self.reset is None
 
     def take(self, size: int) -> bytes:
-        """Up to ``size`` unread bytes."""
+        """Removes and returns up to ``size`` unread bytes."""
         data = self.inbox.take(size)
         self.consumed += len(data)
         return data
 
     def cut(self, size: int) -> memoryview:
-        """Up to ``size`` bytes of the outbox, within the credit."""
+        """Removes and returns up to ``size`` bytes of the outbox, within the credit."""
         assert self.outbox is not None
         length = min(size, self.credit_out, len(self.outbox))
         piece = self.outbox[:length]
