@@ -1,9 +1,9 @@
-"""Makes connections of circuits that relays carry: those that this host dials, and those that its relays bring.
+"""Makes connections over circuits that relays carry: those that this host dials, and those that its relays bring.
 
-A circuit is a stream with a relay. It becomes a connection as any socket does, by our noise and our muxer from end to
-end: a relay sees sealed bytes, and can do nothing but drop them. The muxer reads and writes sockets, so a pair of them
-stands between it and the stream. A peer that comes by a relay is nobody's neighbour but the relay's: it counts for the
-relay's address wherever addresses are counted. One ``Circuits`` for each host.
+A circuit is a stream with a relay. It becomes a connection like any socket, with our noise and our muxer from end to
+end: the relay sees encrypted bytes, and can do nothing but drop them. The muxer reads and writes sockets, so a pair of
+sockets connects it to the stream. A peer that comes through a relay counts for the relay's address wherever addresses
+are counted. One ``Circuits`` for each host.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from p2p.wire.circuit import (
 )
 
 PATIENCE: Final = 10.0
-"""Seconds for the messages before a circuit."""
+"""Seconds for the messages that set up a circuit."""
 PIECE: Final = 64 << 10
-"""Bytes moved at once between a stream and the socket before it."""
+"""Bytes moved at once between the stream and the socket."""
 PARTING: Final = 2.0
-"""Seconds to let go of both."""
+"""Seconds to close both the stream and the socket."""
 
 
 class CircuitEnd(TrioTCPStream):  # type: ignore[misc]
-    """Our end of the pair of sockets, with the relay as its peer."""
+    """The muxer's end of the socket pair; reports the relay's address as the remote one."""
 
     def __init__(self, stream: trio.SocketStream, remote: tuple[str, int] | None) -> None:
         super().__init__(stream)
@@ -61,16 +61,16 @@ class CircuitEnd(TrioTCPStream):  # type: ignore[misc]
 
 
 class Circuits:
-    """``open_stream``: to a connected peer."""
+    """Makes and accepts circuits for one host. ``open_stream`` opens a stream to a connected peer."""
 
     def __init__(self, swarm: HardenedSwarm, open_stream: Callable[[PeerId, str], Awaitable[Stream]]) -> None:
         self._swarm = swarm
         self._open_stream = open_stream
         self.relays: Mapping[PeerId, str] = {}
-        """Those that may bring circuits, and where each is."""
+        """The relays that may bring circuits, with the address of each."""
 
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
-        """Dials a peer through a connected relay. Raises PeerFault, and what the library raises."""
+        """Dials a peer through a connected relay. Raises PeerFault, and the library's exceptions."""
         stream = await self._open_stream(relay, HOP)
         raw = None
         try:
@@ -96,7 +96,7 @@ class Circuits:
             raise TooSlow(peer, f"the relay {relay} said nothing within {PATIENCE:g} s")
 
     async def accept(self, stream: Stream, relay: PeerId) -> None:
-        """A circuit that a relay brings: the handler of ``STOP``. Returns when it is over."""
+        """Handles ``STOP``: accepts a circuit that a relay brings. Returns when the circuit is over."""
         status = Status.MALFORMED_MESSAGE
         with trio.move_on_after(PATIENCE) as patience:
             with suppress(Invalid):
@@ -107,13 +107,14 @@ class Circuits:
             await self._swarm.attend(raw, raw.get_transport_addresses()[0])
 
     def _judge(self, asked: StopMessage, relay: PeerId) -> Status:
-        """Spares a handshake: noise proves who comes, and not what the relay says."""
+        """Returns whether to accept a circuit, which saves a useless handshake; the handshake proves who the peer
+        is."""
         if asked.kind is not StopKind.CONNECT or asked.peer is None:
             return Status.UNEXPECTED_MESSAGE
         return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED
 
     def _connection(self, stream: Stream, relay: PeerId, *, initiator: bool) -> Any:
-        """Raises Unreachable where the relay left as soon as it had answered."""
+        """Returns our end of a connection over a circuit. Raises Unreachable if the relay has already gone."""
         beneath = next(iter(self._swarm.connections.get(ID.from_base58(relay), ())), None)
         if beneath is None:
             raise Unreachable(relay, "the relay hung up", rule="relay-gone")
@@ -125,12 +126,12 @@ class Circuits:
 
 
 def name_of(status: int | None) -> str:
-    """Names a status as the specification does."""
+    """Returns the name of a status in the specification."""
     return next((each.name for each in Status if each == status), f"status {status}")
 
 
 async def _bridge(stream: Stream, end: trio.SocketStream) -> None:
-    """Until one of both is over; then so is the other."""
+    """Moves bytes both ways until the stream or the socket ends; then closes both."""
 
     async def carry(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
         with suppress(PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):

@@ -1,10 +1,10 @@
 """Makes connections that must leave from a chosen port or in a chosen role: to relays, through NATs, and dial-backs.
 
-A NAT opens a port to whoever is spoken to from that port. So relays are dialled from the port on which this host
-listens, and the address that a relay sees is where others come in. ``SO_REUSEPORT`` is set on the listening socket
-after it has been bound without it: another program that binds the port is still refused, and only dials of this process
-share it. Dial-backs (AutoNAT v2) and probes use ports of their own, and are connections that the host does not count.
-One ``DirectDials`` for each host.
+A NAT opens a port to the hosts that were contacted from that port. So relays are dialled from the port on which this
+host listens, and the address that a relay sees is the one at which others come in. ``SO_REUSEPORT`` is set on the
+listening socket after it has been bound without it: another program that binds the port is still refused, and only
+dials of this process share it. Dial-backs (AutoNAT v2) and probes use ports of their own, and their connections are not
+counted by the host. One ``DirectDials`` for each host.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ AGAIN: Final = 0.1
 """Seconds between dials to a router that refuses, within one try of a hole punch."""
 ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - a source address, which the kernel chooses
 LISTENING_NOW: Final = 0.05
-"""Seconds between looks whether the other side came in meanwhile."""
+"""Seconds between checks whether the other side's connection came meanwhile."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _FINISH_ON_CLOSE: Final = struct.pack("ii", 0, 0)
 _TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
 class DirectDials:
-    """Direct dials of one host. ``share_with``: peers dialled from the listening port, which are its relays."""
+    """Direct dials of one host. ``share_with``: its relays, which are dialled from the listening port."""
 
     def __init__(self, base: GuardedHost, changed: Callable[[], Awaitable[None]], announce: Sequence[str] = ()) -> None:
-        """``changed`` waits until a connection comes or goes."""
+        """``changed`` waits until a connection is made or ends."""
         self._base = base
         self._changed = changed
         self._swarm = base.get_network()
@@ -68,33 +68,35 @@ class DirectDials:
     # --- the listening port --------------------------------------------------------------------------------------
 
     def listening(self) -> list[Address]:
-        """Returns where this host listens, on IP addresses."""
+        """Returns the IP addresses and ports on which this host listens."""
         found = [str(each) for listener in self._swarm.listeners.values() for each in listener.get_addrs()]
         return [parse_address(each.split("/p2p/")[0]) for each in found]
 
     def reachable(self) -> list[Address]:
-        """The addresses of its interfaces in place of the unspecified one, or those that the owner set."""
+        """Returns the addresses at which it may be reached: those that the owner set, or else those of its
+        interfaces."""
         return reachable_at(map(str, self.listening()), self._announce)
 
     def announced(self) -> list[Address]:
-        """Those of them at which nobody failed to reach this host, after those at which somebody did."""
+        """Returns the addresses to announce: those that dial-backs found, then its own ones that were not found
+        unreached."""
         if self._announce:
             return self.reachable()
         own = [each for each in self.reachable() if each not in self._unreached]
         return list(dict.fromkeys([*self._found, *own]))
 
     def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
-        """Returns what dial-backs found."""
+        """Sets the results of dial-backs: addresses that were reached, and addresses that were not."""
         self._found, self._unreached = tuple(found), frozenset(unreached)
 
     @property
     def opened(self) -> frozenset[PeerId]:
-        """Connected peers that were dialled from the listening port: NATs on the way let them in."""
+        """Returns connected peers that were dialled from the listening port, so that NATs on the way let them in."""
         self._opened = {peer: None for peer in self._opened if self._connections(peer)}
         return frozenset(self._opened)
 
     async def dial_relay(self, address: Address, peer: PeerId) -> bool:
-        """Dials from the listening port. ``False`` where that port has no way there: dial as any other then."""
+        """Dials a relay from the listening port; returns ``False`` if no route leads there from that port."""
         try:
             raw = RawConnection(TrioTCPStream(await self._from_listening(address)), True)
         except OSError as error:
@@ -114,7 +116,7 @@ class DirectDials:
 
     @contextmanager
     def meeting(self, targets: Sequence[Address], peer: PeerId) -> Iterator[None]:
-        """Treats peers that dial us from one of these addresses in the meantime as clients."""
+        """Meanwhile, treats peers that dial us from one of these addresses as clients."""
         hosts = {each.host for each in targets}
         self._swarm.as_client |= dict.fromkeys(hosts, peer)
         try:
@@ -124,7 +126,7 @@ class DirectDials:
                 self._swarm.as_client.pop(host, None)
 
     async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
-        """Dials all targets from the listening port, again and again. Whether a direct connection stands."""
+        """Dials all targets from the listening port, again and again; returns whether there is a direct connection."""
         with self.meeting(targets if as_client else (), peer):
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
@@ -138,7 +140,7 @@ class DirectDials:
         return is_there
 
     async def reach(self, targets: Sequence[Address], peer: PeerId, seconds: float) -> bool:
-        """Dials a peer that a relay leads to where it says that it can be dialled. Whether it is there."""
+        """Dials a peer that is connected through a relay at its announced addresses; returns whether one answered."""
         with trio.move_on_after(seconds):
             for each in targets:
                 with suppress(OSError, SwarmException):
@@ -187,7 +189,10 @@ class DirectDials:
         return any(not is_relayed(conn) for conn in self._connections(peer))
 
     def came_by_relay(self) -> list[PeerId]:
-        """Peers that came by a relay and by no other way. Of two that came to each other, one sees the other here."""
+        """Lists peers that are connected only through a relay that brought them.
+
+        If two peers dialled each other through relays, only one of them sees the other here.
+        """
         found = []
         for peer, conns in self._swarm.connections.items():
             alive = [conn for conn in conns if not conn.is_closed]
@@ -219,7 +224,8 @@ class DirectDials:
         await other_than(known)
 
     async def drop_from(self, gone: Collection[Ip]) -> int:
-        """Ends connections whose local address is gone, without a good-bye: no packet would leave."""
+        """Ends connections whose local address is gone; sends no farewell, as no packet could leave. Returns their
+        number."""
         dead = [
             conn
             for conns in self._swarm.connections.values()
@@ -233,7 +239,7 @@ class DirectDials:
     # --- dial-backs and probes -----------------------------------------------------------------------------------
 
     async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus:
-        """Dials an address and says a nonce there, from a port to which nobody was let in."""
+        """Dials an address and sends a nonce there, from a port to which no NAT was opened."""
         status = DialStatus.DIAL_ERROR
         with trio.move_on_after(DIAL_BACK):
             try:
@@ -248,7 +254,8 @@ class DirectDials:
         return status
 
     def take_dial_backs(self, heard: Callable[[int], bool]) -> None:
-        """``heard`` is called with a nonce that came over a connection that its peer made."""
+        """Accepts nonces of dial-backs: calls ``heard`` with each nonce that came over a connection which its peer
+        made."""
 
         async def serve(net: Any) -> None:
             peer = PeerId(str(net.muxed_conn.peer_id))
@@ -266,9 +273,9 @@ class DirectDials:
 
     @asynccontextmanager
     async def brief(self, address: Address, peer: PeerId, source: int = 0) -> AsyncIterator[Callable[[str], Any]]:
-        """A connection of its own, from a port of its own or from ``source``, that ends with the block.
+        """Makes a connection of its own, from a port of its own or from ``source``, that ends with the block.
 
-        Gives what opens streams on it. Raises Unreachable, OSError.
+        Yields a function that opens streams on it. Raises Unreachable, OSError.
         """
         stream = await dial_from((ANY[_version(address)], source), address, shared=bool(source))
         raw = RawConnection(TrioTCPStream(stream), True)
@@ -312,12 +319,12 @@ def _version(address: Address) -> int:
 
 
 def is_relayed(conn: Any) -> bool:
-    """Whether a connection of the swarm goes by way of a relay."""
+    """Whether a connection of the swarm goes through a relay."""
     return any(CIRCUIT in str(each) for each in conn.get_transport_addresses())
 
 
 async def dial_from(source: tuple[str, int], address: Address, *, shared: bool = True) -> trio.SocketStream:
-    """A TCP connection from a local address and port, which it may share. Raises OSError."""
+    """Opens a TCP connection from a local address and port, which it may share. Raises OSError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = trio.socket.socket(family, socket.SOCK_STREAM)
     try:

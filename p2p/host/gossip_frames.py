@@ -1,4 +1,4 @@
-"""Checks a frame of gossip under limits and says what it costs, before any of it is acted on.
+"""Checks a frame of gossip against limits, and computes what it costs, before any of it is acted on.
 
 Works on the values of py-libp2p's protobuf classes and does nothing else: no clock, no network.
 """
@@ -19,26 +19,27 @@ MAX_NAME: Final = 64
 MAX_TOPIC: Final = 128
 """Characters of a topic's name; ours have 82 at most."""
 ED25519: Final = bytes.fromhex("08011220")
-"""How libp2p begins the 36 bytes of an Ed25519 public key."""
+"""The bytes before an Ed25519 public key in libp2p's 36-byte form."""
 KEY_IN_NAME: Final = b"\x00\x24" + ED25519
-"""How a peer id that holds such a key begins."""
+"""The bytes before the key in a peer id that contains an Ed25519 key."""
 SIGNED: Final = b"libp2p-pubsub:"
-"""What every signature of a gossip message covers, before the message."""
+"""The prefix that is signed before every gossip message."""
 
 
 class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_messages: int = 256
-    """Read before the peer's next frame; each waits for its verdict."""
+    """Messages of one frame; all are judged before the peer's next frame is read."""
     max_control: int = 1024
     """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
     max_subscriptions: int = 64
-    """Topics that are joined or left. A network has four, and a peer may be in several networks. As many are kept."""
+    """Topics joined or left in one frame, and topics kept of one peer. A network has four, and a peer may be in
+    several."""
     max_message: int = 256 << 10
     """Bytes of one message's payload. A signed head has 1 KiB, a bundle of attestations some dozens."""
 
 
 def entries_of(rpc: Any) -> int:
-    """Entries of the control part, and the names in them."""
+    """Counts the entries of the control part and the names in them."""
     control = rpc.control
     lists = (control.ihave, control.iwant, control.idontwant)
     return (
@@ -50,7 +51,7 @@ def entries_of(rpc: Any) -> int:
 
 
 def check(rpc: Any, limits: FrameLimits) -> float:
-    """Estimates the cost of a frame in microseconds. Raises Invalid for more of anything than an honest peer sends."""
+    """Estimates the cost of a frame in microseconds. Raises Invalid if anything is more than an honest peer sends."""
     messages, subscriptions = len(rpc.publish), len(rpc.subscriptions)
     parts = len(rpc.control.ihave) + len(rpc.control.iwant) + len(rpc.control.idontwant)
     entries = parts if parts > limits.max_control else entries_of(rpc)
@@ -67,7 +68,7 @@ def net_subscriptions(rpc: Any, topics: Collection[str]) -> dict[str, bool]:
 
 
 def said_topics(before: frozenset[str], rpc: Any, most: int) -> frozenset[str]:
-    """Returns the topics that a peer says that it joined, ours or not: ``most`` at most, and none with a long name."""
+    """Returns all topics that a peer says it joined, ours or not: at most ``most``, and none with a too long name."""
     said = set(before)
     for one in rpc.subscriptions:
         if not one.subscribe:
@@ -78,10 +79,11 @@ def said_topics(before: frozenset[str], rpc: Any, most: int) -> frozenset[str]:
 
 
 def strip(rpc: Any, topics: Collection[str]) -> None:
-    """Leave what we act on.
+    """Removes the parts of a frame that we do not act on.
 
-    What a sender says of where it or others live is none of it: to believe it is to verify it each time, and to dial
-    where any stranger wants us to. Nor are topics that we have not joined: py-libp2p keeps a note of each for ever.
+    They are the addresses that a sender states for itself or others, since believing them would mean to verify them
+    each time, and to dial wherever a stranger wants; and topics that we have not joined, because py-libp2p keeps a note
+    of each for ever.
     """
     rpc.ClearField("senderRecord")
     control = rpc.control
@@ -103,7 +105,7 @@ def strip(rpc: Any, topics: Collection[str]) -> None:
 def is_signed(message: Any, payload: bytes) -> bool:
     """Whether the named author signed ``payload``, the message without key and signature.
 
-    Ed25519 alone: it is the key of every node of our networks, and others cost up to a hundred times as much to verify.
+    Accepts Ed25519 only: all nodes of our networks use it, and other signatures cost up to a hundred times as much.
     """
     author: bytes = message.from_id
     key = author[len(KEY_IN_NAME) :]

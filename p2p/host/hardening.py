@@ -1,9 +1,9 @@
 """Corrects the faults of py-libp2p 0.8.1, each in one small named class with its reason; ``assemble`` makes the host.
 
-What its ``new_host`` would do is not used: that host accepts plaintext and whatever identity the dialer claims, dials
-strangers every 30 seconds, ends when one stream handler raises, and stops accepting after 250 connections in its
-life. Its parts are good; these are subclasses of them, assembled anew. Two functions of its modules are replaced,
-because no subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``). Each cure has its attack among
+The library's ``new_host`` is not used: its host accepts plaintext and whatever identity the dialler claims, dials
+strangers every 30 seconds, ends when one stream handler raises, and stops accepting after 250 connections in its life.
+Its parts are good; these are subclasses of them, assembled anew. Two functions of its modules are replaced, because no
+subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``). Each correction has its attack among
 ``tests/contract/p2p``.
 """
 
@@ -51,11 +51,11 @@ from p2p.yamux.limits import Limits as YamuxLimits
 log = logging.getLogger(__name__)
 
 _NO_LIMIT = 1 << 20
-"""Of the library, where ours holds."""
+"""Passed to the library where our own limits apply instead."""
 MAX_NEGOTIATION = 1024
 """Bytes of one multistream-select message, as in go-multistream. A protocol id has a few dozen."""
 DOOR_PATIENCE = 3.0
-"""Seconds that one who dials us waits for its address to have paid; in its place another may be let in."""
+"""Seconds that an inbound connection waits until its address has paid; then its place goes to another."""
 RESET_PATIENCE = 5.0
 """Seconds to reset the stream of a handler that failed."""
 
@@ -80,7 +80,7 @@ def _reuse_address_only(sock: trio.socket.SocketType) -> None:
 
 
 def bound_negotiation() -> None:
-    """Bounds messages before authentication, of which a peer could announce any size for us to allocate."""
+    """Bounds the negotiation messages before authentication; otherwise a peer could make us allocate any amount."""
     communicator_module.read_delim = _read_delimited
 
 
@@ -90,12 +90,13 @@ def refuse_shared_ports() -> None:
 
 
 def dial_without_delay() -> None:
-    """Its happy-eyeballs loop waits 250 ms after a dial that has succeeded; we only ever dial one address at a time."""
+    """Removes the 250 ms that the library waits after a successful dial, since we only ever dial one address at a
+    time."""
     swarm_module._HAPPY_EYEBALLS_DELAY = 0
 
 
 def quiet_library() -> None:
-    """Silences the library's log of errors that peers can provoke; our own log has what matters."""
+    """Silences the library's log of errors that peers can provoke; our own log has the ones that matter."""
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
 
 
@@ -126,7 +127,7 @@ class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
 
 
 class NoAutoConnector(AutoConnector):  # type: ignore[misc]
-    """Disables automatic dialling: the library dials every known peer, without a limit by watermarks."""
+    """Disables automatic dialling: the library dials every known peer, with no regard to its watermarks."""
 
     async def maybe_connect(self) -> None:
         return
@@ -136,17 +137,19 @@ class NoAutoConnector(AutoConnector):  # type: ignore[misc]
 
 
 class HardenedSwarm(Swarm):  # type: ignore[misc]
-    """Connections: bounded in the doorway, released when they end, closed when we stop."""
+    """Manages connections: bounds those in the handshake, frees their slots when they end, closes them when the host
+    stops."""
 
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits, work: WorkBudget) -> None:
         self.work = work
         self.slots = ConnectionSlots(limits.max_connections)
         self.turned_away = 0
-        """Connections that were closed before their handshake, or for others that are missed more."""
+        """Connections that were closed before their handshake, or in favour of more useful ones."""
         self._door = SilentConnections(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
         self.as_client: dict[str, str] = {}
-        """Hosts with which a hole is being punched, and the peers there: who comes from one is met as its client."""
+        """Hosts with which a hole is being punched, and the peers there: this host is the client on connections from
+        them."""
         self._tcp = TCP()
         super().__init__(
             peer_id,
@@ -159,7 +162,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         self.auto_connector = NoAutoConnector(swarm=self)
 
     async def listen(self, *addresses: Any) -> bool:
-        """Raises OpenConnectionError; the library's hides why it does not listen."""
+        """Listens on an address. Raises OpenConnectionError; the library hides the reason why it does not listen."""
         await self.event_background_nursery_created.wait()
         for address in addresses:
 
@@ -170,13 +173,14 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             self.listeners[str(address)] = listener
             await listener.listen(address)
             for each in listener.listeners:
-                # Now that the port is ours alone: only dials of this process share it (p2p.host.direct).
+                # Set only now, when no other program can bind the port: only our own dials share it (p2p.host.direct).
                 each.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
             await self.notify_listen(address)
         return True
 
     async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
-        """Adds a connection; a blocked peer is disconnected once it has proven its key, before anything is notified."""
+        """Adds a connection, if there is a slot for it; a blocked peer is disconnected as soon as it has proven its
+        key."""
         if str(muxed_conn.peer_id) in self.blocked:
             await muxed_conn.close()
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
@@ -205,7 +209,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
                     self.manager.run_task(self._close_connection_async, conn)
 
     def _trim_connections(self, peer_id: Any, most: int | None = None) -> None:
-        """The oldest of a peer go, at once. The library spares the young, so that one peer could have all places."""
+        """Closes the oldest connections of a peer, at once. The library spares young ones, so one peer could take all
+        slots."""
         most = self.connection_config.max_connections_per_peer if most is None else most
         held = self.connections.get(peer_id, [])
         for excess in held[: max(0, len(held) - most)]:
@@ -218,9 +223,10 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         await self.attend(RawConnection(read_write_closer, expected is not None), maddr, expected)
 
     async def attend(self, raw: Any, maddr: Any, expected: str | None = None) -> None:
-        """A connection that came in, until it ends. The library holds one of its 250 places until the *host* ends.
+        """Serves an inbound connection until it ends; the library would hold one of its 250 places until the *host*
+        ends.
 
-        ``expected``: the peer whose client this host is on it, as agreed for a hole punch.
+        ``expected``: a peer with which a hole is punched; this host is then the client on the connection.
         """
         remote = raw.get_remote_address()
         host = remote[0] if remote else ""
@@ -236,7 +242,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             await raw.close()
 
     async def _let_in(self, raw: Any, host: str, maddr: Any, expected: str | None) -> Any:
-        """The handshake, once its address has paid for it; ``None`` where that would take too long."""
+        """Performs the handshake after its address has paid for it; ``None`` if the wait for that would be too long."""
         wait = self.work.admit(host, HANDSHAKE, trio.current_time(), DOOR_PATIENCE)
         if wait is None:
             self.turned_away += 1
@@ -249,7 +255,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
 
 
 class GuardedHost(BasicHost):  # type: ignore[misc]
-    """A stream handler that raises costs its stream. In the library it ends the whole host, a malformed gossip too."""
+    """Confines an exception of a stream handler to its stream. In the library it ends the whole host."""
 
     async def _swarm_stream_handler(self, net_stream: Any) -> None:
         try:
@@ -268,7 +274,8 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
 
 def connection_config(limits: HostLimits) -> Any:
-    """Sets no watermark and no limit: ``ConnectionSlots`` makes room where the library refuses newcomers."""
+    """Disables the library's watermarks and limits: it refuses newcomers, while ``ConnectionSlots`` makes room for
+    them."""
     return ConnectionConfig(
         max_connections=_NO_LIMIT,
         min_connections=0,
@@ -284,13 +291,13 @@ def connection_config(limits: HostLimits) -> Any:
 
 
 def noise_only(pair: Any) -> Any:
-    """Offers noise alone; the default includes plaintext, which authenticates nothing."""
+    """Offers only noise; the library's default includes plaintext, which authenticates nothing."""
     static = x25519_pair().private_key
     return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in offered())
 
 
 def assemble(seed: bytes, limits: HostLimits, traffic: Traffic | None = None) -> GuardedHost:
-    """A host that listens nowhere yet. ``traffic`` counts its bytes."""
+    """Assembles a host that does not listen yet. ``traffic`` counts its bytes."""
     apply_patches()
     pair = ed25519_pair(seed)
     peer_id = ID.from_pubkey(pair.public_key)

@@ -1,7 +1,7 @@
 """Runs the libp2p host: this node's identity on the network, its connections to peers, and their streams.
 
-It moves bytes and says who moved them; it decides nothing about protocols, and never dials on its own. Made by
-``open_host``, dies when its block is left: listeners and connections are then closed, each with a good-bye.
+It moves bytes and says who sent them; it decides nothing about protocols, and never dials on its own. Made by
+``open_host``, ends with its block: listeners and connections are then closed, each with a farewell.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Handler = Callable[[Stream, PeerId], Awaitable[None]]
 
 
 class Host:
-    """An open host. Every fault it raises is of ``p2p.errors`` and names the peer."""
+    """An open libp2p host. Every fault that it raises is defined in ``p2p.errors`` and names the peer."""
 
     def __init__(self, base: GuardedHost, peer_id: PeerId, limits: HostLimits, announce: Sequence[str] = ()) -> None:
         self._base = base
@@ -80,11 +80,12 @@ class Host:
 
     @property
     def notices(self) -> trio.MemoryReceiveChannel[PeerConnected | PeerDisconnected]:
-        """Peers that came and went. Bounded: a reader who is late misses the oldest; ``peers`` is the truth."""
+        """A channel of peers that came and went. It is bounded: a late reader misses the oldest; ``peers`` is
+        authoritative."""
         return self._notices.channel
 
     def addresses(self) -> list[str]:
-        """The addresses at which others reach us, with our peer id."""
+        """Returns the addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
         direct = self.direct.announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
@@ -99,11 +100,12 @@ class Host:
         self._circuits.relays = dict(relays)
 
     def block(self, peers: Iterable[PeerId]) -> None:
-        """These and no others are neither dialled nor let in from now on; connections stay until they are closed."""
+        """Sets the blocked peers: they are neither dialled nor let in from now on; open connections stay until
+        closed."""
         self._swarm.blocked = frozenset(peers)
 
     def peers(self) -> dict[PeerId, str]:
-        """Connected peers, and the address of one connection to each."""
+        """Returns the connected peers, with the address of one connection to each."""
         return {
             PeerId(str(peer)): next((str(one) for one in alive[0].get_transport_addresses()), "")
             for peer, conns in self._swarm.connections.items()
@@ -111,7 +113,7 @@ class Host:
         }
 
     def traffic(self) -> dict[PeerId, PeerTraffic]:
-        """The traffic with each connected peer. What a circuit carries is also in that of its relay."""
+        """Returns the traffic with each connected peer. That of a circuit is also counted for its relay."""
         now = trio.current_time()
         return {
             PeerId(str(peer)): PeerTraffic.of((conn.muxed_conn.traffic for conn in alive), now)
@@ -132,7 +134,7 @@ class Host:
 
     @asynccontextmanager
     async def brief(self, address: Address, peer: PeerId, protocol: str) -> AsyncIterator[Stream]:
-        """A stream on a connection of its own, which ends with the block. Raises PeerFault."""
+        """Opens a stream on a connection of its own, which ends with the block. Raises PeerFault."""
         if peer in self._swarm.blocked:
             raise Unreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
         try:
@@ -142,7 +144,7 @@ class Host:
             raise Unreachable(peer, f"{address.transport}: {error.strerror or error}", rule="dial") from error
 
     def share_of(self, peer: PeerId) -> str:
-        """Returns the network that a peer shares limits with, or the peer itself where it has its own."""
+        """Returns the network with which a peer shares limits, or the peer itself if it has limits of its own."""
         work = self._swarm.work
         is_apart = peer in work.chosen or peer in work.publishers
         return peer if is_apart else self.network_of(peer) or peer
@@ -153,18 +155,19 @@ class Host:
         return chosen
 
     def charge(self, peer: PeerId, cost: float) -> float:
-        """Charges a peer as ``WorkBudget.charge``; 0 for a disconnected one."""
+        """Charges a peer like ``WorkBudget.charge``; returns 0 for a disconnected one."""
         party = next((conn.muxed_conn.party for conn in self._connections(peer)), None)
         return self._swarm.work.charge(party, cost, trio.current_time()) if party is not None else 0.0
 
     def gave(self, peer: PeerId, amount: int) -> None:
-        """Bytes that we asked for and that proved true: such a peer keeps its place."""
+        """Records bytes that we asked for and that proved true, so that the peer keeps its slot."""
         self._swarm.slots.gave(peer, amount)
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        """Sets the peers that a person chose; other peers cannot take their slots.
+        """Sets the peers that a person chose, whose slots others cannot take, and the ``publishers`` of mirrored
+        datasets.
 
-        ``addresses``: where these and ``publishers`` of mirrored datasets are, as far as they are IP addresses.
+        ``addresses``: the addresses of both, as far as they are IP addresses.
         """
         chosen = frozenset(peers)
         self._swarm.slots.chosen = self._swarm.work.chosen = chosen
@@ -178,9 +181,9 @@ class Host:
     # --- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self, address: str, *others: str, allows: Allows = anywhere) -> PeerId:
-        """Connected when it returns; at once if we were. ``others`` are more addresses of the same peer, tried side by
-        side, each a moment after the one before. ``allows`` judges every address that would be dialled, also those that
-        names stand for. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        """Connects to a peer, unless it is connected already; returns its id. ``others`` are more addresses of the same
+        peer, tried side by side, each a moment after the one before. ``allows`` judges every address to be dialled,
+        also those of DNS names. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
         """
         parsed = [parse_address(one) for one in (address, *others)]
         peer = parsed[0].peer
@@ -204,7 +207,7 @@ class Host:
         return peer
 
     async def _dial_one(self, address: Address, peer: PeerId, allows: Allows) -> None:
-        """To an address, or to each of those that a name stands for."""
+        """Dials an address, or the addresses of a DNS name."""
         if address.relay is not None:
             await self._dial_circuit(address, address.relay, peer, allows)
             return
@@ -222,7 +225,7 @@ class Host:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
 
     async def _dial_circuit(self, address: Address, relay: PeerId, peer: PeerId, allows: Allows) -> None:
-        """By way of a relay, which is dialled first, like any peer and where any peer may be."""
+        """Dials a peer through a relay. The relay is dialled first, under the same rules as any peer."""
         if relay == self.peer_id:
             raise Unreachable(peer, "it is reached through this node, and is not connected", rule="dial")
         with trio.move_on_after(self._limits.dial_timeout) as patience:
@@ -253,9 +256,9 @@ class Host:
     # --- streams -------------------------------------------------------------------------------------------------
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        """A stream of a connected peer. Raises Unreachable, ProtocolUnsupported, TooManyStreams, TooSlow, BrokenStream.
+        """Opens a stream to a connected peer; never dials.
 
-        Never dials: a lost peer is the driver's to find again.
+        Raises Unreachable, ProtocolUnsupported, TooManyStreams, TooSlow, BrokenStream.
         """
         connections = self._connections(peer)
         if not connections:
@@ -289,7 +292,7 @@ class Host:
             raise StreamBroken(peer, f"{protocol}: {error}") from error
 
     def set_handler(self, protocol: str, handler: Handler) -> None:
-        """Serve a protocol: one task per stream. A handler that raises costs its stream and nothing else."""
+        """Serves a protocol, with one task per stream. A handler that raises loses its stream and nothing else."""
 
         async def serve(net: Any) -> None:
             peer = PeerId(str(net.muxed_conn.peer_id))
@@ -305,11 +308,11 @@ class Host:
         self._base.set_stream_handler(TProtocol(protocol), serve)
 
     def drop_handler(self, protocol: str) -> None:
-        """Serves a protocol no longer."""
+        """Stops serving a protocol."""
         self._base.remove_stream_handler(TProtocol(protocol))
 
     async def ping(self, peer: PeerId) -> float:
-        """Seconds of one round trip, by the ping protocol of libp2p. Raises PeerFault."""
+        """Measures one round trip in seconds, by the ping protocol of libp2p. Raises PeerFault."""
         stream = await self.open_stream(peer, "/ipfs/ping/1.0.0")
         async with stream:
             with trio.move_on_after(self._limits.open_timeout):
@@ -329,7 +332,7 @@ class Host:
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def listen(self, address: str) -> None:
-        """Raises BadAddress and AddressInUse."""
+        """Listens on an address. Raises BadAddress and AddressInUse."""
         parsed = parse_address(address)
         if parsed.network not in ("ip4", "ip6") or parsed.relay is not None:
             raise BadAddress(
@@ -341,7 +344,8 @@ class Host:
             raise listen_fault(parsed, error) from error
 
     async def close(self) -> None:
-        """Idempotent. The library closes one connection after another, a tenth of a second each, or none at all."""
+        """Closes the host; may be called again. Closes connections at once: the library would take 0.1 s for each, or
+        skip them."""
         for listener in self._swarm.listeners.values():
             await listener.close()  # first: whoever is told good-bye would come again at once
         async with trio.open_nursery() as nursery:
@@ -353,9 +357,9 @@ class Host:
 
 
 FAMILIES = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
-"""Of the addresses that a multiaddr stands for; the others stand for both."""
+"""The address family that a kind of multiaddress resolves to; the kinds not listed resolve to both."""
 PING = bytes(range(32))
-"""The ping protocol echoes 32 bytes; which ones is ours to choose."""
+"""The 32 bytes that a ping sends and that are echoed; their content is free."""
 
 
 @asynccontextmanager
@@ -366,7 +370,7 @@ async def open_host(
     announce: Sequence[str] = (),
     traffic: Traffic | None = None,
 ) -> AsyncIterator[Host]:
-    """Runs a host. ``announce`` replaces the announced listen addresses, behind a NAT. ``traffic`` counts its bytes.
+    """Runs a host. ``announce`` replaces the addresses to announce, for use behind a NAT. ``traffic`` counts its bytes.
 
     Raises BadAddress and AddressInUse before its block is entered.
     """
@@ -391,12 +395,12 @@ async def open_host(
 
 
 def _best_first(connections: Iterable[Any]) -> list[Any]:
-    """The open ones, direct ones before those that relays carry."""
+    """Returns the open connections, direct ones before those through relays."""
     return sorted((conn for conn in connections if not conn.is_closed), key=is_relayed)
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Lists a fault and its causes, members of groups too, outermost first."""
+    """Lists a fault and its causes, including members of groups, outermost first."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -409,7 +413,7 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFault:
-    """Translates a fault of a dial by the texts and class names by which py-libp2p distinguishes them."""
+    """Translates the failure of a dial, by the texts and class names by which py-libp2p distinguishes them."""
     chain = causes(error)
     names = {type(one).__name__ for one in chain}
     where = address.transport

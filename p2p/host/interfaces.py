@@ -1,6 +1,6 @@
 """Determines the addresses at which others reach this node: the configured ones, else those of its interfaces.
 
-``0.0.0.0`` is an address to listen on and none to dial, so it stands for the interfaces that are up when it is asked.
+``0.0.0.0`` can be listened on but not dialled, so it is replaced by the addresses of the interfaces that are up.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from p2p.address import Address, parse_address
 from p2p.ip import Ip, parse_ip
 
 _GROUPS: Final = 0x10 | 0x100
-"""RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of rtnetlink(7)."""
+"""The multicast groups RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of rtnetlink(7)."""
 _POLL: Final = 0.5
-"""Seconds between looks where the kernel does not tell."""
+"""Seconds between checks on systems whose kernel does not report changes."""
 _MESSAGE: Final = 65_536
 
 
 async def other_than(known: Collection[Ip]) -> None:
-    """Waits until the interfaces have other addresses than these. Linux tells of changes; elsewhere they are polled."""
+    """Waits until the interfaces have other addresses than ``known``. Linux reports changes; elsewhere they are
+    polled."""
     before = frozenset(known)
     with _news() as news:
         while frozenset(local_ips()) == before:
@@ -40,7 +41,7 @@ async def other_than(known: Collection[Ip]) -> None:
 
 @contextmanager
 def _news() -> Iterator[socket.socket | None]:
-    """A socket that is readable after an address came or went; ``None`` where the kernel has none."""
+    """Yields a socket that is readable after an address came or went; ``None`` if the kernel has none."""
     with ExitStack() as stack:
         news: socket.socket | None = None
         with suppress(AttributeError, OSError):
@@ -61,7 +62,7 @@ def local_ips() -> list[Ip]:
 
 
 def index_of(ip: str) -> int:
-    """The number of the interface that has an address; 0, which stands for any, when none has."""
+    """Returns the number of the interface that has an address; 0, which means any, if none has."""
     for adapter in ifaddr.get_adapters():
         for one in adapter.ips:
             if ip == (one.ip if isinstance(one.ip, str) else one.ip[0]):
@@ -72,9 +73,9 @@ def index_of(ip: str) -> int:
 def reachable_at(
     listening: Iterable[str], announce: Sequence[str], ips: Callable[[], Sequence[Ip]] = local_ips
 ) -> list[Address]:
-    """Lists the addresses to announce, best first. ``announce``, where given, stands in place of all that is found.
+    """Lists the addresses to announce, best first. ``announce``, if given, replaces all that is found.
 
-    Loopback is told only when there is nothing else: then all that can reach us is this machine.
+    Loopback is announced only if there is nothing else: then only this machine can reach us.
     """
     if announce:
         return [_alone(parse_address(text)) for text in announce]

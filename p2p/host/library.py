@@ -1,11 +1,11 @@
-"""Lets libp2p load only what a host uses, after a check of its version.
+"""Makes libp2p load only the modules that a host uses, after a check of its version.
 
-``import libp2p`` loads each of its transports, discoveries and record stores: 1,400 modules, 0.7 s of processor and
-90 MB for a process. ``p2p.host.hardening`` assembles a host from half of them. So a finder on ``sys.meta_path`` answers
-for two sets of names, and is asked when they are imported, not before:
+``import libp2p`` loads all of its transports, discoveries and record stores: 1,400 modules, 0.7 s of processor time and
+90 MB for a process. ``p2p.host.hardening`` assembles a host from half of them. So a finder on ``sys.meta_path`` handles
+two sets of names, when they are imported and not before:
 
-* packages whose initialiser is not run (``PACKAGES``), because it imports what is beside the module that is wanted;
-* modules that are mentioned and never used (``ABSENT``). Whoever uses a name of one is told why it is not there.
+* packages whose ``__init__`` is not run (``PACKAGES``), because it imports more than the module that is wanted;
+* modules that are mentioned and never used (``ABSENT``). Using a name of one raises an error that says why.
 
 One of the second set cannot always be installed: ``fastecdsa`` (C code without wheels, only for ECDSA host keys and the
 secio transport).
@@ -33,21 +33,21 @@ PACKAGES: Final = (
     "libp2p.security",
     "libp2p.transport",
 )
-"""Packages of libp2p whose initialisers are not run."""
+"""Packages of libp2p whose ``__init__`` is not run."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Modules that libp2p imports and a host of ours does not use."""
+    """A group of modules that libp2p imports and that our host does not use."""
 
     rule: str
     reason: str
-    """Why it is not there, for whoever uses it all the same."""
+    """The reason why it is absent, for the error that using it raises."""
     hint: str
     modules: Mapping[str, tuple[str, ...]]
     """Each module with the names that others import from it."""
     instances: bool = False
-    """Whether the library makes instances, of which it asks nothing."""
+    """Whether the library makes instances of these names, without using them."""
 
 
 ECDSA: Final = Part(
@@ -114,20 +114,20 @@ ABSENT: Final = (
 
 
 def prepare() -> None:
-    """Idempotent; without effect on what was imported before. Raises UnsupportedLibrary."""
+    """Installs the finder; may be called again. No effect on modules imported before. Raises UnsupportedLibrary."""
     check_version()
     if FINDER not in sys.meta_path:
         sys.meta_path.insert(0, FINDER)
 
 
 def restore() -> None:
-    """Undo ``prepare``, before the first import: a process may measure the library as it is."""
+    """Removes the finder, before the first import, so that a process can measure the library as it is."""
     sys.meta_path.remove(FINDER)
     sys.meta_path.insert(0, _Finder((), (ECDSA,)))
 
 
 def check_version() -> None:
-    """The cures name internals of one version. Raises UnsupportedLibrary for any other."""
+    """Raises UnsupportedLibrary unless the version is the one whose internals the corrections name."""
     try:
         found = version("libp2p")
     except PackageNotFoundError:
@@ -141,7 +141,7 @@ def check_version() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Answers for packages without their initialisers, and for modules that stand in for absent ones."""
+    """Finds packages without running their ``__init__``, and stand-ins for absent modules."""
 
     def __init__(self, packages: Sequence[str], absent: Sequence[Part]) -> None:
         self._packages = frozenset(packages)
@@ -157,14 +157,14 @@ class _Finder(MetaPathFinder):
 
 
 def _namespace(found: ModuleSpec) -> ModuleSpec:
-    """The package of ``found`` as one without an initialiser. Without a loader there is nothing to run."""
+    """Returns a package as one without ``__init__``: a spec without a loader, so that nothing is run."""
     spec = ModuleSpec(found.name, None, is_package=True)
     spec.submodule_search_locations = found.submodule_search_locations
     return spec
 
 
 class _StandIn(Loader):
-    """Makes a module of the names that others import from an absent one."""
+    """Makes a stand-in for an absent module, with the names that others import from it."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -175,7 +175,7 @@ class _StandIn(Loader):
 
 
 class _Refusing(type):
-    """The type of a name that stands in: it may be mentioned, in annotations and ``except``, and not used."""
+    """The type of stand-in names: they may appear in annotations and ``except``, but raise when used."""
 
     rule: str
     reason: str

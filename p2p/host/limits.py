@@ -14,42 +14,42 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one host. Times in seconds, sizes in bytes."""
 
     max_connections: int = 256
-    """Open at a time, both directions. A connection costs about 80 KiB idle."""
+    """Connections at a time, in both directions. One costs about 80 KiB when idle."""
     max_connections_per_peer: int = 2
-    """Two nodes that dial each other at once get two; more is waste."""
+    """Connections with one peer. Two nodes that dial each other at once get two; more is waste."""
     max_pending_inbound: int = 64
-    """Connections in the handshake. The next one drops the oldest of whichever address has most of them."""
+    """Connections in the handshake. The next one replaces the oldest of the address that has most of them."""
     handshake_timeout: float = 10.0
-    """A handshake takes three round trips; silence for longer holds a place for nothing."""
+    """For a handshake, which takes three round trips; a silent connection would hold a place for nothing."""
     max_dials: int = 16
-    """Dials of ours at a time."""
+    """Our own dials at a time."""
     dial_timeout: float = 15.0
-    """For address, TCP, noise and yamux together."""
+    """For a dial: address, TCP, noise and yamux together."""
     open_timeout: float = 15.0
-    """For a stream and the choice of its protocol."""
+    """For opening a stream and negotiating its protocol."""
     max_unread: int = 256 << 20
-    """Received unread bytes of all connections together; the heaviest stream is reset."""
+    """Received and unread bytes of all connections together; beyond that the heaviest stream is reset."""
     notices: int = 1024
-    """Connected and disconnected notices not yet read. The oldest make room."""
+    """Unread notices of connects and disconnects. The oldest are dropped for new ones."""
     yamux: YamuxLimits = YamuxLimits()
-    """Of each connection."""
+    """Limits of each connection's muxer."""
     work: WorkShares = WorkShares()
-    """Of the core that the network runs on, for peers, their addresses, and all unknown peers."""
+    """Shares of the core on which the network runs, for peers, their addresses, and all unknown peers."""
 
 
 class Holder(Protocol):
     @property
     def unread(self) -> int:
-        """Bytes that were received and not read."""
+        """Returns the bytes that were received and not read."""
 
     def shed(self) -> None:
-        """Reset the stream that holds most of them."""
+        """Resets the stream that holds most of them."""
 
 
 class UnreadBudget:
-    """The unread bytes of all connections of one host together, ``most``; beyond it the heaviest stream is reset.
+    """Bounds the unread bytes of all connections of one host to ``most``; beyond that the heaviest stream is reset.
 
-    Each connection has a bound of its own (``p2p.yamux.limits``); many peers at once would have many of them.
+    Each connection has its own bound (``p2p.yamux.limits``), but many peers at once have many connections.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,7 +64,7 @@ class UnreadBudget:
         self._sum -= self._noted.pop(holder, 0)
 
     def grew(self, holder: Holder) -> None:
-        """Bytes came. Costs one look at that connection, and at all of them only where the bound seems reached."""
+        """Notes that bytes came. Checks that connection only, and all of them only if the bound seems exceeded."""
         self._note(holder)
         if self._sum <= self._most:
             return

@@ -9,7 +9,7 @@ from p2p.errors import StreamBroken
 from p2p.ports import PeerId
 
 MAX_PREFIX: Final = 3
-"""Bytes of a length."""
+"""Bytes of a varint length at most."""
 
 
 class MessageSource(Protocol):

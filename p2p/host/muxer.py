@@ -1,10 +1,11 @@
-"""Runs yamux under py-libp2p: drives one ``p2p.yamux.Session`` over one secured socket, with trio.
+"""Runs yamux under py-libp2p: drives one ``p2p.yamux.Session`` over one encrypted socket, with trio.
 
-Three tasks per connection: a reader, a writer and a clock. The writer sends, a batch at a time, so a stream's user who
-is cancelled cannot tear a frame; a small message that finds it idle is put into the socket at once, without waiting,
-and what the socket does not take is left to the writer. Made by ``YamuxUpgrade`` after the noise handshake, dies with
-the socket; no fault of one connection leaves ``start``. Replaces ``libp2p.stream_muxer.yamux``, which pushes 64 KiB at
-a time, lets peers exceed their window, gives up on slow readers after 5 s and waits forever for the 257th stream.
+Three tasks per connection: a reader, a writer and a clock. The writer sends, a batch at a time, so a cancelled user of
+a stream cannot tear a frame. A small message that finds the writer idle is put into the socket at once, without
+waiting; the part that the socket does not take is left to the writer. Made by ``YamuxUpgrade`` after the noise
+handshake, ends with the socket; no fault of one connection leaves ``start``. Replaces ``libp2p.stream_muxer.yamux``,
+which pushes 64 KiB at a time, lets peers exceed their window, gives up on slow readers after 5 s and waits forever for
+the 257th stream.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ log = logging.getLogger(__name__)
 
 
 FRAMES = 1024
-"""Frames that are read at once, 2 ms of work; then others have their turn, and the sender waits until it has paid."""
+"""Frames that are read at once, 2 ms of work; then other tasks have their turn, and the sender waits until it has
+paid."""
 BATCH = 256 * 1024
-"""Bytes sealed and sent at once; a small message on another stream waits for no more than this."""
+"""Bytes encrypted and sent at once; a small message on another stream waits for no more than this."""
 SMALL = 4 * 1024
-"""Bytes of a write that skips an idle writer: two turns of the event loop are a third of its round trip."""
+"""Bytes of a write that is sent without the writer, if that is idle; saves two turns of the event loop."""
 SEND_TIMEOUT = 60.0
-"""Seconds for one batch to enter the socket. Slower than 4 KiB/s is dead."""
+"""Seconds for one batch to enter the socket; a connection slower than 4 KiB/s counts as dead."""
 PROOF = 2.0
-"""Seconds in which a connection must prove that it is alive when its peer made another: its machine may have moved."""
+"""Seconds in which a connection must prove that it is alive after its peer made another: the peer may have moved."""
 FAREWELL = 1.0
-"""Seconds to get a go-away out before the socket is closed."""
+"""Seconds to send a go-away before the socket is closed."""
 OPEN_TIMEOUT = 10.0
-"""Seconds to wait for one of ``max_outbound`` streams to come free."""
+"""Seconds to wait until one of ``max_outbound`` streams ends."""
 
 
 def _nothing() -> None:
@@ -59,7 +61,7 @@ def _nothing() -> None:
 
 
 class MuxedStream(IMuxedStream):  # type: ignore[misc]
-    """A stream as py-libp2p expects it: EOF and resets are its exceptions."""
+    """A stream as py-libp2p expects it: its end and resets are py-libp2p's exceptions."""
 
     def __init__(self, conn: YamuxConn, stream_id: int) -> None:
         self.muxed_conn = self.conn = conn
@@ -73,7 +75,7 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         self._done = False
 
     async def read(self, n: int | None = None) -> bytes:
-        """1 to ``n`` bytes (to 64 KiB without ``n``: never all there is, for that may be without end)."""
+        """Reads 1 to ``n`` bytes; without ``n`` up to 64 KiB, never until the end, which may never come."""
         await trio.lowlevel.checkpoint_if_cancelled()
         size = n if n is not None and n >= 0 else 65_536
         session = self.conn.session
@@ -98,7 +100,8 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         return b""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Returns when the bytes are on their way. A cancelled write may have sent some: the stream will end in RST."""
+        """Writes data; returns when it is on its way. A cancelled write may have sent a part; the stream will end in
+        RST."""
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             self._sending.acquire_nowait()
@@ -150,7 +153,7 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
             self.conn.kick()
 
     async def close(self) -> None:
-        """Closes the stream: what was written is still sent, what arrives is dropped."""
+        """Closes the stream: data written before is still sent, data that arrives is dropped."""
         if self._torn or self.reset_reason is not None:
             await self.reset()
         elif not self._done:
@@ -198,7 +201,7 @@ class Shared:
 
 
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
-    """One connection. ``fault`` says why it ended, once it has."""
+    """One connection. ``fault`` is the reason why it ended, ``None`` before."""
 
     def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, shared: Shared) -> None:
         self._budget = shared.unread
@@ -210,7 +213,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
-        # What a circuit carries is counted once, by the connection with its relay.
+        # The bytes of a circuit are counted once, by the connection with its relay.
         is_relayed = secured_conn.get_connection_type() is ConnectionType.RELAYED
         self.traffic = LineTraffic(Traffic() if is_relayed else shared.traffic)
         self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), self.traffic)
@@ -227,13 +230,13 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     @property
     def local_ip(self) -> Ip | None:
-        """The address of this machine that the connection is from; ``None`` for a circuit, or when it ended."""
+        """The address of this machine that the connection uses; ``None`` for a circuit, or after it ended."""
         return self._line.local_ip
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Run the connection until it ends. Its faults end it, and nothing else."""
+        """Runs the connection until it ends; its faults end it and go no further."""
         self._budget.join(self)
         try:
             async with trio.open_nursery() as nursery:
@@ -265,7 +268,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             self.end(StreamBroken(str(self.peer_id), f"the connection was closed after a fault of ours: {error!r}"))
 
     async def prove_alive(self) -> None:
-        """Ends the connection unless the peer says anything on it soon."""
+        """Pings the peer, and ends the connection unless something comes from it soon."""
         asked = trio.current_time()
         self.session.ping(asked)
         self.kick()
@@ -310,7 +313,8 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             await self._receive(data)
 
     async def _receive(self, data: bytes | memoryview) -> None:
-        """All of ``data``, which is others' once this waits. Who sends many frames is read no faster than it pays."""
+        """Processes ``data``, whose buffer is reused once this waits. A peer that sends many frames is read as it
+        pays."""
         while data:
             now = trio.current_time()
             came = self.session.receive_frames(data, now, FRAMES)
@@ -351,13 +355,13 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being sent or waits to be."""
+        """Whether nothing is being sent or waits to be sent."""
         return bool(self._writer) and not self._line.has_unsent and not self.session.has_outgoing
 
     def send_now(self, stream_id: int) -> bool:
-        """Seals and sends on an idle connection as much as the socket takes, without waiting. Never waits.
+        """Encrypts and sends as much as the socket takes on an idle connection, without waiting.
 
-        Whether all that ``stream_id`` wrote was taken; it is not while the peer grants no credit.
+        Returns whether all that ``stream_id`` wrote was taken; it is not while the peer grants no credit.
         """
         try:
             drained = self._send_batch()
@@ -403,7 +407,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
                     self._on_event(event)
                 self.kick()
 
-    # --- what py-libp2p asks for ---------------------------------------------------------------------------------
+    # --- interface of py-libp2p ----------------------------------------------------------------------------------
 
     async def open_stream(self) -> MuxedStream:
         with trio.move_on_after(OPEN_TIMEOUT):

@@ -1,8 +1,8 @@
 """Implements the noise handshake by suite, and encrypts the connection after it, whole batches of messages at a time.
 
-py-libp2p seals and sends one message per call, through four layers that each copy. Here the two cipher keys and the
-socket are taken over from its finished handshake; from then on nobody else may use them. Noise specification,
-section 5.1 (CipherState), libp2p noise specification, "Wire format": ``length u16 · ciphertext``.
+py-libp2p encrypts and sends one message per call, through four layers that each copy. Here the two cipher keys and the
+socket are taken over from its finished handshake; from then on nothing else may use them. Noise specification, section
+5.1 (CipherState), libp2p noise specification, "Wire format": ``length u16 · ciphertext``.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ KEY: Final = 32
 TAG: Final = 16
 LENGTH: Final = 2
 RECEIVE: Final = 256 * 1024
-"""Bytes asked of the socket at once: four full noise messages."""
+"""Bytes requested from the socket at once: four full noise messages."""
 MAX_SEALED: Final = LENGTH + 65_535
 """Bytes of one message on the wire."""
 _LAST: Final = (1 << 64) - 1
-"""The count that no message has: what it seals is the next key."""
+"""The count that no message uses: encrypting with it gives the next key."""
 Aead: TypeAlias = AESGCM | ChaCha20Poly1305
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _MULTIPLIES: Final = {"pclmulqdq", "pmull"}
-"""What x86 and ARM call the instruction that GCM's checksum needs."""
+"""The names, on x86 and ARM, of the instruction that GCM's checksum needs."""
 UNSENT: Final = 256 * 1024
-"""Bytes that the kernel takes beyond those that it sends: one batch, so that the next is sealed meanwhile.
+"""Bytes that the kernel holds beyond those in flight: one batch, so that the next is encrypted meanwhile.
 
-256 connections whose peers read nothing hold 64 MiB of its memory by this.
+With 256 connections whose peers read nothing that is 64 MiB of kernel memory.
 """
 _NOTHING: Final = memoryview(b"")
 
@@ -51,21 +51,21 @@ _NOTHING: Final = memoryview(b"")
 class Suite:
     """A cipher suite of connections: its handshake and its cipher.
 
-    ChaCha20-Poly1305 is what libp2p's ``/noise`` fixes, and what everybody speaks. A processor with instructions for
-    AES seals with AES-256-GCM in a quarter of the time, so that machine offers the same handshake with it first, under
-    a protocol name of its own (ADR 17). Where AES would be computed in software nobody gains, and its time tells of the
-    key; there it is not offered. Noise specification, sections 12.3 (ChaChaPoly) and 12.4 (AESGCM).
+    ChaCha20-Poly1305 is fixed by libp2p's ``/noise`` and used by all. A processor with instructions for AES encrypts
+    with AES-256-GCM in a quarter of the time, so such a machine offers the same handshake with it first, under a
+    protocol name of its own (ADR 17). Computed in software, AES gains nothing and its timing leaks the key; there it is
+    not offered. Noise specification, sections 12.3 (ChaChaPoly) and 12.4 (AESGCM).
     """
 
     protocol: str
-    """What the two ends agree on by multistream-select."""
+    """The protocol name on which the two ends agree by multistream-select."""
     noise: bytes
-    """The handshake, in the words of the Noise specification."""
+    """The handshake's name in the Noise specification."""
     aead: Callable[[bytes], Aead]
     order: Literal["little", "big"]
-    """Of the bytes of the count in a nonce."""
+    """Byte order of the count in a nonce."""
     lifetime: int
-    """Messages after which both ends take a new key (``REKEY``, section 4.2)."""
+    """Messages after which both ends change the key (``REKEY``, section 4.2)."""
 
     def nonce(self, count: int) -> bytes:
         return b"\0\0\0\0" + count.to_bytes(8, self.order)
@@ -73,12 +73,12 @@ class Suite:
 
 CHACHA: Final = Suite("/noise", b"Noise_XX_25519_ChaChaPoly_SHA256", ChaCha20Poly1305, "little", 1 << 64)
 AES: Final = Suite("/odf/noise-aes/1", b"Noise_XX_25519_AESGCM_SHA256", AESGCM, "big", 1 << 20)
-"""A million messages are 64 GiB at most, 2**32 blocks of AES: an attacker's advantage stays below 2**-64."""
+"""A key's million messages are at most 64 GiB, 2**32 blocks of AES: an attacker's advantage stays below 2**-64."""
 _SUITES: Final = {suite.noise: suite for suite in (AES, CHACHA)}
 
 
 class Handshake(Transport):  # type: ignore[misc]
-    """py-libp2p's, which proves the peer's key, with the ciphers of a suite."""
+    """py-libp2p's handshake, which proves the peer's key, with the ciphers of a suite."""
 
     def __init__(self, pair: Any, static: Any, suite: Suite) -> None:
         super().__init__(pair, noise_privkey=static)
@@ -91,7 +91,8 @@ class Handshake(Transport):  # type: ignore[misc]
 
 
 class Cipher:
-    """One direction: a key and the count of messages that there were, ``count`` of them before."""
+    """Encrypts or decrypts one direction: a key, and the number of messages so far, ``count`` of them before this
+    object."""
 
     def __init__(self, suite: Suite, key: bytes, count: int = 0) -> None:
         self._suite = suite
@@ -99,7 +100,7 @@ class Cipher:
         self._count = count
 
     def _next(self) -> tuple[Aead, bytes]:
-        """The key of the next message, and its nonce."""
+        """Returns the cipher with the key of the next message, and its nonce."""
         if self._count and self._count % self._suite.lifetime == 0:
             self._aead = self._suite.aead(self._aead.encrypt(self._suite.nonce(_LAST), bytes(KEY), None)[:KEY])
         nonce = self._suite.nonce(self._count)
@@ -107,7 +108,7 @@ class Cipher:
         return self._aead, nonce
 
     def seal(self, messages: Sequence[bytes | memoryview]) -> bytearray:
-        """One buffer for the socket. Each message is at most 65,519 bytes."""
+        """Encrypts messages of at most 65,519 bytes each into one buffer for the socket."""
         wire = bytearray(sum(map(len, messages)) + (LENGTH + TAG) * len(messages))
         view = memoryview(wire)
         at = 0
@@ -121,7 +122,8 @@ class Cipher:
         return wire
 
     def open(self, sealed: memoryview, plain: memoryview) -> int:
-        """Decrypts to ``plain``, at least as long; returns its bytes. Raises Violation for a wrong key or order."""
+        """Decrypts into ``plain``, which must be as long; returns the plaintext's size. Raises Violation if it does not
+        open."""
         size = max(0, len(sealed) - TAG)
         aead, nonce = self._next()
         try:
@@ -132,7 +134,7 @@ class Cipher:
 
 
 class Scratch:
-    """A buffer in which the bytes of any connection of a host arrive and are decrypted; they do not stay in it."""
+    """A buffer shared by all connections of a host, in which received bytes are decrypted; they do not stay in it."""
 
     def __init__(self) -> None:
         self.sealed = memoryview(bytearray(MAX_SEALED + RECEIVE))
@@ -140,7 +142,7 @@ class Scratch:
 
 
 class Unsealer:
-    """Received bytes, split anywhere, to plaintext. Holds at most one unfinished message (64 KiB)."""
+    """Decrypts received bytes, split anywhere. Holds at most one unfinished message (64 KiB)."""
 
     def __init__(self, cipher: Cipher, scratch: Scratch) -> None:
         self._cipher = cipher
@@ -148,11 +150,12 @@ class Unsealer:
         self._rest = b""
 
     def room(self) -> memoryview:
-        """The buffer for the next bytes, up to ``RECEIVE`` of them."""
+        """Returns the buffer for the next received bytes, up to ``RECEIVE`` of them."""
         return self._scratch.sealed[len(self._rest) :][:RECEIVE]
 
     def take(self, count: int) -> memoryview:
-        """Decrypts the messages completed by ``count`` bytes in ``room``. Good until the next use. Raises Violation."""
+        """Decrypts the messages that ``count`` bytes in ``room`` complete. Valid until the next use. Raises
+        Violation."""
         sealed, plain = self._scratch.sealed[: len(self._rest) + count], self._scratch.plain
         sealed[: len(self._rest)] = self._rest
         at = filled = 0
@@ -167,7 +170,7 @@ class Unsealer:
 
 
 def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
-    """Socket, the ciphers out and in, and the plaintext that is already read, of py-libp2p's ``SecureSession``."""
+    """Takes over py-libp2p's ``SecureSession``: its socket, the ciphers out and in, and the plaintext read already."""
     packets = session.conn.read_writer
     socket = packets.read_write_closer.stream.stream
     assert isinstance(socket, trio.SocketStream), f"noise over {type(socket).__name__}, not a TCP socket"
@@ -178,7 +181,7 @@ def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
 
 
 def computes_aes(cpuinfo: str) -> bool:
-    """Whether the processor has AES instructions, by the kernel's listing."""
+    """Whether the processor has AES instructions, according to the kernel's listing."""
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     found = next((said.split() for name, _, said in lines if name.strip() in ("flags", "Features")), [])
     return "aes" in found and not _MULTIPLIES.isdisjoint(found)
@@ -197,9 +200,9 @@ def offered() -> Sequence[Suite]:
 class NoiseStream(trio.abc.AsyncResource):
     """Encrypted messages on a socket, decrypted into one buffer that all connections share.
 
-    Straight at the socket, because trio's stream pays for its checks at each call, and has the kernel take 16 KiB at a
-    time: a MiB cost ten turns of the event loop. One task may send at a time, and one receive. All raise OSError, or of
-    trio's, when the socket breaks.
+    Uses the socket directly: trio's stream has checks at each call, and reads 16 KiB at a time, so that a MiB cost ten
+    turns of the event loop. One task may send at a time, and one receive. All methods raise OSError or one of trio's
+    errors if the socket breaks.
     """
 
     def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer, traffic: LineTraffic) -> None:
@@ -213,7 +216,7 @@ class NoiseStream(trio.abc.AsyncResource):
 
     @property
     def local_ip(self) -> Ip | None:
-        """The address that the socket is bound to; ``None`` for another kind of socket, or when it is closed."""
+        """The address that the socket is bound to; ``None`` for another kind of socket, or a closed one."""
         with suppress(OSError, ValueError):
             name = self._stream.socket.getsockname()
             return parse_ip(name[0]) if isinstance(name, tuple) else None
@@ -221,7 +224,7 @@ class NoiseStream(trio.abc.AsyncResource):
 
     @property
     def has_unsent(self) -> bool:
-        """Sealed bytes that the socket has not taken yet."""
+        """Whether there are encrypted bytes that the socket has not taken yet."""
         return bool(self._unsent)
 
     def send_now(self, messages: Sequence[bytes | memoryview]) -> None:
@@ -231,7 +234,7 @@ class NoiseStream(trio.abc.AsyncResource):
         self._push()
 
     async def wait_for_room(self) -> None:
-        """Waits until the socket has taken the rest and takes more. When cancelled, the rest waits on."""
+        """Waits until the socket has taken all bytes and accepts more. When cancelled, the rest stays queued."""
         while True:
             await trio.lowlevel.wait_writable(self._socket)
             if not self._unsent:
@@ -246,7 +249,7 @@ class NoiseStream(trio.abc.AsyncResource):
                 self._unsent = self._unsent[written:]
 
     async def receive(self) -> memoryview:
-        """Receives decrypted bytes; empty at the end. Good until the caller waits for anything. Raises Violation."""
+        """Receives decrypted bytes; empty at the end. Valid until the caller waits for anything. Raises Violation."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):
@@ -258,7 +261,8 @@ class NoiseStream(trio.abc.AsyncResource):
 
     @property
     def _socket(self) -> int:
-        """Raises ClosedResourceError: trio takes the number of a closed socket for a mistake of ours."""
+        """Returns the socket's number. Raises ClosedResourceError, since trio treats that of a closed socket as a
+        bug."""
         number: int = self._stream.socket.fileno()
         if number < 0:
             raise trio.ClosedResourceError("the socket was closed here")

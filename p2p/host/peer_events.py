@@ -12,23 +12,24 @@ from p2p.ports import PeerId
 
 
 class PeerConnected(msgspec.Struct, frozen=True):
-    """The first connection with a peer stands."""
+    """The first connection with a peer was made."""
 
     peer: PeerId
     address: str
     inbound: bool
-    """The peer dialled us."""
+    """Whether the peer made the connection."""
 
 
 class PeerDisconnected(msgspec.Struct, frozen=True):
-    """The last connection with a peer is gone."""
+    """The last connection with a peer has ended."""
 
     peer: PeerId
     reason: str
 
 
 class Notices(INotifee):  # type: ignore[misc]
-    """Listens to the swarm; ``channel`` is read by one reader. When it is full the oldest notice is dropped."""
+    """Turns the swarm's events into notices. ``channel`` has one reader; when it is full the oldest notice is
+    dropped."""
 
     def __init__(self, capacity: int) -> None:
         self._send, self.channel = trio.open_memory_channel[PeerConnected | PeerDisconnected](capacity)
@@ -37,7 +38,7 @@ class Notices(INotifee):  # type: ignore[misc]
         self.dropped = 0
 
     async def changed(self) -> None:
-        """Waits until a connection comes or goes from now on."""
+        """Waits until the next connection is made or ends."""
         await self._change.wait()
 
     def _wake(self) -> None:

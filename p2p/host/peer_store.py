@@ -1,7 +1,8 @@
-"""Keeps what the library knows of peers within bounds: this node and connected peers stay, the others go, oldest first.
+"""Bounds what the library remembers of peers: this node and connected peers stay, the others go, oldest first.
 
-The library's own store counts only where an address is added, and lets go first of whoever has no address: that is this
-node itself. Without its own key it signs no message any more, so that a thousand free keys silenced it.
+The library's own store enforces its bound only when an address is added, and first forgets peers without addresses,
+such as this node itself. Without its own key the node signs no message any more, so a thousand free keys could silence
+it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 
 MAX_PEERS: Final = 1000
-"""Peers known at once, beside those that are connected."""
+"""Peers remembered at once."""
 KEPT: Final = 750
-"""Of them, those that stay when it is full: the map is walked once for as many newcomers as then have room."""
+"""Peers that stay when the store was full; dropping many at once makes the search through the map rare."""
 
 
 class BoundedPeerStore(PeerStore):  # type: ignore[misc]
-    """The store of one host."""
+    """The peer store of one host."""
 
     def __init__(self, me: ID) -> None:
         super().__init__(max_peers=MAX_PEERS)
@@ -36,7 +37,7 @@ class BoundedPeerStore(PeerStore):  # type: ignore[misc]
         self._enforce_peer_limit()
 
     def _enforce_peer_limit(self) -> None:
-        """In place of the library's."""
+        """Replaces the library's method: drops peers that are not connected, oldest first."""
         if len(self.peer_data_map) <= self.max_peers:
             return
         over = len(self.peer_data_map) - KEPT

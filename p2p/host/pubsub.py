@@ -1,7 +1,8 @@
 """Runs gossip over an open host: Gossipsub 1.1 and 1.2, signed messages of joined topics.
 
-Gossip is a hint: messages may be lost, and nothing waits for them. Who may say what is decided by the validator that
-is passed in; this module bounds what it costs to ask. Made by ``open_gossip`` inside ``open_host``, dies before it.
+Gossip is a hint: messages may be lost, and nothing waits for them. The validator that is passed in decides which
+messages are good; this module bounds what it costs to ask. Made by ``open_gossip`` inside ``open_host``, ends before
+it.
 """
 
 from __future__ import annotations
@@ -33,26 +34,27 @@ from p2p.wire.frames import DelimitedReader
 log = logging.getLogger(__name__)
 
 Validator = Callable[[str, PeerId, bytes], Awaitable[Verdict]]
-"""``await validate(topic, sender, data)``: ``sender`` handed us the message and may not have written it."""
+"""``await validate(topic, sender, data)``: ``sender`` passed the message to us and may not have written it."""
 
 READ: Final = 64 << 10
-"""Bytes read of a peer's gossip at a time; frames of a head have 1 KiB."""
+"""Bytes read from a peer's gossip stream at a time; a frame with a head has 1 KiB."""
 
 
 class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of gossip. Sizes in bytes, times in seconds."""
 
     max_rpc: int = 256 << 10
-    """One frame of the gossip protocol: a message and its control part. To parse one of nothing else takes 13 ms."""
+    """One frame of the gossip protocol: a message and its control part. Parsing one full of control entries takes 13
+    ms."""
     frame: FrameLimits = FrameLimits()
-    """Of what is in it."""
+    """Limits of the parts of a frame."""
     max_streams: int = 2
-    """Streams on which one peer gossips to us: one in use, and one to replace it before the old one is known dead."""
+    """Gossip streams of one peer: one in use, and one to replace it before the old one is known to be dead."""
     validation_timeout: float = 10.0
-    """For one verdict: signatures are checked in worker threads, which may be busy."""
+    """For one verdict; signatures are checked in worker threads, which may be busy."""
     concurrent_validations: int = 16
     incoming: int = 64
-    """Accepted unread messages; the oldest are evicted."""
+    """Accepted unread messages; the oldest are dropped."""
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -62,8 +64,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class BoundedPubsub(Pubsub):  # type: ignore[misc]
-    """Reads one frame of a peer at a time, charges the peer for it, and judges it before the next: a flood waits in the
-    sender's memory.
+    """Reads one frame of a peer at a time, charges the peer for it, and judges it before the next.
 
     The library starts a task per message without end, three for each subscription, and one malformed frame ends its
     host. It wakes once a minute to forget old verdicts, also where there are none.
@@ -87,18 +88,19 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         self._greeting: set[Any] = set()
         self._streams: dict[Any, list[Any]] = {}
         self.said: dict[Any, frozenset[str]] = {}
-        """The topics that each peer says that it joined, also those that we have not joined: we may join them later."""
+        """The topics that each peer says it joined, also those that we have not joined, as we may join them later."""
         self.hello = trio.Event()
         """Set, and replaced, when a peer joins or leaves a topic."""
         self.unsigned = 0
-        """Messages that were dropped since their author's signature is missing, false, or not Ed25519."""
+        """Messages that were dropped because their author's signature is missing, false, or not Ed25519."""
 
     async def _validation_cache_cleanup(self) -> None:
         """Old verdicts are not looked at, and there are at most a thousand: nothing wakes up to forget them."""
         await self.manager.wait_finished()
 
     async def _handle_new_peer(self, peer_id: Any) -> None:
-        """Once at a time for a peer: a second stream would orphan the first one's queue."""
+        """Opens the gossip stream with a new peer, once at a time: a second stream would orphan the first one's
+        queue."""
         if peer_id not in self._greeting:
             self._greeting.add(peer_id)
             try:
@@ -122,7 +124,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
     async def continuously_read_stream(self, stream: Any) -> None:
         peer = stream.muxed_conn.peer_id
         if peer not in self.peers:
-            # It gossips after all: the library asks once, when the connection is new, and never again.
+            # The peer gossips after all: the library tries only once, when the connection is new.
             self._schedule_peer_stream_retry(peer)
         streams = self._streams.setdefault(peer, [])
         streams.append(stream)
@@ -139,7 +141,8 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             self._handle_dead_peer(peer)
 
     async def _read(self, stream: Any, peer: Any) -> bool:
-        """Until the stream ends. Whether it broke, and so may be what else the peer has here."""
+        """Reads frames until the stream ends; returns whether it broke, and with it perhaps the peer's other
+        streams."""
         reader = DelimitedReader(self.max_inbound_rpc_size)
         try:
             while self.manager.is_running:
@@ -158,7 +161,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         return False
 
     async def _take(self, party: Party, peer: Any, frame: bytes) -> None:
-        """One frame, once the peer has paid for it."""
+        """Processes one frame, once the peer has paid for it."""
         rpc = rpc_pb2.RPC()
         try:
             rpc.ParseFromString(frame)
@@ -196,7 +199,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             await self._subscribed(peer, topic, True)
 
     async def _subscribed(self, peer: Any, topic: str, subscribes: bool) -> None:
-        """The peer joined a topic of ours, or left it. What was said before it joined it finds by anti-entropy."""
+        """Notes that a peer joined a topic of ours, or left it. It gets earlier messages by anti-entropy."""
         if not subscribes:
             self._forget_subscription(peer, topic)
             return
@@ -209,10 +212,11 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             await self.router.on_peer_subscribed(peer, topic)
 
     async def _replay_recent_messages(self, peer_id: Any, topic: str) -> None:
-        """Nothing. The library's sends all it has, with a freshly signed record of our addresses each, at each join."""
+        """Does nothing. The library would send all messages it has at each join, each with a new record of our
+        addresses."""
 
     async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
-        """Judges a message, and forwards it as the verdict decides. Ours were judged by their publisher."""
+        """Judges a message, and forwards it as the verdict says. Our own were judged by their publisher."""
         name = self.get_message_id(msg)
         if self.seen_messages.has(name):
             return
@@ -241,7 +245,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         return _DECLINED
 
     def notify_subscriptions(self, message: Any) -> None:
-        """Into our own queue: the library's holds 32 messages and drops the newest."""
+        """Delivers to our own queue: the library's holds 32 messages and drops the newest."""
         self.deliver(message)
 
 
@@ -262,12 +266,13 @@ class Gossip:
         self._limits = limits
         self._send, self.incoming = trio.open_memory_channel[Incoming](limits.incoming)
         self.missed = 0
-        """Accepted messages evicted by newer ones because ``incoming`` was not read."""
+        """Accepted messages that were dropped for newer ones because ``incoming`` was not read."""
         pubsub.deliver = self._deliver
         pubsub.judge = self._judge
 
     async def join(self, topics: Iterable[str]) -> None:
-        """Idempotent. From now on messages of these topics are judged, passed on, and put into ``incoming``."""
+        """Joins topics; joining one again has no effect. Their messages are judged, passed on, and put into
+        ``incoming``."""
         for topic in topics:
             self._pubsub.allowed_topics |= {topic}
             await self._pubsub.subscribe(topic)
@@ -300,11 +305,11 @@ class Gossip:
         if len(data) > most:
             raise NotTaken("", f"a message of {len(data)} bytes", rule="gossip-size", hint=f"at most {most}")
         await self._pubsub.publish(topic, data)
-        # The library only queues, and drops what does not fit: let its senders run before the next message.
+        # The library only queues, and drops frames that do not fit: let its senders run before the next message.
         await trio.lowlevel.checkpoint()
 
     def peers(self, topic: str) -> list[PeerId]:
-        """Connected peers that have joined the topic."""
+        """Lists the connected peers that have joined the topic."""
         return [PeerId(str(peer)) for peer in self._pubsub.peer_topics.get(topic, ())]
 
     async def wait_for_peer(self, topic: str, peer: PeerId) -> None:
@@ -333,7 +338,7 @@ class Gossip:
 async def open_gossip(
     host: Host, topics: Iterable[str], validate: Validator, limits: GossipLimits | None = None
 ) -> AsyncIterator[Gossip]:
-    """Gossip on an open host, with these topics joined."""
+    """Opens gossip on an open host, with these topics joined."""
     limits = limits or GossipLimits()
     router = SteadyGossipSub()
     pubsub = BoundedPubsub(host.base, router, limits)

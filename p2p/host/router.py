@@ -15,17 +15,17 @@ from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
 MAX_FRAMES: Final = 256
-"""Frames waiting for one slow peer. py-libp2p holds 32 and drops the next without a word."""
+"""Frames waiting for one slow peer. py-libp2p holds 32 and drops further ones silently."""
 MAX_QUEUE: Final = 1 << 20
-"""Bytes of them: a thousand heads. Counted in frames alone, a peer that reads nothing held 256 MiB."""
+"""Bytes of these frames: a thousand heads. With a limit of frames alone, a peer that reads nothing cost 256 MiB."""
 MAX_RECENT: Final = 16 << 20
-"""Bytes of messages kept to be asked for again, of all topics."""
+"""Bytes of recent messages, of all topics, that are kept for peers that request them again."""
 MAX_AGAIN: Final = 3
-"""Times that one peer is given one message that it asks for, as in Go."""
+"""Times that one peer gets the same message on request, as in Go."""
 
 
 class BoundedQueue(RpcQueue):  # type: ignore[misc]
-    """Frames for one peer; what does not fit is refused, and the router drops it."""
+    """A bounded queue of frames for one peer; a frame that does not fit is refused, and the router drops it."""
 
     def __init__(self) -> None:
         super().__init__(MAX_FRAMES)
@@ -54,14 +54,14 @@ class RecentMessages(MessageCache):  # type: ignore[misc]
         self._given: dict[bytes, Counter[Any]] = {}
 
     def put(self, msg: Any) -> None:
-        """A message for which there is no room is not given again."""
+        """Keeps a message for requests, if there is room for it."""
         count, size = len(self.msgs), msg.ByteSize()
         if self._held + size <= MAX_RECENT:
             super().put(msg)
             self._held += size * (len(self.msgs) - count)
 
     def give(self, name: bytes, peer: Any) -> Any | None:
-        """The message, unless it is gone, or the peer was given it often enough."""
+        """Returns a requested message; ``None`` if it is gone, or the peer got it often enough."""
         found = self.msgs.get(name)
         given = self._given.setdefault(name, Counter()) if found is not None else Counter()
         given[peer] += 1
@@ -77,24 +77,24 @@ HEARTBEAT: Final = 1
 """Seconds between repairs of the mesh, as in Go and JavaScript. py-libp2p's default is 120."""
 WINDOW: Final = 3
 HISTORY: Final = 5
-"""Heartbeats of which messages are told of, and for which they are kept to be asked for; as everywhere."""
+"""Heartbeats for which messages are kept for requests, and announced; as everywhere."""
 DEGREE: Final = 6
-"""Peers of a mesh, to which each message goes; as everywhere."""
+"""Peers in the mesh of a topic, to which each message goes; as everywhere."""
 WORTH_SPARING: Final = 16 << 10
-"""Bytes of a message from which neighbours are told not to send it again. That is a frame to each of them for every
-message: for small ones it costs all more than the copies it spares. A head has 1 KiB."""
+"""Bytes of a message from which neighbours are told not to send it to us too. That costs a frame to each of them for
+every message, which for small messages is more than the copies that it saves. A head has 1 KiB."""
 
 
 def bound_queues() -> None:
-    """The class of queues is one that the library names itself. Idempotent."""
+    """Makes the library use our class of queues, which it names itself; may be called again."""
     pubsub_module.RpcQueue = BoundedQueue
 
 
 class SteadyGossipSub(GossipSub):  # type: ignore[misc]
     """The router with settings that do not lose messages.
 
-    Its spam protection drops all but ten messages a second of a topic, our own too, and tells nobody. Its adaptive
-    mode answers a small mesh with a heartbeat a minute long. Without that mode its list of deliveries only grows.
+    The library's spam protection silently drops all but ten messages a second of a topic, our own too. Its adaptive
+    mode gives a small mesh a heartbeat of a minute. Without that mode its list of deliveries only grows.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
         self.max_iwant_requests_per_second = 100.0
         self.mcache = RecentMessages(WINDOW, HISTORY)
-        # It counts against a peer what others make it pass on or ask for, and chooses whom to leave by that.
+        # The scorer blames a peer for what others make it pass on or ask for, and drops peers because of that.
         self.scorer = None
         self._busy = trio.Event()
 
@@ -121,8 +121,8 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
     async def heartbeat(self) -> None:
         """Repairs the mesh every ``HEARTBEAT`` seconds while there are peers or recent messages, and sleeps otherwise.
 
-        The library's loop never sleeps for longer: a node without peers would wake for nothing. Its beat has more
-        steps, which do nothing without a scorer and its adaptive mode.
+        The library's loop never pauses, so a node without peers would wake for nothing. Its heartbeat has more steps,
+        which do nothing without a scorer and its adaptive mode.
         """
         await trio.sleep(self.heartbeat_initial_delay)
         while True:
@@ -140,8 +140,8 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
     async def publish(self, msg_forwarder: Any, pubsub_msg: Any, to: Iterable[Any] = ()) -> None:
         """Forwards a judged message to the mesh and to ``to``.
 
-        The library's signs a record of our addresses for each message, which every reader verifies, and keeps up to a
-        thousand messages and a hundred more a peer.
+        The library's version signs a record of our addresses for each message, which every receiver verifies, and keeps
+        up to a thousand messages and a hundred more for each peer.
         """
         self.mcache.put(pubsub_msg)
         self._busy.set()
@@ -177,7 +177,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.send_rpc(to_peer, rpc_pb2.RPC(control=control_msg), priority=True)
 
     def _get_peers_to_send(self, topic_ids: Any, msg_forwarder: Any, *args: Any, **kwargs: Any) -> Any:
-        """Our own messages go to every peer that joined (flood publish, as in JavaScript).
+        """Sends our own messages to every peer that joined (flood publish, as in JavaScript).
 
         Until the next heartbeat a peer that has just joined is in no mesh, and a message published to none is lost.
         """

@@ -1,8 +1,8 @@
 """Presents a stream to a peer as a trio stream, which the protocols of this project read and write.
 
-Follows ``trio.abc.HalfCloseableStream`` to the letter. The end of the peer's bytes is ``b""``; whatever else ends a
-stream early is ``BrokenStream``, which names the peer and says why. A send that was cancelled may have sent some of
-its bytes; such a stream ends in a reset, never in a clean end that the peer could take for the whole.
+Follows ``trio.abc.HalfCloseableStream`` to the letter. The end of the peer's bytes is ``b""``; anything else that ends
+a stream early is ``BrokenStream``, which names the peer and the reason. A send that was cancelled may have sent some of
+its bytes; such a stream ends in a reset, never in a clean end that the peer could take for complete data.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from p2p.errors import StreamBroken
 from p2p.ports import PeerId
 
 READ = 65_536
-"""Bytes of a receive that names no number."""
+"""Bytes of a receive that states no maximum."""
 
 
 class BrokenStream(StreamBroken, trio.BrokenResourceError):
-    """Both of our family and of trio's, so that code written for any trio stream works on this one."""
+    """A broken stream, as an error both of ``p2p.errors`` and of trio, so that code for any trio stream works on this
+    one."""
 
 
 class SingleTask:
@@ -41,7 +42,7 @@ class SingleTask:
 
 
 class Stream(trio.abc.HalfCloseableStream):
-    """``net`` is closed at the end: a NetStream of py-libp2p, or the muxed stream itself."""
+    """A stream to one peer. ``net`` is closed at the end: a NetStream of py-libp2p, or the muxed stream itself."""
 
     def __init__(self, muxed: Any, net: Any, peer: PeerId, protocol: str) -> None:
         self.peer = peer
@@ -56,7 +57,8 @@ class Stream(trio.abc.HalfCloseableStream):
         return f"<Stream {self.protocol} with {self.peer}>"
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises BrokenStream when the peer reset the stream, is gone, or takes nothing for ``stall_timeout``."""
+        """Sends data. Raises BrokenStream if the peer reset the stream, is gone, or takes nothing for
+        ``stall_timeout``."""
         with self._sending:
             self._check_open()
             try:
@@ -72,7 +74,7 @@ class Stream(trio.abc.HalfCloseableStream):
             await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """1 to ``max_bytes`` bytes, ``b""`` at the end. Raises BrokenStream."""
+        """Receives 1 to ``max_bytes`` bytes, ``b""`` at the end. Raises BrokenStream."""
         if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         with self._receiving:
@@ -94,14 +96,14 @@ class Stream(trio.abc.HalfCloseableStream):
             await self._muxed.close_write()
 
     async def aclose(self) -> None:
-        """Closes the stream: what was written is still sent, what arrives is dropped."""
+        """Closes the stream: data written before is still sent, data that arrives is dropped."""
         if not self._closed:
             self._closed = True
             await self._net.close()
         await trio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
-        """End both directions at once: the peer sees that something went wrong."""
+        """Ends both directions at once: the peer sees that something went wrong."""
         if not self._closed:
             self._closed = True
             await self._net.reset()
